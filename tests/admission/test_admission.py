@@ -29,7 +29,7 @@ from flyball.admission.classes import CostClass
 from flyball.admission.classifier import Classifier
 from flyball.admission.meter import Hold
 from flyball.admission.profile import KeyProfile, Profile
-from flyball.admission.state import loop_facts_of
+from flyball.admission.state import loop_facts_of, state_of
 from flyball.control.loop import Sample
 from flyball.errors import AdmissionError, NotAdmitted
 from tests.control.clock import leaping, run_leaping
@@ -481,7 +481,7 @@ async def test_the_state_is_a_json_document() -> None:
     pool = Pool(size=8)
     admission = new_admission(pool)
     (await admission.admit(SMALL)).end()
-    state = json.loads(json.dumps(admission.state(), allow_nan=False))
+    state = json.loads(json.dumps(state_of(admission), allow_nan=False))
     assert state["unit"] == "ms"
     assert state["reference"] == {"value": 1000.0, "state": "fixed"}
     assert state["pool"]["size"] == 8
@@ -599,7 +599,7 @@ async def test_another_deadline_holds_for_whoever_comes_then() -> None:
     patient = asyncio.ensure_future(admission.admit(LARGE))
     await asyncio.sleep(0)
     admission.deadline_s = 2.0
-    assert admission.state()["classes"][1]["deadline_s"] == 2.0
+    assert state_of(admission)["classes"][1]["deadline_s"] == 2.0
     with pytest.raises(NotAdmitted):
         await admission.admit(LARGE)
     assert asyncio.get_running_loop().time() == pytest.approx(2.0)
@@ -619,7 +619,7 @@ async def test_in_shadow_everybody_begins_at_once_and_the_budget_is_still_decide
     admission.set_shadow(True)
     begun = [await admission.admit(LARGE) for _ in range(50)]
     assert admission.in_flight == 50
-    assert admission.state()["is_shadow"]
+    assert state_of(admission)["is_shadow"]
     await asyncio.sleep(1)
     assert len(samples) >= 3
     for admitted in begun:

@@ -16,6 +16,7 @@ from flyball.admission import AdmissionOptions, OneClass
 from flyball.admission.admission import Admission
 from flyball.admission.asgi import KEPT_BYTES, MESSAGE_BYTES, AdmissionMiddleware, Message
 from flyball.admission.meter import current_use
+from flyball.admission.state import state_of
 from flyball.admission.use import Unit, Use
 from flyball.errors import AdmissionError
 from tests.admission.serving import Database, ask, begin, count, on_uvloop, serve, until, waiting
@@ -476,7 +477,7 @@ async def test_the_state_is_shown_where_it_is_wanted_even_while_everybody_waits(
         response = await ask(port, "/admission")
         assert response.headers["content-type"] == "application/json"
         state = json.loads(response.body)
-        assert state == json.loads(json.dumps(guarded.admission.state())) | {"pool": state["pool"]}
+        assert state == json.loads(json.dumps(state_of(guarded.admission))) | {"pool": state["pool"]}
         assert state["classes"][0]["waiting"] == 1
         busy.end()
         await client.response()

@@ -10,7 +10,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from flyball.admission.alarm import Alarm
 from flyball.admission.budget import BudgetController, BusyLimit
@@ -23,7 +23,6 @@ from flyball.admission.options import AdmissionOptions, check_above_0
 from flyball.admission.reference import FixedReference, Observation, Reference, SlowStart
 from flyball.admission.room import Room
 from flyball.admission.schedulers import make_scheduler
-from flyball.admission.state import state_of
 from flyball.admission.timeouts import Timeouts
 from flyball.admission.use import Unit, Usage, Use
 from flyball.control.loop import Sample
@@ -228,10 +227,6 @@ class Admission:
     def is_held(self) -> bool:
         """Whether nobody is admitted because enough connections are busy."""
         return self._is_held
-
-    def state(self) -> dict[str, Any]:
-        """Return how things stand, as a JSON document for people and programs."""
-        return state_of(self)
 
     def start(self) -> None:
         """Begin to control, on the running event loop. Twice is once."""

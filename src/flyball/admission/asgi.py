@@ -12,6 +12,7 @@ import re
 from collections import deque
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,7 +27,7 @@ from flyball.admission.metrics import AdmissionCollector
 from flyball.admission.options import AdmissionOptions
 from flyball.admission.profile import load_profile
 from flyball.admission.recording import Recording
-from flyball.admission.state import loop_facts_of
+from flyball.admission.state import loop_facts_of, state_of
 from flyball.errors import AdmissionError, NotAdmitted
 
 Message = MutableMapping[str, Any]
@@ -177,7 +178,7 @@ class AdmissionMiddleware:
         return True
 
     def _state_page(self) -> tuple[bytes, bytes]:
-        return b"application/json", json.dumps(self.admission.state()).encode()
+        return b"application/json", json.dumps(state_of(self.admission)).encode()
 
     def _metrics_page(self) -> tuple[bytes, bytes]:
         return CONTENT_TYPE_PLAIN_0_0_4.encode(), generate_latest(self._registry)
@@ -189,7 +190,7 @@ class AdmissionMiddleware:
         if self._reporter is not None:
             admission = self.admission
             self._reported = self._reporter.watch_admission(
-                admission.name, admission.state, loop_facts_of(admission), admission.set_shadow
+                admission.name, partial(state_of, admission), loop_facts_of(admission), admission.set_shadow
             )
         self._is_started = True
 

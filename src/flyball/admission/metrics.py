@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from flyball.admission.admission import Admission
 from flyball.admission.counts import WAITS_S, ClassCounts
+from flyball.admission.state import state_of
 
 PREFIX = "flyball_admission"
 
@@ -58,7 +59,7 @@ class AdmissionCollector(Collector):
         probability = GaugeMetricFamily(
             f"{PREFIX}_probability", "Of being admitted in turn while cheaper ones wait.", labels=["class"]
         )
-        for state in self._admission.state()["classes"]:
+        for state in state_of(self._admission)["classes"]:
             labels = [str(state["class"])]
             waiting.add_metric(labels, state["waiting"])
             cost.add_metric(labels, state["cost"])

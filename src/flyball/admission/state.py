@@ -5,15 +5,13 @@ Only reads; all of it is known elsewhere.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from flyball.admission.admission import Admission
 from flyball.admission.use import Unit
 from flyball.control.certificate import certificate_summary
 from flyball.control.laws import Integral
 from flyball.control.model_free import certify_integral
-
-if TYPE_CHECKING:
-    from flyball.admission.admission import Admission
 
 UNITS = {Unit.BUSY_MS: "busy ms/s", Unit.CONNECTIONS: "connections/s"}
 
@@ -38,7 +36,7 @@ def loop_facts_of(admission: Admission) -> dict[str, Any]:
 
 
 def state_of(admission: Admission) -> dict[str, Any]:
-    """Return the state. All loads are cost per second in `unit`."""
+    """Return how things stand, for people and programs. All loads are cost per second in `unit`."""
     usage = admission.usage
     return {
         "name": admission.name,

@@ -13,7 +13,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from flyball.admission import Admission, AdmissionMiddleware, AdmissionOptions, Meter
-from flyball.admission.state import loop_facts_of
+from flyball.admission.state import loop_facts_of, state_of
 from flyball.broker.management.flyball_api import admission as module
 from flyball.client.reporting import LoopReporter
 from tests.broker.management.metrics.scrapes import scrape
@@ -29,7 +29,7 @@ class Sensor:
 
 def told(name: str = "shop", **others: Any) -> dict[str, Any]:
     admission = Admission(Sensor(), options=AdmissionOptions(reference=1000.0, name=name))
-    return {**admission.state(), "facts": {**loop_facts_of(admission), "client": "host-1"}, **others}
+    return {**state_of(admission), "facts": {**loop_facts_of(admission), "client": "host-1"}, **others}
 
 
 def test_admission_of_the_nodes_listings_is_shown(api: httpx.Client) -> None:

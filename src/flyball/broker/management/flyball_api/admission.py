@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
+from flyball.admission.state import state_of
 from flyball.broker.core.loops import (
     FORGOTTEN_AFTER_S,
     LEAST_GONE_S,
@@ -156,7 +158,9 @@ class Admissions:
     def __init__(self, node: Node) -> None:
         self._node_name = node.hub.peering.name
         self._loops = node.hub.loops
-        own = KnownAdmission(f"{self._node_name}.listings", None, node.hub.broker.listings.admission.state)
+        own = KnownAdmission(
+            f"{self._node_name}.listings", None, partial(state_of, node.hub.broker.listings.admission)
+        )
         self._known: dict[str, KnownAdmission] = {own.name: own}
         self._own = own
 
