@@ -15,7 +15,8 @@ from pika.exceptions import AMQPConnectionError, ConnectionClosedByBroker
 from flyball.broker.node import housekeeping
 from flyball.broker.node import node as node_module
 from flyball.broker.node.node import Node
-from flyball.broker.protocols.amqp import channel
+from flyball.broker.protocols.amqp import methods
+from flyball.broker.protocols.amqp import session as session_module
 from flyball.broker.protocols.amqp.consuming import AmqpConsumer
 from flyball.broker.protocols.amqp.session import AmqpSession
 from flyball.broker.transport.connection import Hub
@@ -61,7 +62,7 @@ def test_a_defect_in_a_command_closes_only_that_connection_with_541(
         bad.basic_publish("", "orders", b"one")
         bad.basic_get("orders")
         with monkeypatch.context() as broken:
-            broken.setattr(channel, "HANDLERS", {**channel.HANDLERS, amqp.ChannelFlow: fails})
+            broken.setattr(session_module, "ON_CHANNEL", {**methods.ON_CHANNEL, amqp.ChannelFlow: fails})
             with pytest.raises(ConnectionClosedByBroker) as closed:
                 bad.flow(True)
         assert closed.value.reply_code == 541

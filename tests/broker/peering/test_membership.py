@@ -22,7 +22,7 @@ from flyball.broker.peering.membership import ALONE_LEASE_S, Membership
 from flyball.broker.store.changes import DefinitionDeleted, DefinitionPut
 from flyball.broker.store.interface import Batch
 from flyball.broker.store.memory import MemoryDomain, MemoryStore
-from flyball.broker.transport.connection import Hub
+from flyball.broker.transport.connection import Hub, Services
 from flyball.errors import StoreUnavailable
 from flyball.model import Binding, Definition, Exchange, Queue
 from tests.broker.core.test_broker import in_a_loop, running
@@ -48,7 +48,7 @@ async def member(store: MemoryStore) -> AsyncIterator[tuple[Membership, Broker]]
         authority = Authority(broker.journal, (), loopback_users=())
         topology = Topology(broker, authority, ())
         definitions = Definitions(broker.journal, ("topic",), ())
-        hub = Hub(broker, authority, Topics(Queues(topology), definitions), None, 10, tasks)
+        hub = Hub(Services(broker, authority, Topics(Queues(topology), definitions)), tasks)
         membership = Membership(hub, topology, definitions, lease_s=LEASE_S, version=0)
         await membership.serve({})
         yield membership, broker

@@ -228,7 +228,7 @@ class Sessions:
 
     def _consumers(self) -> Iterator[Session]:
         for session_id, consumer in self._consumers_by_id():
-            deliveries = consumer.channel.deliveries
+            deliveries = consumer.deliveries
             count = deliveries.last_tag // len(deliveries.consumers)
             yield Session(session_id, Role.CONSUMER, consumer.queue.id, self._rates.of(session_id, count))
 
@@ -253,7 +253,7 @@ class Sessions:
         """Yield who has published to a clustered queue since its routes were found."""
         for connection in self._amqp_sessions():
             queues: list[Queue] = []
-            for route in connection.routes.values():
+            for route in connection.routes.entries.values():
                 queues += [working.queue for working in route.targets]
                 queues += [remote.queue for remote in route.elsewhere]
             placed = _placed_as(connection)

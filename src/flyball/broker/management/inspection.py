@@ -24,8 +24,8 @@ from flyball.broker.engine.queue import WorkingQueue
 from flyball.broker.management.slices import next_slice
 from flyball.broker.node.node import Node
 from flyball.broker.protocols.amqp.channel import Channel
+from flyball.broker.protocols.amqp.connection import State
 from flyball.broker.protocols.amqp.consuming import AmqpConsumer
-from flyball.broker.protocols.amqp.handshake import State
 from flyball.broker.protocols.amqp.session import AmqpSession
 from flyball.broker.transport.connection import Connection
 from flyball.model import DEFAULT_VHOST, Queue
@@ -235,7 +235,7 @@ async def channel_totals(node: Node) -> dict[str, int]:
         if publisher.taken:
             publishers += 1
             unconfirmed += publisher.unconfirmed
-            uncommitted += len(publisher.transaction or ())
+            uncommitted += channel.uncommitted
         uncommitted_acks += channel.uncommitted_acks
     return {
         "unacked": unacked,
@@ -267,13 +267,13 @@ def _channel_document(node: Node, session: AmqpSession, channel: Channel) -> Fac
         "state": "closing" if channel.is_closing else "flow" if session.waits_for_credit else "running",
         "connection_details": {"name": session.name, "peer_host": peer[0], "peer_port": peer[1]},
         "confirm": publisher.is_confirming,
-        "transactional": channel.settling is not None,
+        "transactional": channel.transaction is not None,
         "prefetch_count": window(deliveries.prefetch),
         "global_prefetch_count": deliveries.window.limit,
         "consumer_count": len(deliveries.consumers),
         "messages_unacknowledged": len(deliveries.unsettled),
         "messages_unconfirmed": publisher.unconfirmed,
-        "messages_uncommitted": len(publisher.transaction or ()),
+        "messages_uncommitted": channel.uncommitted,
         "acks_uncommitted": channel.uncommitted_acks,
         "message_stats": {
             "publish": publisher.taken,

@@ -35,10 +35,10 @@ from flyball.broker.peering.link.ownership import Ownership
 from flyball.broker.peering.link.peers import connecting
 from flyball.broker.peering.membership import Membership
 from flyball.broker.peering.remote import Remotes
-from flyball.broker.protocols.amqp import AmqpContext, AmqpSettings
+from flyball.broker.protocols.amqp import AmqpContext, AmqpSettings, amqp_context
 from flyball.broker.settings import Address, ServeSettings
 from flyball.broker.store.interface import Store
-from flyball.broker.transport.connection import Hub
+from flyball.broker.transport.connection import Hub, Services
 from flyball.broker.transport.tls import LinkTls, link_tls
 from flyball.broker.transport.tls_listener import TlsListener
 from flyball.errors import StoreError
@@ -68,6 +68,7 @@ class Assembly:
     secured: LinkTls | None
     journal: asyncio.Task[None]
     disk_alarm: _DiskAlarm
+    pace: Pace | None
 
 
 @dataclass(slots=True, frozen=True)
@@ -192,11 +193,21 @@ async def _assemble(
     queues = Queues(topology)
     broker.retention.watch_expiries()
     recorder = _recorder(settings)
-    hub = _new_hub(settings, broker, authority, Topics(queues, definitions), recorder, tasks)
+    pace = None if settings.pace_per_s is None else Pace(settings.pace_per_s, partial(operations_of, broker))
+    services = Services(
+        broker,
+        authority,
+        Topics(queues, definitions),
+        recorder,
+        max_connections=settings.max_connections,
+        max_unauthenticated=settings.max_unauthenticated,
+        before_flush=None if pace is None else pace.settle,
+    )
+    hub = Hub(services, tasks)
     membership = Membership(hub, topology, definitions, lease_s=settings.lease_s, version=snapshot.version)
     secured = link_tls(settings)
     peers, remotes = _meet_peers(settings, hub, topology, membership, secured)
-    amqp = AmqpContext(queues, _amqp_settings(settings))
+    amqp = amqp_context(queues, _amqp_settings(settings))
     hub.reports["ledger"] = broker.ledger.report
     hub.reports["supervisor"] = supervisor.report
     hub.reports["flow"] = amqp.flow.report
@@ -205,7 +216,7 @@ async def _assemble(
     membership.on_nodes.append(disk_alarm.note)
     await membership.start()
     return Assembly(
-        hub, topology, definitions, membership, peers, remotes, amqp, recorder, secured, journal, disk_alarm
+        hub, topology, definitions, membership, peers, remotes, amqp, recorder, secured, journal, disk_alarm, pace
     )
 
 
@@ -220,10 +231,8 @@ def _start_background(
     if disk is not None:
         reclaim = Reclaiming(broker, disk.is_low).reclaim
         beside.append(supervisor.keep("disk", partial(disk.watch, assembly.disk_alarm.note, reclaim)))
-    if settings.pace_per_s is not None:
-        pace = Pace(settings.pace_per_s, partial(operations_of, broker))
-        hub.before_flush = pace.settle
-        beside.append(supervisor.keep("pace", pace.run))
+    if assembly.pace is not None:
+        beside.append(supervisor.keep("pace", assembly.pace.run))
     return Background(member, beside)
 
 
@@ -238,7 +247,7 @@ async def _listen(
     hub, amqp = assembly.hub, assembly.amqp
     listeners = client_listeners(settings, hub, amqp)
     if store.registry.is_shared and settings.link is not None:
-        new_link = partial(LinkSession, hub, assembly.peers, assembly.topology, amqp.intake, amqp.reply)
+        new_link = partial(LinkSession, hub, assembly.peers, assembly.topology, amqp.intake, amqp.replies.send)
         listeners.append(link_listener(settings.link, new_link, assembly.secured))
     addresses: dict[str, Address] = {}
     for listener in listeners:
@@ -284,25 +293,6 @@ def _new_broker(
     )
     broker.is_clustered = store.registry.is_clustered
     return broker
-
-
-def _new_hub(
-    settings: ServeSettings,
-    broker: Broker,
-    authority: Authority,
-    topics: Topics,
-    recorder: Recorder | None,
-    tasks: asyncio.TaskGroup,
-) -> Hub:
-    return Hub(
-        broker,
-        authority,
-        topics,
-        recorder,
-        settings.max_connections,
-        tasks,
-        max_unauthenticated=settings.max_unauthenticated,
-    )
 
 
 def _meet_peers(

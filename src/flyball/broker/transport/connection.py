@@ -10,13 +10,12 @@ import abc
 import asyncio
 import ipaddress
 import logging
-import math
 import socket
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
-from flyball.broker.core import clock
 from flyball.broker.core.authority import Authority
 from flyball.broker.core.broker import Broker
 from flyball.broker.core.loops import Loops
@@ -26,7 +25,8 @@ from flyball.broker.core.peering import Peering
 from flyball.broker.core.placement import HerePlacement, Placement
 from flyball.broker.core.supervisor import Supervisor
 from flyball.broker.core.topics import Topics
-from flyball.broker.transport.handshakes import Handshakes
+from flyball.broker.transport.flushing import Flushing
+from flyball.broker.transport.handshakes import Entrance
 from flyball.errors import ProtocolError
 from flyball.model import Message
 from flyball.trace.recorder import Recorder
@@ -35,8 +35,8 @@ from flyball.trace.span import Span
 
 log = logging.getLogger("flyball.server")
 
+# A peer that leaves more than this unread gets no further answers computed.
 WRITE_BUFFER_BYTES = 256 * 1024
-"""A peer that leaves more than this unread gets no further answers computed."""
 
 # So long a peer's commands may take in a turn of the loop, before others have theirs. Most take microseconds, but
 # some the longer the more consumers or deliveries a channel has, bindings an exchange, or queues a message.
@@ -52,75 +52,58 @@ OPENING_BYTES = 8
 # nothing that follows may be taken for requests.
 HTTP_OPENINGS = (b"GET ", b"POST ", b"PUT ", b"HEAD ", b"DELETE ", b"OPTIONS ", b"PATCH ", b"CONNECT ", b"TRACE ")
 
-# One connection in so many is left for peers that log in: others may stay for ever without a word.
-RESERVED_PART = 10
-
-# Nodes that have connected and not proved yet that they are of the domain. They do not count as clients: a node that
-# is full of those still serves its domain.
-MAX_LINK_HANDSHAKES = 64
-
+# A peer that reads nothing for so long is disconnected.
 WRITE_STALL_S = 30.0
-"""A peer that reads nothing for so long is disconnected."""
 
+# A peer that has silently gone is noticed after two minutes.
 _KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 120_000}
-"""A peer that has silently gone is noticed after two minutes."""
 
 
-class Hub:
-    """What the connections of a node share: broker, authority, trace, who is there and who has answers to send."""
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What the connections of a node are served with, and how many may come."""
 
-    def __init__(
-        self,
-        broker: Broker,
-        authority: Authority,
-        topics: Topics,
-        recorder: Recorder | None,
-        max_connections: int,
-        tasks: asyncio.TaskGroup,
-        *,
-        max_unauthenticated: int = 4000,
-    ) -> None:
-        self.broker = broker
-        self.authority = authority
-        self.topics = topics
-        self.queues = topics.queues
+    broker: Broker
+    authority: Authority
+    topics: Topics
+    recorder: Recorder | None = None
+    max_connections: int = 1000
+    max_unauthenticated: int = 4000
+    before_flush: Callable[[], None] | None = None
+    """Called before answers go out: they may have to wait for what they have cost."""
+
+
+class Hub(Flushing["Connection"]):
+    """What the connections of a node share: services, the control loops, who is there and who has answers to send."""
+
+    def __init__(self, services: Services, tasks: asyncio.TaskGroup) -> None:
+        broker = services.broker
+        super().__init__(broker, services.before_flush)
+        self.authority = services.authority
+        self.topics = services.topics
+        self.queues = services.topics.queues
         self.directory = self.queues.topology.directory
         """The queues that other nodes serve."""
+        self.recorder = services.recorder
         self.placement: Placement = HerePlacement(broker.engine)
         """Who knows where the clients of clustered queues should go."""
-        self.recorder = recorder
-        self.max_connections = max_connections
         self.connections: set[Connection] = set()
-        self.occupancy = Occupancy(authority)
-        self.handshakes: Handshakes[Connection] = Handshakes(max_unauthenticated)
-        """Those that have not logged in yet, of protocols in which they have to."""
-        self.link_handshakes: Handshakes[Connection] = Handshakes(MAX_LINK_HANDSHAKES)
-        """Those that have to prove that they are nodes of the domain."""
-        self.clients = 0
-        """How many connections have logged in, or need not; links do not count."""
+        self.entrance: Entrance[Connection] = Entrance(services.max_connections, services.max_unauthenticated)
+        self.occupancy = Occupancy(services.authority)
         self.last_number = 0
         """The number of the last connection that came."""
-        self.stalled: set[Connection] = set()
         self.reports: dict[str, Callable[[], Any]] = {}
         """What further parts of the node tell of themselves, by the name that it has in the node's status."""
         self.commands: dict[str, Callable[..., Awaitable[Any]]] = {}
         """What further parts of the node can be told to do by its administrators, by name; see `management`."""
         self.loops = Loops()
         """The control loops that the node knows."""
-        self.before_flush: Callable[[], None] | None = None
-        """Called before answers go out: they may have to wait for what they have cost."""
-        self.is_stopping = False
-        self.speaks_until = math.inf
-        """Until then, by the clock of leases, nobody else serves what is this node's: later it says nothing."""
         self.faults = broker.faults
         self._supervisor = Supervisor(tasks, broker.faults)
-        self._dirty: list[Connection] = []
         self._idle: asyncio.Event = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
-        broker.journal.flushed.subscribe(self._wake)
         broker.faults.noted.subscribe(_end_connection_of)
-        authority.user_deleted.subscribe(self._user_deleted)
-        authority.vhost_closed.subscribe(self._vhost_closed)
+        self.authority.user_deleted.subscribe(self._user_deleted)
+        self.authority.vhost_closed.subscribe(self._vhost_closed)
 
     @property
     def peering(self) -> Peering:
@@ -153,72 +136,19 @@ class Hub:
         remote = self.directory.get(queue_id)
         return remote is not None and remote.queue.member
 
-    def next_turn(self, connection: Connection, *, is_over: bool = True) -> None:
-        """Let the connection go on in the next turn of the loop.
-
-        Unless its time `is_over` it may go on before, once what there is to send has been sent: with one share of a
-        publisher in each turn, transient messages were 3 to 5 % slower than without any limit.
-        """
-        if not connection.is_scheduled:
-            connection.is_scheduled = True
-            self._loop.call_soon(connection.take_turn)
-        if is_over:
-            connection.waits_for_turn = True
-
-    def mark_dirty(self, connection: Connection) -> None:
-        """The connection has something to send: it goes out once in this turn of the loop."""
-        if not self._dirty:
-            self._loop.call_soon(self.flush)
-        self._dirty.append(connection)
-
-    def flush(self) -> None:
-        """Write what the connections have to send, one write each, and let those go on that waited."""
-        if self.before_flush is not None:
+    def _each(self, act: Callable[[Connection], None]) -> None:
+        """Let every connection do something; one that fails ends, and no other one."""
+        for connection in list(self.connections):
             try:
-                self.before_flush()
-            except Exception as error:
-                self.faults.note("before_flush", error)
-        if not self.may_speak:
-            return
-        dirty, self._dirty = self._dirty, []
-        for connection in dirty:
-            try:
-                connection.flush()
+                act(connection)
             except Exception as error:
                 connection.crash(error)
-        if self.stalled:
-            is_congested = self.broker.is_congested
-            for connection in list(self.stalled):
-                if not (connection.waits_for_turn or (is_congested and connection.HEEDS_CONGESTION)):
-                    connection.go_on()
-        if self.is_stopping:
-            self._check_idle()
-
-    @property
-    def may_speak(self) -> bool:
-        """Whether the node has its lease: without it, what it says may not be true any more."""
-        return clock.lease_time_s() < self.speaks_until
-
-    def speak_until(self, end_s: float) -> None:
-        """The node's lease lasts until then: what was held back since it ended goes out."""
-        self.speaks_until = end_s
-        if self._dirty or self.stalled:
-            self._loop.call_soon(self.flush)
-
-    def _wake(self) -> None:
-        """The store has caught up: who waited for that may go on, even if nobody is left to be answered."""
-        if self.stalled and not self._dirty:
-            self._loop.call_soon(self.flush)
 
     async def drain(self) -> None:
         """Read no new requests, and wait until those under way are answered."""
         self.is_stopping = True
-        for connection in list(self.connections):
-            try:
-                connection.stop_reading()
-            except Exception as error:
-                connection.crash(error)
-        self._check_idle()
+        self._each(lambda connection: connection.stop_reading())
+        self.check_idle()
         await self._idle.wait()
 
     def abandon(self) -> None:
@@ -226,104 +156,31 @@ class Hub:
         for connection in list(self.connections):
             connection.abort()
 
-    def admit(self, connection: Connection) -> bool:
-        """Return whether there is room for a connection that has come; another one may have to go for it.
-
-        Whoever has not logged in makes way for those that have, and for those that come from elsewhere.
-        """
-        if connection.IS_OUTGOING:
-            return True
-        if connection.is_link:
-            surplus = self.link_handshakes.add(connection, connection.peer_host)
-        else:
-            limit = self.max_connections
-            if self.clients >= (limit if connection.LOGS_IN else limit - limit // RESERVED_PART):
-                log.warning("refused %s: %d connections are open", connection.peer, self.clients)
-                return False
-            if connection.LOGS_IN:
-                surplus = self.handshakes.add(connection, connection.peer_host, limit - self.clients)
-            else:
-                connection.is_client = True
-                self.clients += 1
-                surplus = self.handshakes.shrink(limit - self.clients)
-        return self._make_way(surplus, connection)
-
-    def admit_before_tls(self, connection: Connection, host: str) -> bool:
-        """Return whether there is room for a connection whose peer has not agreed on TLS yet; see `admit`."""
-        if connection.is_link:
-            surplus = self.link_handshakes.add(connection, host)
-        else:
-            if self.clients >= self.max_connections:
-                log.warning("refused %s: %d connections are open", host, self.clients)
-                return False
-            surplus = self.handshakes.add(connection, host, self.max_connections - self.clients)
-        return self._make_way(surplus, connection)
-
-    def forget_handshake(self, connection: Connection) -> None:
-        """The peer has not agreed on TLS."""
-        self.handshakes.remove(connection)
-        self.link_handshakes.remove(connection)
-
-    def _make_way(self, surplus: Connection | None, connection: Connection) -> bool:
-        """Drop the connection that is one too many, if there is one; return whether the new one stays."""
-        if surplus is None:
-            return True
-        log.warning(
-            "dropped %s: %d connections have not logged in; raise max_unauthenticated or max_connections if they are"
-            " yours",
-            surplus.peer,
-            len(self.link_handshakes if surplus.is_link else self.handshakes),
-        )
-        if surplus is connection:
-            return False
-        surplus.abort()
-        return True
-
     def logged_in(self, connection: Connection) -> None:
         """The peer has shown who it is."""
-        self.handshakes.remove(connection)
-        self.link_handshakes.remove(connection)
-        if connection in self.connections and not connection.is_link and not connection.is_client:
-            connection.is_client = True
-            self.clients += 1
+        self.entrance.logged_in(connection, is_open=connection in self.connections)
 
     def forget(self, connection: Connection) -> None:
         self.connections.discard(connection)
         self.broker.ledger.holders.discard(connection)
-        self.handshakes.remove(connection)
-        self.link_handshakes.remove(connection)
-        if connection.is_client:
-            connection.is_client = False
-            self.clients -= 1
+        self.entrance.forget(connection)
         self.broker.ledger.forget(connection)
         self.peering.forget(connection)
         self.stalled.discard(connection)
         if self.is_stopping:
-            self._check_idle()
+            self.check_idle()
 
     def _user_deleted(self, name: str) -> None:
-        for connection in list(self.connections):
-            try:
-                connection.user_deleted(name)
-            except Exception as error:
-                connection.crash(error)
+        self._each(lambda connection: connection.user_deleted(name))
 
     def _vhost_closed(self, vhost: str) -> None:
-        for connection in list(self.connections):
-            try:
-                connection.vhost_closed(vhost)
-            except Exception as error:
-                connection.crash(error)
+        self._each(lambda connection: connection.vhost_closed(vhost))
 
     def tick(self, now_s: float) -> None:
         """Let each connection look at its limits; called about once a second."""
-        for connection in list(self.connections):
-            try:
-                connection.tick(now_s)
-            except Exception as error:
-                connection.crash(error)
+        self._each(lambda connection: connection.tick(now_s))
 
-    def _check_idle(self) -> None:
+    def check_idle(self) -> None:
         if not any(connection.is_busy for connection in self.connections):
             self._idle.set()
 
@@ -377,7 +234,7 @@ class Connection(asyncio.Protocol, abc.ABC):
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._answered: list[Span] = []
-        self._is_held = False
+        self.is_held = False
         self._is_reading = True
         self._is_write_paused = False
         self._has_heard_all = False
@@ -495,6 +352,11 @@ class Connection(asyncio.Protocol, abc.ABC):
         return is_loopback(self.peer_host)
 
     @property
+    def is_gone(self) -> bool:
+        """Whether the peer hears nothing more."""
+        return self._transport is None or self._transport.is_closing()
+
+    @property
     def is_busy(self) -> bool:
         """Whether requests are under way or answers not written."""
         return self.in_flight > 0 or bool(self._out)
@@ -502,7 +364,7 @@ class Connection(asyncio.Protocol, abc.ABC):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports do not derive from asyncio's.
         self._transport = cast(asyncio.Transport, transport)
-        if self.hub.is_stopping or not self.hub.admit(self):
+        if self.hub.is_stopping or not self.hub.entrance.admit(self):
             self._transport.abort()
             return
         self.hub.connections.add(self)
@@ -547,7 +409,7 @@ class Connection(asyncio.Protocol, abc.ABC):
         self._has_crashed = True
         # The request that has failed will not be answered: nobody is to wait for it.
         self.in_flight = 0
-        self._is_held = False
+        self.is_held = False
         try:
             self.tell_internal_error()
         except Exception as further:
@@ -628,10 +490,10 @@ class Connection(asyncio.Protocol, abc.ABC):
 
     def hold(self) -> None:
         """Start no further request until `release`: what follows depends on the one under way."""
-        self._is_held = True
+        self.is_held = True
 
     def release(self) -> None:
-        self._is_held = False
+        self.is_held = False
         self.hub.stalled.add(self)
         self.hub.mark_dirty(self)
 
@@ -643,7 +505,7 @@ class Connection(asyncio.Protocol, abc.ABC):
     def go_on(self) -> None:
         """There may be room again: carry out what waited."""
         self.hub.stalled.discard(self)
-        if self._transport is not None and not self._transport.is_closing():
+        if not self.is_gone:
             try:
                 self.pump(time.perf_counter_ns())
             except Exception as error:
@@ -651,24 +513,28 @@ class Connection(asyncio.Protocol, abc.ABC):
             # What waited may have large answers.
             self.charge_if_changed()
 
-    def stop_reading(self) -> None:
-        if self._transport is not None and not self._transport.is_closing() and self._is_reading:
-            self._is_reading = False
-            self._transport.pause_reading()
-
     def _must_wait(self) -> bool:
         return (
-            self._is_held
+            self.is_held
             or self._is_write_paused
             or self._out_bytes > WRITE_BUFFER_BYTES
             or self.hub.is_stopping
             or self.broker.is_congested
         )
 
+    def stop_reading(self) -> None:
+        if self._is_reading:
+            self._turn_reading(False)
+
     def _set_reading(self, reading: bool) -> None:
+        """Read on, or wait until the next flush at the earliest."""
         if not reading:
             self.hub.stalled.add(self)
-        if reading == self._is_reading or self._transport is None or self._transport.is_closing():
+        if reading != self._is_reading:
+            self._turn_reading(reading)
+
+    def _turn_reading(self, reading: bool) -> None:
+        if self._transport is None or self._transport.is_closing():
             return
         self._is_reading = reading
         if reading:

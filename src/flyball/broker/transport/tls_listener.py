@@ -74,12 +74,12 @@ class TlsListener:
                 continue
             problem = ""
             connection = self._factory()
-            if not self._hub.admit_before_tls(connection, str(address[0])):
+            if not self._hub.entrance.admit_handshake(connection, str(address[0]), str(address[0])):
                 accepted.close()
                 continue
             connection.securing = self._hub.spawn(self._secure(connection, accepted))
             if connection.securing is None:
-                self._hub.forget_handshake(connection)
+                self._hub.entrance.end_handshake(connection)
                 accepted.close()
 
     async def _secure(self, connection: Connection, accepted: socket.socket) -> None:
@@ -96,7 +96,7 @@ class TlsListener:
         finally:
             connection.securing = None
             if not is_made:
-                self._hub.forget_handshake(connection)
+                self._hub.entrance.end_handshake(connection)
 
 
 def listening_sockets(host: str, port: int, backlog: int) -> list[socket.socket]:

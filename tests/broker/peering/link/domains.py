@@ -22,10 +22,10 @@ from flyball.broker.peering.link import LinkSession, Peers
 from flyball.broker.peering.link.followers import Followers
 from flyball.broker.peering.link.ownership import Ownership
 from flyball.broker.peering.remote import Remotes
-from flyball.broker.protocols.amqp import AmqpContext, AmqpSession, AmqpSettings
+from flyball.broker.protocols.amqp import AmqpContext, AmqpSession, AmqpSettings, amqp_context
 from flyball.broker.store.memory import MemoryStore
 from flyball.broker.store.registry import NodeRecord, NodeState
-from flyball.broker.transport.connection import Hub
+from flyball.broker.transport.connection import Hub, Services
 from flyball.model import Snapshot
 
 SECRET = b"the secret of the domain"
@@ -77,7 +77,7 @@ class DomainNode:
             self.addresses[name] = f"{host}:{port}"
 
     def new_link_session(self) -> LinkSession:
-        return LinkSession(self.hub, self.peers, self.topology, self.context.intake, self.context.reply)
+        return LinkSession(self.hub, self.peers, self.topology, self.context.intake, self.context.replies.send)
 
     @property
     def record(self) -> NodeRecord:
@@ -203,7 +203,7 @@ async def _node(node_id: int, tasks: asyncio.TaskGroup, stack: contextlib.AsyncE
     topology = Topology(broker, authority, snapshot.definitions)
     queues = Queues(topology)
     broker.is_clustered = True
-    context = AmqpContext(
+    context = amqp_context(
         queues,
         AmqpSettings(
             channel_max=100,
@@ -214,7 +214,8 @@ async def _node(node_id: int, tasks: asyncio.TaskGroup, stack: contextlib.AsyncE
             memory_bytes=1 << 30,
         ),
     )
-    hub = Hub(broker, authority, Topics(queues, Definitions(broker.journal, ("topic",), ())), None, 1000, tasks)
+    topics = Topics(queues, Definitions(broker.journal, ("topic",), ()))
+    hub = Hub(Services(broker, authority, topics), tasks)
 
     async def stop() -> None:
         await broker.journal.stop()

@@ -94,7 +94,7 @@ async def test_commit_of_a_client_that_has_gone_lets_go_of_what_waits(two: Two) 
         async with transaction(two, 50) as channel:
             session = newest(two)
             committing = asyncio.ensure_future(channel.tx_commit())
-            await until(lambda: session._is_held and link_of(two).unanswered_bytes > LIMIT)
+            await until(lambda: session.is_held and link_of(two).unanswered_bytes > LIMIT)
             assert session.transaction_bytes > 50 * SIZE
             session.abort()
             await asyncio.wait([committing])
@@ -172,7 +172,7 @@ async def test_direct_replies_to_a_node_that_does_not_read_are_dropped(two: Two)
     await two.forwarded()
     link = link_of(two)
     for _ in range(50):
-        two.first.context.reply("amq.rabbitmq.reply-to.2.1", b"\0\0", b"\0\0", BODY)
+        two.first.context.replies.send("amq.rabbitmq.reply-to.2.1", b"\0\0", b"\0\0", BODY)
     assert link.unread_bytes < LIMIT + 2 * SIZE
     await two.publish(b"1")
     assert two.bodies() == [b"1"]

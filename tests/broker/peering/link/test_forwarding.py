@@ -327,7 +327,7 @@ async def test_direct_reply_to_a_name_that_is_no_utf8_is_dropped(two: Two) -> No
     await two.forwarded()
     name = b"amq.rabbitmq.reply-to.2.\xff".decode("utf-8", "surrogateescape")
     publisher = two.first.sessions[0]
-    two.first.context.reply(name, b"\0\0", b"\0\0", b"body")
+    two.first.context.replies.send(name, b"\0\0", b"\0\0", b"body")
     await two.publish(b"1")
     assert (two.bodies(), publisher.is_gone, two.second.hub.faults.count) == ([b"1"], False, 0)
 

@@ -567,7 +567,7 @@ async def test_a_consumer_whose_client_has_gone_does_not_begin_when_its_queue_co
     await queue.consume(inbox)
     here = await _member_of(two, two.first)
     consumer = amqp_consumer(two.first)
-    consumer.channel.is_closing = True
+    consumer.deliveries.channel.is_closing = True
     await outcome(partial(LocalQueue(two.first.topology, here).consume, consumer))
     assert not here.consumers
 

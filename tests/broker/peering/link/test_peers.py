@@ -10,7 +10,7 @@ import aiormq.exceptions
 import pytest
 
 from flyball.broker.peering.link import Link
-from flyball.broker.transport.connection import MAX_LINK_HANDSHAKES
+from flyball.broker.transport.handshakes import MAX_LINK_HANDSHAKES
 from flyball.broker.wire import link
 from flyball.errors import ClusterError, PeerLost, QueueNotFound
 from tests.broker.peering.link.domains import SECRET, HandMadeDomain, client, domain, run, until
@@ -163,10 +163,10 @@ def test_nodes_full_of_clients_still_open_links_to_each_other() -> None:
     async def test() -> None:
         async with domain() as made, client(made.nodes[0]), client(made.nodes[1]):
             for node in made.nodes:
-                node.hub.max_connections = 1
+                node.hub.entrance.max_connections = 1
             for node, other in (made.nodes, made.nodes[::-1]):
                 assert await node.peers.request(other.id, "flush", {}) is None
-                assert node.hub.clients == 1
+                assert node.hub.entrance.clients == 1
             with pytest.raises(aiormq.exceptions.AMQPError):
                 async with client(made.nodes[0]):
                     pass
@@ -178,7 +178,7 @@ def test_silent_peers_on_the_link_port_keep_neither_clients_nor_nodes_out() -> N
     async def test() -> None:
         async with domain() as made, asyncio.TaskGroup() as tasks:
             first, second = made.nodes
-            first.hub.max_connections = 1
+            first.hub.entrance.max_connections = 1
             host, port = first.addresses["link"].split(":")
             opened = [
                 await asyncio.open_connection(host, int(port), local_addr=("127.0.0.2", 0))
@@ -191,7 +191,7 @@ def test_silent_peers_on_the_link_port_keep_neither_clients_nor_nodes_out() -> N
             await reads[-2]
             assert not any(read.done() for read in reads[:-2])
             async with client(first):
-                assert first.hub.clients == 1
+                assert first.hub.entrance.clients == 1
             for _, writer in opened:
                 writer.close()
 

@@ -18,6 +18,7 @@ import pytest
 from pika import spec
 
 from flyball.broker.node.node import Node
+from flyball.broker.protocols.amqp import connection as amqp_connection
 from flyball.broker.protocols.amqp import session
 from tests.broker.bystander import Bystander
 from tests.broker.protocols.amqp.compatibility.peer import (
@@ -140,7 +141,7 @@ def node(
     start_node: Callable[..., RunningNode], new_database: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[RunningNode]:
     # A failed login is slow on purpose, and thousands of them are made here.
-    monkeypatch.setattr(session, "SILENT_CLOSE_S", 0.05)
+    monkeypatch.setattr(amqp_connection, "SILENT_CLOSE_S", 0.05)
     database = new_database()
     node = start_node(store=database, max_message_bytes=MAX_MESSAGE_BYTES, telesto="off", thorbang="off")
     yield node
@@ -153,7 +154,7 @@ def node(
 def good_client(node: RunningNode, monkeypatch: pytest.MonkeyPatch) -> Iterator[GoodClient]:
     with GoodClient(node) as good_client:
         # For those who come after it.
-        monkeypatch.setattr(session, "HANDSHAKE_S", 1.0)
+        monkeypatch.setattr(amqp_connection, "HANDSHAKE_S", 1.0)
         yield good_client
 
 
@@ -335,7 +336,7 @@ BEGINNINGS = {
 def test_a_peer_that_does_not_end_its_handshake_is_disconnected(
     case: str, node: RunningNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "HANDSHAKE_S", 1.0)
+    monkeypatch.setattr(amqp_connection, "HANDSHAKE_S", 1.0)
     with Peer(*node.address("amqp")) as peer:
         peer.send_bytes(BEGINNINGS[case])
         peer.read_to_end()
@@ -352,7 +353,7 @@ def test_client_properties_are_charged_before_login(node: RunningNode) -> None:
 
 
 def test_a_handshake_may_take_ten_seconds() -> None:
-    assert session.HANDSHAKE_S == 10.0
+    assert amqp_connection.HANDSHAKE_S == 10.0
 
 
 def test_a_large_body_that_is_only_announced_costs_nothing(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from flyball.broker.core.pending import outcome
 from flyball.broker.core.queues import Queues
 from flyball.broker.core.topology import Topology
 from flyball.broker.engine.queue import WorkingQueue
-from flyball.broker.protocols.amqp import AmqpContext, AmqpSettings
+from flyball.broker.protocols.amqp import AmqpContext, AmqpSettings, amqp_context
 from flyball.broker.store.interface import Batch
 from flyball.broker.store.memory import MemoryStore
 from flyball.broker.wire.amqp import Properties, write_origin, write_table
@@ -81,7 +81,7 @@ async def running(store: MemoryStore | None = None) -> AsyncIterator[tuple[Broke
         # Not started: that makes a user, whose password takes longer than everything else here.
         authority = Authority(broker.journal, snapshot.definitions, loopback_users=())
         topology = Topology(broker, authority, snapshot.definitions)
-        context = AmqpContext(Queues(topology), AmqpSettings(100, 131072, 0, 1 << 20, 1800.0, 1 << 30))
+        context = amqp_context(Queues(topology), AmqpSettings(100, 131072, 0, 1 << 20, 1800.0, 1 << 30))
         yield broker, topology, context
         await broker.journal.stop()
         await broker.stop()

@@ -93,7 +93,7 @@ def test_peers_that_never_log_in_do_not_keep_others_out(tmp_path: Path, peers: E
             # Whoever is in counts no more.
             peers.enter_context(Peer(*node.address("amqp"))).open()
         silent[-1].expect_end()
-        assert node.call(lambda node: len(node.hub.handshakes)) == 9
+        assert node.call(lambda node: len(node.hub.entrance.handshakes)) == 9
 
 
 def test_peers_that_never_log_in_make_way_when_all_connections_are_in_use(tmp_path: Path, peers: ExitStack) -> None:
@@ -110,4 +110,4 @@ def test_peers_that_never_log_in_make_way_when_all_connections_are_in_use(tmp_pa
         # Among equals the one that came first may stay.
         with pytest.raises(ConnectionEnded):
             peers.enter_context(Peer(*node.address("amqp"))).start()
-        assert node.call(lambda node: (node.hub.clients, len(node.hub.handshakes))) == (9, 1)
+        assert node.call(lambda node: (node.hub.entrance.clients, len(node.hub.entrance.handshakes))) == (9, 1)

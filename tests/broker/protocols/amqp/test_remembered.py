@@ -9,7 +9,7 @@ from pika import spec
 
 from flyball.broker.node.node import Node
 from flyball.broker.protocols.amqp import AmqpSession
-from flyball.broker.protocols.amqp.publishing import REMEMBERED_BYTES
+from flyball.broker.protocols.amqp.remembered import REMEMBERED_BYTES
 from tests.broker.protocols.amqp.compatibility.peer import Peer
 from tests.nodes import RunningNode
 
@@ -24,8 +24,8 @@ def of_session(function: Callable[[AmqpSession], int]) -> Callable[[Node], int]:
 
 def remembered_bytes(session: AmqpSession) -> int:
     """Return what is really remembered, without the objects around it."""
-    keys = sum(map(sys.getsizeof, [*session.essentials, *session.routes]))
-    return keys + sum(sys.getsizeof(route.targets) for route in session.routes.values())
+    keys = sum(map(sys.getsizeof, [*session.essentials.entries, *session.routes.entries]))
+    return keys + sum(sys.getsizeof(route.targets) for route in session.routes.entries.values())
 
 
 def test_distinct_properties_are_remembered_up_to_a_limit_in_bytes(memory_node: RunningNode) -> None:
@@ -37,8 +37,8 @@ def test_distinct_properties_are_remembered_up_to_a_limit_in_bytes(memory_node: 
         peer.publish(b"x", routing_key="nowhere", properties=large)
         peer.ask(spec.Basic.Qos(), spec.Basic.QosOk)
         assert memory_node.call(of_session(remembered_bytes)) <= REMEMBERED_BYTES
-        assert memory_node.call(of_session(lambda session: max(map(len, session.essentials)))) < 60_000
-        assert memory_node.call(of_session(lambda session: len(session.essentials))) > 10
+        assert memory_node.call(of_session(lambda session: max(map(len, session.essentials.entries)))) < 60_000
+        assert memory_node.call(of_session(lambda session: len(session.essentials.entries))) > 10
 
 
 def test_routes_to_many_queues_are_remembered_up_to_a_limit_in_bytes(memory_node: RunningNode) -> None:
@@ -50,4 +50,4 @@ def test_routes_to_many_queues_are_remembered_up_to_a_limit_in_bytes(memory_node
             peer.publish(b"x", exchange="amq.fanout", routing_key=f"{number}" * 50)
         peer.ask(spec.Basic.Qos(), spec.Basic.QosOk)
         assert memory_node.call(of_session(remembered_bytes)) <= REMEMBERED_BYTES
-        assert memory_node.call(of_session(lambda session: len(session.routes))) > 10
+        assert memory_node.call(of_session(lambda session: len(session.routes.entries))) > 10

@@ -220,7 +220,7 @@ def test_a_client_that_never_begins_tls_is_disconnected(
     node = start_memory_node(amqps="127.0.0.1:0", tls_cert=server.cert, tls_key=server.key)
     with socket.create_connection(node.address("amqps"), timeout=20) as connection:
         assert RawPeer(connection).is_closed_by_node()
-    node.wait_until(lambda node: not len(node.hub.handshakes))
+    node.wait_until(lambda node: not len(node.hub.entrance.handshakes))
 
 
 def test_clients_that_never_begin_tls_make_way_for_others(
@@ -238,13 +238,13 @@ def test_clients_that_never_begin_tls_make_way_for_others(
         ]
         # Of the address that has the most the newest go, as of those that do not log in.
         assert [RawPeer(each).is_closed_by_node() for each in silent[4:]] == [True, True]
-        assert node.call(lambda node: len(node.hub.handshakes)) == 4
+        assert node.call(lambda node: len(node.hub.entrance.handshakes)) == 4
         for number in range(3):
             all_.enter_context(TlsPeer(node, client_tls(authority))).open()
             if number == 0:
                 assert RawPeer(silent[3]).is_closed_by_node()
-        assert node.call(lambda node: (node.hub.clients, len(node.hub.handshakes))) == (3, 3)
-    node.wait_until(lambda node: (node.hub.clients, len(node.hub.handshakes)) == (0, 0))
+        assert node.call(lambda node: (node.hub.entrance.clients, len(node.hub.entrance.handshakes))) == (3, 3)
+    node.wait_until(lambda node: (node.hub.entrance.clients, len(node.hub.entrance.handshakes)) == (0, 0))
 
 
 def test_client_that_speaks_no_tls_on_its_port_leaves_nothing_behind(
@@ -254,7 +254,7 @@ def test_client_that_speaks_no_tls_on_its_port_leaves_nothing_behind(
     with socket.create_connection(node.address("amqps"), timeout=20) as connection:
         connection.sendall(PROTOCOL_HEADER)
         assert everything(connection)[:1] in (b"", b"\x15")
-    node.wait_until(lambda node: not len(node.hub.handshakes) and not node.hub.tasks_under_way)
+    node.wait_until(lambda node: not len(node.hub.entrance.handshakes) and not node.hub.tasks_under_way)
 
 
 def test_a_peer_that_does_not_read_is_sent_little_over_tls_too(node: RunningNode, authority: Authority) -> None:

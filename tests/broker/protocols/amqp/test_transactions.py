@@ -9,7 +9,7 @@ from pika import spec
 
 from flyball.broker.node.node import Node
 from flyball.broker.protocols.amqp import AmqpSession
-from flyball.broker.protocols.amqp import channel as channel_module
+from flyball.broker.protocols.amqp import transactions as transactions_module
 from tests.broker.protocols.amqp.compatibility.peer import Content, Peer
 from tests.nodes import Gate, RunningNode
 
@@ -146,7 +146,7 @@ def test_transaction_is_charged_for_every_copy_that_its_commit_makes(
 def test_transaction_that_would_keep_the_loop_for_long_is_refused(
     memory_node: RunningNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(channel_module, "MAX_TRANSACTION_STEPS", 10)
+    monkeypatch.setattr(transactions_module, "MAX_TRANSACTION_STEPS", 10)
     too_large = "PRECONDITION_FAILED - a transaction may publish and settle 10 messages in all queues: commit earlier"
     with opened(memory_node) as peer:
         declare(peer, "copies", "requests")

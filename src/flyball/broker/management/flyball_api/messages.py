@@ -28,7 +28,7 @@ from flyball.broker.management.api.bodies import Bodies
 from flyball.broker.management.api.context import Call, Right, Routes
 from flyball.broker.management.api.direct_client import has_queue
 from flyball.broker.management.middleware import cut
-from flyball.broker.protocols.amqp.consuming import selector_in
+from flyball.broker.protocols.amqp.arguments import selector_in
 from flyball.errors import FlyballError, NotPermitted, QueueNotFound
 from flyball.model import Message
 

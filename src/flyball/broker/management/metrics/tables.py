@@ -174,7 +174,7 @@ RABBITMQ_CHANNELS: Mapping[str, Rows] = {
         (
             "channel_messages_uncommitted",
             GAUGE,
-            lambda channel: len(channel.publisher.transaction or ()),
+            lambda channel: channel.uncommitted,
             "Messages in a transaction",
         ),
         ("channel_acks_uncommitted", GAUGE, "uncommitted_acks", "Acknowledgements in a transaction"),

@@ -3,58 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from decimal import Decimal
+from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flyball.broker.core.memory import CONSUMER_BYTES, page_out
-from flyball.broker.core.presentation import (
-    MAX_CLIENT_ID,
-    MAX_CONTEXT,
-    MIN_CONTEXT,
-    checked_number,
-    present,
-    with_delivery_count,
-)
+from flyball.broker.core.presentation import present, with_delivery_count
 from flyball.broker.engine.consumer import SLOW_PEER, Consumer, SharedWindow
-from flyball.broker.engine.routing.values import type_name
+from flyball.broker.protocols.amqp.channel_state import ChannelState
 from flyball.broker.protocols.amqp.replies import refusal
+from flyball.broker.protocols.amqp.transactions import Lease
 from flyball.broker.wire.amqp import BasicCancel, ReplyCode, delivery_prefix, encode_delivery, encode_get_ok
 from flyball.broker.wire.link import Settlement
-from flyball.errors import InvalidArgument
-from flyball.model import MESSAGE_OVERHEAD_BYTES, Message, Order, Queue, Selector, size_of
-
-if TYPE_CHECKING:
-    from flyball.broker.protocols.amqp.channel import Channel
+from flyball.model import MESSAGE_OVERHEAD_BYTES, Message, Queue, Selector, size_of
 
 UNLIMITED = float("inf")
 
-MAX_PREFETCH = 65_535
-
-# A consumer keeps its arguments, and a table of one frame may take twenty times as much memory as on the wire.
-MAX_ARGUMENTS_BYTES = 16 * 1024
-
-_ORDERS = {order.name.lower(): order for order in Order}
-_SELECTING = (
-    ("x-sender", 1, MAX_CLIENT_ID),
-    ("x-receiver", 1, MAX_CLIENT_ID),
-    ("x-context", MIN_CONTEXT, MAX_CONTEXT),
-)
-
-Lease = tuple[Consumer | None, Message]
-"""What was delivered and to whom; a message that was asked for with basic.get has no consumer."""
-
-
 _VOID: Lease = (None, Message(0, 0, b"", persistent=False))
 """Stands for what the peer may still settle though it belongs to others again."""
-
-
-Settling = tuple[Settlement, dict[int, Lease]]
-"""What a transaction has settled, by delivery tag, and how."""
 
 
 def is_void(lease: Lease) -> bool:
@@ -62,6 +30,7 @@ def is_void(lease: Lease) -> bool:
     return lease is _VOID
 
 
+@dataclass(slots=True, eq=False)
 class AmqpConsumer:
     """A consumer with its tag. The engine knows it as the owner of its own kind of consumer.
 
@@ -69,57 +38,29 @@ class AmqpConsumer:
     and what it was sent before is settled with the one before.
     """
 
-    __slots__ = (
-        "_prefix",
-        "arguments",
-        "channel",
-        "counts_deliveries",
-        "engine_consumer",
-        "exclusive",
-        "has_begun",
-        "is_changing",
-        "no_ack",
-        "prefetch",
-        "priority",
-        "queue",
-        "selector",
-        "size_bytes",
-        "tag",
-    )
+    deliveries: Deliveries
+    tag: str
+    queue: Queue
+    """The queue that it consumes from; it may be on another node."""
+    no_ack: bool
+    prefetch: float
+    priority: int
+    exclusive: bool
+    counts_deliveries: bool
+    selector: Selector | None
+    """Which messages it asks for; None: all, in the order of the queue."""
+    arguments: Mapping[str, Any]
+    has_begun: bool = False
+    """Whether its client knows of it."""
+    is_changing: bool = False
+    """Whether it is on its way to another queue or node, and gets nothing meanwhile."""
+    engine_consumer: Consumer | None = None
+    size_bytes: int = 0
+    _prefix: bytes = b""
 
-    def __init__(
-        self,
-        channel: Channel,
-        tag: str,
-        queue: Queue,
-        *,
-        no_ack: bool,
-        prefetch: float,
-        priority: int,
-        exclusive: bool,
-        counts_deliveries: bool,
-        selector: Selector | None,
-        arguments: Mapping[str, Any],
-    ) -> None:
-        self.channel = channel
-        self._prefix = delivery_prefix(tag)
-        self.queue = queue
-        """The queue that it consumes from; it may be on another node."""
-        self.counts_deliveries = counts_deliveries
-        self.selector = selector
-        """Which messages it asks for; None: all, in the order of the queue."""
-        self.arguments = arguments
-        self.size_bytes = CONSUMER_BYTES + size_of(arguments)
-        self.tag = tag
-        self.no_ack = no_ack
-        self.prefetch = prefetch
-        self.priority = priority
-        self.exclusive = exclusive
-        self.has_begun = False
-        """Whether its client knows of it."""
-        self.is_changing = False
-        """Whether it is on its way to another queue or node, and gets nothing meanwhile."""
-        self.engine_consumer: Consumer | None = None
+    def __post_init__(self) -> None:
+        self.size_bytes = CONSUMER_BYTES + size_of(self.arguments)
+        self._prefix = delivery_prefix(self.tag)
 
     @property
     def queue_name(self) -> str:
@@ -127,14 +68,14 @@ class AmqpConsumer:
 
     @property
     def window(self) -> SharedWindow:
-        return self.channel.deliveries.window
+        return self.deliveries.window
 
     @property
     def is_over(self) -> bool:
         """Whether its client has cancelled it, or has gone."""
-        if self.channel.is_closing:
+        if self.deliveries.channel.is_closing:
             return True
-        return self.has_begun and self.channel.deliveries.consumers.get(self.tag) is not self
+        return self.has_begun and self.deliveries.consumers.get(self.tag) is not self
 
     @property
     def is_attached(self) -> bool:
@@ -146,12 +87,11 @@ class AmqpConsumer:
         self.engine_consumer = consumer
         self.queue = queue
         self.has_begun = True
-        self.channel.deliveries.started(self, consumer)
+        self.deliveries.started(self, consumer)
 
     def deliver(self, consumer: Consumer, message: Message) -> None:
         """Send a message; without acknowledgements it is dealt with at once."""
-        channel = self.channel
-        deliveries = channel.deliveries
+        deliveries = self.deliveries
         tag = deliveries.last_tag = deliveries.last_tag + 1
         origin, properties = message.origin, message.properties
         if not origin:
@@ -161,11 +101,11 @@ class AmqpConsumer:
             deliveries.redelivered += 1
             if self.counts_deliveries and message.delivery_count:
                 properties = with_delivery_count(properties, message.delivery_count)
-        session = channel.session
+        session = deliveries.session
         session.note_delivery(message)
         session.send_delivery(
             encode_delivery(
-                channel.number,
+                deliveries.channel.number,
                 self._prefix,
                 tag,
                 redelivered,
@@ -186,22 +126,22 @@ class AmqpConsumer:
 
     def ended(self) -> None:
         """It can go on nowhere: tell the peer, if it understands."""
-        self.channel.deliveries.forget(self.tag)
-        session = self.channel.session
-        if session.understands("consumer_cancel_notify") and not self.channel.is_closing:
-            session.send_after_answer(BasicCancel(self.channel.number, self.tag, True).encode())
+        self.deliveries.forget(self.tag)
+        session, channel = self.deliveries.session, self.deliveries.channel
+        if session.understands("consumer_cancel_notify") and not channel.is_closing:
+            session.send_after_answer(BasicCancel(channel.number, self.tag, True).encode())
 
     def crash(self, error: BaseException) -> None:
-        self.channel.session.crash(error)
+        self.deliveries.session.crash(error)
 
     def queue_moved(self, consumer: Consumer) -> None:
         """Follow the queue to where it is served now."""
         if consumer is self.engine_consumer and not self.is_changing:
             self.is_changing = True
-            self.channel.session.hub.spawn(self._follow())
+            self.deliveries.session.hub.spawn(self._follow())
 
     async def _follow(self) -> None:
-        session = self.channel.session
+        session = self.deliveries.session
         try:
             await session.context.queues.follow(self, session.homes)
         finally:
@@ -218,13 +158,13 @@ class AmqpConsumer:
             return False
         self.is_changing = True
         self._leave(old)
-        await self.channel.deliveries.settled(old, time_limit_s)
+        await self.deliveries.settled(old, time_limit_s)
         self.queue = queue
         await self._follow()
         return not self.is_over
 
     def _leave(self, old: Consumer) -> None:
-        session = self.channel.session
+        session = self.deliveries.session
         session.broker.cancel(old)
         working = session.broker.engine.find_working(old.queue_id)
         if working is not None and working.original is None and not working.queue.auto_delete:
@@ -235,20 +175,24 @@ class Deliveries:
     """The consumers of a channel and what it has not settled."""
 
     __slots__ = (
-        "_channel",
         "_checks",
         "acknowledged",
+        "broker",
+        "channel",
         "consumers",
         "last_tag",
         "leaving",
         "prefetch",
         "redelivered",
+        "session",
         "unsettled",
         "window",
     )
 
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
+    def __init__(self, channel: ChannelState) -> None:
+        self.channel = channel
+        self.session = channel.session
+        self.broker = channel.session.broker
         self.consumers: dict[str, AmqpConsumer] = {}
         self.unsettled: dict[int, Lease] = {}
         """By delivery tag, in the order of delivery."""
@@ -280,12 +224,11 @@ class Deliveries:
     def started(self, consumer: AmqpConsumer, engine_consumer: Consumer) -> None:
         """From now on the consumer is sent what this one of the engine's gets."""
         self._share_window(consumer)
-        session = self._channel.session
         if consumer.tag not in self.consumers:
             # At once: thousands may come before the channels are measured.
-            session.channels_bytes += consumer.size_bytes
+            self.session.channels_bytes += consumer.size_bytes
         self.consumers[consumer.tag] = consumer
-        engine_consumer.paused_for = SLOW_PEER if session.is_choked or session.is_held_back else 0
+        engine_consumer.paused_for = SLOW_PEER if self.session.is_choked or self.session.is_held_back else 0
 
     def _share_window(self, consumer: AmqpConsumer) -> None:
         """Let a consumer without acks wait while the shared window is full, as RabbitMQ does; it takes no room there.
@@ -299,52 +242,50 @@ class Deliveries:
         """The channel has this consumer no longer."""
         consumer = self.consumers.pop(tag, None)
         if consumer is not None:
-            self._channel.session.channels_bytes -= consumer.size_bytes
+            self.session.channels_bytes -= consumer.size_bytes
         return consumer
 
     def cancel(self, tag: str) -> AmqpConsumer | None:
         """Send no more to a consumer; what it was sent may still be settled."""
         consumer = self.forget(tag)
         if consumer is not None and consumer.engine_consumer is not None:
-            self._channel.session.broker.cancel(consumer.engine_consumer)
+            self.broker.cancel(consumer.engine_consumer)
         return consumer
 
     def set_prefetch(self, prefetch: float) -> None:
         """Change the window of each consumer, of those that run too."""
         self.prefetch = prefetch
-        broker = self._channel.session.broker
         for consumer in list(self.consumers.values()):
             if consumer.engine_consumer is not None and not consumer.no_ack:
                 consumer.prefetch = prefetch
-                broker.set_prefetch(consumer.engine_consumer, prefetch)
+                self.broker.set_prefetch(consumer.engine_consumer, prefetch)
 
     def set_consumer_prefetch(self, consumer: AmqpConsumer, prefetch: float) -> None:
         """Change the window of one consumer."""
         consumer.prefetch = prefetch
         if consumer.engine_consumer is not None:
-            self._channel.session.broker.set_prefetch(consumer.engine_consumer, prefetch)
+            self.broker.set_prefetch(consumer.engine_consumer, prefetch)
 
     def set_shared_prefetch(self, limit: int) -> None:
         """Change the window that all consumers of the channel share."""
         self.window.limit = limit
         for consumer in self.consumers.values():
             self._share_window(consumer)
-        broker = self._channel.session.broker
         for consumer in list(self.consumers.values()):
             if consumer.engine_consumer is not None and not consumer.no_ack:
-                broker.shared_window_changed(consumer.engine_consumer, consumer.prefetch)
+                self.broker.shared_window_changed(consumer.engine_consumer, consumer.prefetch)
         self._feed_all()
 
     def choke(self) -> None:
         """The peer does not read: nothing more for its consumers."""
         for consumer in self.consumers.values():
             if consumer.engine_consumer is not None:
-                self._channel.session.broker.pause(consumer.engine_consumer)
+                self.broker.pause(consumer.engine_consumer)
 
     def breathe(self) -> None:
         for consumer in list(self.consumers.values()):
             if consumer.engine_consumer is not None:
-                self._channel.session.broker.resume(consumer.engine_consumer)
+                self.broker.resume(consumer.engine_consumer)
 
     # Memory
 
@@ -355,21 +296,20 @@ class Deliveries:
         for consumer in self.consumers.values():
             if consumer.engine_consumer is not None:
                 bodies += consumer.engine_consumer.leased_bytes
-        count = len(self.unsettled) + sum([len(leases) for _, leases in self._channel.settling or ()])
+        count = len(self.unsettled) + sum([len(leases) for _, leases in self.channel.settling])
         return bodies + MESSAGE_OVERHEAD_BYTES * count
 
     def page_out(self, wanted_bytes: int) -> int:
         """Leave the bodies of unacked messages to the store; return how much that freed."""
         # What a transaction has acked is unacked until its commit.
-        acked = [reversed(leases.values()) for _, leases in reversed(self._channel.settling or [])]
+        acked = [reversed(leases.values()) for _, leases in reversed(self.channel.settling)]
         unacked = chain(reversed(self.unsettled.values()), *acked)
-        return page_out(self._channel.session.broker.engine, unacked, wanted_bytes)
+        return page_out(self.broker.engine, unacked, wanted_bytes)
 
     # basic.get
 
     def hand_over(self, queue_name: str, ready: int, message: Message, *, counted: bool, no_ack: bool) -> None:
         """Answer a basic.get with a message that was taken out; `counted` shows how often it came back."""
-        session = self._channel.session
         self.last_tag += 1
         origin, properties = message.origin, message.properties
         if not origin:
@@ -378,23 +318,35 @@ class Deliveries:
             self.redelivered += 1
         if counted:
             properties = with_delivery_count(properties, message.delivery_count)
-        session.note_delivery(message)
-        session.send(
+        self.session.note_delivery(message)
+        self.session.send(
             encode_get_ok(
-                self._channel.number,
+                self.channel.number,
                 self.last_tag,
                 message.redelivered,
                 ready,
                 origin,
                 properties,
                 message.body,
-                session.frame_max,
+                self.session.frame_max,
             )
         )
         if no_ack:
-            session.broker.settle(message)
+            self.broker.settle(message)
         else:
             self.unsettled[self.last_tag] = (None, message)
+
+    # What comes from no queue
+
+    def push(self, prefix: bytes, origin: bytes, properties: bytes, body: bytes) -> None:
+        """Send a consumer that needs no ack something that was in no queue; `prefix` is its `delivery_prefix`."""
+        self.last_tag += 1
+        session = self.session
+        session.send_delivery(
+            encode_delivery(
+                self.channel.number, prefix, self.last_tag, False, origin, properties, body, session.frame_max
+            )
+        )
 
     # Settling
 
@@ -406,17 +358,16 @@ class Deliveries:
                 raise _unknown(tag)
             consumer, message = lease
             self.acknowledged += 1
-            broker = self._channel.session.broker
             if consumer is not None:
                 consumer.release(message.id)
-            if not broker.settle(message, True) or lease is _VOID:
+            if not self.broker.settle(message, True) or lease is _VOID:
                 self._note_void()
             if consumer is None:
                 return
             if self.window.limit:
                 self._feed_all()
             else:
-                broker.feed(consumer)
+                self.broker.feed(consumer)
             if self.leaving:
                 self._tell_leaving([lease])
             return
@@ -424,7 +375,7 @@ class Deliveries:
         self.acknowledged += len(leases)
         self._release(leases)
         for lease in leases:
-            if not self._channel.session.broker.settle(lease[1], True) or lease is _VOID:
+            if not self.broker.settle(lease[1], True) or lease is _VOID:
                 self._note_void()
         self._feed(leases)
 
@@ -435,11 +386,10 @@ class Deliveries:
     def _reject(self, leases: Sequence[Lease], requeue: bool) -> None:
         self._release(leases)
         messages = [message for _, message in leases]
-        broker = self._channel.session.broker
         if requeue:
-            broker.give_back(messages)
+            self.broker.give_back(messages)
         else:
-            broker.dead_lettering.bury_all(messages, "rejected")
+            self.broker.dead_lettering.bury_all(messages, "rejected")
         self._feed(leases)
 
     # Transactions
@@ -462,15 +412,14 @@ class Deliveries:
         if settlement is not Settlement.ACK:
             self._reject(leases, settlement is Settlement.REQUEUE)
             return
-        broker = self._channel.session.broker
         self.acknowledged += len(leases)
         self._release(leases)
         for _, message in leases:
-            broker.settle_written(message, True)
+            self.broker.settle_written(message, True)
         self._feed(leases)
 
     def _note_void(self) -> None:
-        self._channel.session.context.queues.peering.settled_in_vain()
+        self.session.context.queues.peering.settled_in_vain()
 
     async def settled(self, engine_consumer: Consumer, time_limit_s: float) -> None:
         """Return when one of the engine's consumers holds nothing, or the time is up: then it is made void."""
@@ -492,20 +441,20 @@ class Deliveries:
         leases = [self.unsettled[tag] for tag in tags]
         for tag in tags:
             self.unsettled[tag] = _VOID
-        for _, settled in self._channel.settling or ():
+        for _, settled in self.channel.settling:
             for tag, (holder, message) in settled.items():
                 if holder is engine_consumer:
                     leases.append((holder, message))
                     settled[tag] = _VOID
         self._release(leases)
-        self._channel.session.broker.give_back([message for _, message in leases])
+        self.broker.give_back([message for _, message in leases])
 
     def recover(self) -> None:
         """All that is not settled goes back and may come again."""
         leases = list(self.unsettled.values())
         self.unsettled.clear()
         self._release(leases)
-        self._channel.session.broker.give_back([message for _, message in leases])
+        self.broker.give_back([message for _, message in leases])
         self._feed(leases)
 
     def end(self) -> list[AmqpConsumer]:
@@ -560,24 +509,22 @@ class Deliveries:
         if self.window.limit:
             self._feed_all()
             return
-        broker = self._channel.session.broker
         for consumer in {id(consumer): consumer for consumer, _ in leases}.values():
             if consumer is not None:
-                broker.feed(consumer)
+                self.broker.feed(consumer)
 
     def _feed_all(self) -> None:
         """Let all consumers have what the shared window has room for, the one first that was served longest ago.
 
         Else the first one would take all the room, as long as its queue has messages, and the others would starve.
         """
-        broker = self._channel.session.broker
         for consumer in self._in_turn():
             if not self.window.has_room:
                 return
             if consumer.engine_consumer is None:
                 continue
             before = self.last_tag
-            broker.feed(consumer.engine_consumer)
+            self.broker.feed(consumer.engine_consumer)
             if self.last_tag != before and self.consumers.get(consumer.tag) is consumer:
                 # To the end of the line, which is the order of the dictionary.
                 self.consumers[consumer.tag] = self.consumers.pop(consumer.tag)
@@ -597,60 +544,6 @@ class Deliveries:
 
 def _descending_priority(consumer: AmqpConsumer) -> int:
     return -consumer.priority
-
-
-def consumer_arguments(arguments: Mapping[str, Any], what: str) -> tuple[int, float | None]:
-    """Return priority and prefetch. The latter is Flyball's own and may be a fraction."""
-    size_bytes = size_of(arguments)
-    if size_bytes > MAX_ARGUMENTS_BYTES:
-        raise InvalidArgument(
-            f"arguments of {size_bytes} bytes exceed the limit of {MAX_ARGUMENTS_BYTES} for a consumer of {what}"
-        )
-    priority = arguments.get("x-priority", 0)
-    if isinstance(priority, bool) or not isinstance(priority, int):
-        raise InvalidArgument(f"invalid arg 'x-priority' for {what}: \"expected integer, got {type_name(priority)}\"")
-    for name in ("x-cancel-on-ha-failover", "x-delivery-count"):
-        flag = arguments.get(name, False)
-        if not isinstance(flag, bool):
-            problem = f"{{unacceptable_type,{type_name(flag)}}}"
-            raise InvalidArgument(f"invalid arg '{name}' for {what}: {problem}")
-    prefetch = arguments.get("x-prefetch")
-    if prefetch is None:
-        return priority, None
-    # Some clients can write a fraction as a decimal only.
-    is_number = isinstance(prefetch, int | float | Decimal) and not isinstance(prefetch, bool)
-    if not is_number or not 0 <= prefetch <= MAX_PREFETCH:
-        raise InvalidArgument(f"invalid arg 'x-prefetch' for {what}: expected a number from 0 to {MAX_PREFETCH}")
-    return priority, float(prefetch)
-
-
-def selector_in(arguments: Mapping[str, Any], what: str) -> Selector | None:
-    """Return which messages a consumer asks for: Flyball's own arguments. None without any of them."""
-    order = arguments.get("x-order")
-    found: dict[str, int] = {}
-    for name, least, most in _SELECTING:
-        if name in arguments:
-            found[name] = checked_number(arguments[name], f"arg '{name}' for {what}", least, most)
-    if order is None and not found:
-        return None
-    if order is not None and order not in _ORDERS:
-        raise InvalidArgument(f"invalid arg 'x-order' for {what}: expected one of {', '.join(_ORDERS)}")
-    return Selector(
-        found.get("x-receiver"),
-        True,
-        found.get("x-sender"),
-        found.get("x-context"),
-        _ORDERS["oldest" if order is None else order],
-    )
-
-
-def new_tag() -> str:
-    """Return a consumer tag that nobody else has."""
-    return "amq.ctag-" + base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
-
-
-def new_queue_name() -> str:
-    return "amq.gen-" + base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
 
 
 def _unknown(tag: int) -> Exception:

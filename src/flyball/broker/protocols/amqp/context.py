@@ -1,36 +1,21 @@
-"""What all AMQP connections of a node share: its virtual hosts, its flow, its limits, and who waits for replies."""
+"""What all AMQP connections of a node share: its queues, its flow, its limits, and who waits for replies."""
 
 from __future__ import annotations
 
-import base64
-import logging
 import platform
-import secrets
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
 
 import flyball
 from flyball.broker.core.dead_letters import DeadLetters
 from flyball.broker.core.flow import Flow
 from flyball.broker.core.intake import Intake
 from flyball.broker.core.queues import Queues
-from flyball.broker.wire.amqp import Value, delivery_prefix, encode_delivery
-from flyball.broker.wire.link import Content
-
-if TYPE_CHECKING:
-    from flyball.broker.protocols.amqp.channel import Channel
-
-log = logging.getLogger("flyball.server")
-
-# A client that leaves so much unread gets no further direct replies: they are dropped, as if it had gone. RabbitMQ
-# would keep them all in memory. Whoever replies is not slowed, since it serves others as well.
-MOST_UNREAD_REPLIES_BYTES = 4 * 1024 * 1024
+from flyball.broker.core.topology import Topology
+from flyball.broker.protocols.amqp.direct_replies import DirectReplies
+from flyball.broker.wire.amqp import Value
 
 # The RabbitMQ whose behaviour and HTTP API these are: clients and tools look what they may ask for.
 RABBITMQ_VERSION = "3.10.8"
-
-REPLY_TO = "amq.rabbitmq.reply-to"
-"""Stands for the channel itself where a client asks for direct replies; the names that it gets begin so."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -44,71 +29,6 @@ class AmqpSettings:
     consumer_timeout_s: float
     memory_bytes: int
     max_channels: int = 100_000
-
-
-class AmqpContext:
-    """One for a node."""
-
-    def __init__(self, queues: Queues, settings: AmqpSettings) -> None:
-        topology = self.topology = queues.topology
-        self.queues = queues
-        self.settings = settings
-        self.intake = Intake(topology.broker)
-        self.flow = Flow(topology.broker, settings.memory_bytes)
-        self.replies: dict[str, Channel] = {}
-        """The channels that wait for direct replies, by the name that stands for each."""
-        self.dropped_replies = 0
-        """Direct replies to clients that did not read."""
-        self.dead_letters = DeadLetters(queues, self.intake)
-        topology.broker.dead_lettering.publisher = self.dead_letters
-        self.server_properties = server_properties()
-
-    def new_reply_name(self, channel: Channel) -> str:
-        """Return a name for direct replies to the channel, which nobody can guess."""
-        token = base64.urlsafe_b64encode(secrets.token_bytes(24)).decode().rstrip("=")
-        name = f"{REPLY_TO}.{self.queues.peering.node_id}.{token}"
-        self.replies[name] = channel
-        return name
-
-    def has_reply_queue(self, name: str) -> bool:
-        """Whether somebody waits for replies of that name, as far as this node knows."""
-        return name in self.replies or self._node_of_reply(name) is not None
-
-    def _node_of_reply(self, name: str) -> int | None:
-        """Return the other node whose channel waits for direct replies of that name."""
-        node_id = name.removeprefix(REPLY_TO + ".").partition(".")[0]
-        return int(node_id) if node_id.isdecimal() and self.queues.peering.can_reach(int(node_id)) else None
-
-    def reply(self, name: str, origin: bytes, properties: bytes, body: bytes) -> None:
-        """Hand a direct reply to the channel that waits for it, if it still does."""
-        channel = self.replies.get(name)
-        if channel is None:
-            node_id = self._node_of_reply(name)
-            if node_id is not None:
-                self.queues.peering.reply(node_id, name, Content(body, properties, origin))
-            return
-        if channel.is_closing:
-            return
-        session = channel.session
-        if session.unread_bytes > MOST_UNREAD_REPLIES_BYTES:
-            self.dropped_replies += 1
-            if not session.has_lost_replies:
-                session.has_lost_replies = True
-                log.warning("dropped direct replies to %s: it does not read them", session.peer)
-            return
-        channel.deliveries.last_tag += 1
-        session.send_delivery(
-            encode_delivery(
-                channel.number,
-                delivery_prefix(channel.reply_tag),
-                channel.deliveries.last_tag,
-                False,
-                origin,
-                properties,
-                body,
-                session.frame_max,
-            )
-        )
 
 
 _CAPABILITIES = (
@@ -138,3 +58,25 @@ def server_properties() -> dict[str, Value]:
         "flyball_version": flyball.__version__,
         "capabilities": dict.fromkeys(_CAPABILITIES, True),
     }
+
+
+@dataclass(slots=True, frozen=True)
+class AmqpContext:
+    """The services of a node's AMQP sessions; one for all of them."""
+
+    queues: Queues
+    topology: Topology
+    settings: AmqpSettings
+    intake: Intake
+    flow: Flow
+    replies: DirectReplies
+    server_properties: dict[str, Value] = field(default_factory=server_properties)
+
+
+def amqp_context(queues: Queues, settings: AmqpSettings) -> AmqpContext:
+    """Build the services of AMQP sessions, and let dead letters be published through their exchanges."""
+    broker = queues.topology.broker
+    intake = Intake(broker)
+    broker.dead_lettering.publisher = DeadLetters(queues, intake)
+    flow = Flow(broker, settings.memory_bytes)
+    return AmqpContext(queues, queues.topology, settings, intake, flow, DirectReplies(queues))

@@ -5,12 +5,12 @@ Which command may come in which state is a table. Whoever fails here hears nothi
 
 from __future__ import annotations
 
-import enum
 import logging
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flyball.broker.core.attempts import TooManyAttempts
+from flyball.broker.protocols.amqp.connection import AmqpConnection, State
 from flyball.broker.protocols.amqp.replies import refusal
 from flyball.broker.protocols.amqp.sasl import Credentials, read_response
 from flyball.broker.wire import amqp
@@ -18,33 +18,13 @@ from flyball.broker.wire.amqp import AmqpError, ReplyCode, reply_text
 from flyball.errors import NotAdmitted
 from flyball.model import User
 
-if TYPE_CHECKING:
-    from flyball.broker.protocols.amqp.session import AmqpSession
-
 log = logging.getLogger("flyball.server")
-
-NOBODY = User("")
-"""Who a peer is before it has logged in."""
 
 HEADERS = (amqp.PROTOCOL_HEADER, b"AMQP\x01\x01\x00\x09", b"AMQP\x01\x01\x09\x01", b"AMQP\x01\x01\x08\x00")
 """What RabbitMQ accepts: clients of 0-9 and 0-8 say it in other ways."""
 
 
-class State(enum.Enum):
-    """How far a connection has come."""
-
-    HEADER = "header"
-    STARTING = "starting"
-    TUNING = "tuning"
-    OPENING = "opening"
-    RUNNING = "running"
-    CLOSING = "closing"
-    """We have told the peer to close and wait for its answer."""
-    FAILED = "failed"
-    """It will be closed without a word."""
-
-
-def greet(session: AmqpSession, header: amqp.ProtocolHeader) -> None:
+def greet(session: AmqpConnection, header: amqp.ProtocolHeader) -> None:
     """Answer the header that a peer begins with."""
     if header.raw not in HEADERS:
         # The answer to a header that we do not speak is the one that we do.
@@ -56,7 +36,7 @@ def greet(session: AmqpSession, header: amqp.ProtocolHeader) -> None:
     session.send(amqp.ConnectionStart(0, 0, 9, session.context.server_properties, mechanisms, b"en_US").encode())
 
 
-def start_ok(session: AmqpSession, method: amqp.ConnectionStartOk) -> None:
+def start_ok(session: AmqpConnection, method: amqp.ConnectionStartOk) -> None:
     """Let the peer log in; what it sends meanwhile waits."""
     session.introduced(method.client_properties)
     session.mechanism = method.mechanism
@@ -75,7 +55,7 @@ def start_ok(session: AmqpSession, method: amqp.ConnectionStartOk) -> None:
         session.login = session.hub.spawn(work, session)
 
 
-def tune_ok(session: AmqpSession, method: amqp.ConnectionTuneOk) -> None:
+def tune_ok(session: AmqpConnection, method: amqp.ConnectionTuneOk) -> None:
     """Agree on limits, which may be lower than those that we have named."""
     settings = session.context.settings
     if not 0 < method.channel_max <= settings.channel_max:
@@ -86,7 +66,7 @@ def tune_ok(session: AmqpSession, method: amqp.ConnectionTuneOk) -> None:
     session.state = State.OPENING
 
 
-def open_vhost(session: AmqpSession, method: amqp.ConnectionOpen) -> None:
+def open_vhost(session: AmqpConnection, method: amqp.ConnectionOpen) -> None:
     """Let the peer into a virtual host."""
     vhost = method.virtual_host
     user = session.user.name
@@ -100,11 +80,11 @@ def open_vhost(session: AmqpSession, method: amqp.ConnectionOpen) -> None:
     session.opened(vhost)
 
 
-def _mechanisms(session: AmqpSession) -> list[str]:
+def _mechanisms(session: AmqpConnection) -> list[str]:
     return ["PLAIN", "AMQPLAIN"] if session.certificate_name is None else ["PLAIN", "AMQPLAIN", "EXTERNAL"]
 
 
-async def _log_in(session: AmqpSession, credentials: Credentials | None, mechanism: str) -> None:
+async def _log_in(session: AmqpConnection, credentials: Credentials | None, mechanism: str) -> None:
     if credentials is None:
         session.close_silently()
         session.release()
@@ -120,7 +100,7 @@ async def _log_in(session: AmqpSession, credentials: Credentials | None, mechani
     _logged_in(session, user, mechanism)
 
 
-def _logged_in(session: AmqpSession, user: User | None, mechanism: str) -> None:
+def _logged_in(session: AmqpConnection, user: User | None, mechanism: str) -> None:
     if session.is_gone:
         return
     if user is None:
@@ -141,7 +121,7 @@ def _logged_in(session: AmqpSession, user: User | None, mechanism: str) -> None:
     session.release()
 
 
-Handler = Callable[["AmqpSession", Any], None]
+Handler = Callable[[AmqpConnection, Any], None]
 
 IN_HANDSHAKE: Mapping[tuple[State, type[Any]], Handler] = {
     (State.HEADER, amqp.ProtocolHeader): greet,

@@ -8,16 +8,13 @@ moved or is lost.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import Any
 
 from flyball.broker.engine.access import Action
-from flyball.broker.protocols.amqp.replies import refusal
-from flyball.broker.wire import amqp
-from flyball.broker.wire.amqp import Properties, ReplyCode, delivery_prefix, encode_delivery, write_origin
+from flyball.broker.protocols.amqp.consuming import Deliveries
+from flyball.broker.wire.amqp import Properties, delivery_prefix, write_origin
 from flyball.errors import InvalidArgument
-
-if TYPE_CHECKING:
-    from flyball.broker.protocols.amqp.channel import Channel
 
 PLACEMENT = "amq.flyball.placement"
 
@@ -36,60 +33,37 @@ class PlacedSession:
 
     protocol = "amqp"
 
-    def __init__(self, channel: Channel, tag: str, session_id: str) -> None:
+    def __init__(self, deliveries: Deliveries, tag: str, session_id: str) -> None:
         self.session_id = session_id
-        self._channel = channel
-        self._tag = tag
+        self._deliveries = deliveries
+        self._prefix = delivery_prefix(tag)
+        deliveries.session.placed_sessions += 1
 
     @property
     def requests(self) -> int:
         """How much its connection has published and was delivered."""
-        channels = self._channel.session.channels
-        return sum(channel.publisher.taken + channel.deliveries.last_tag for channel in channels)
+        return self._deliveries.session.requests
 
     def may(self, action: Action, vhost: str, queue_name: str) -> bool:
-        session = self._channel.session
+        session = self._deliveries.session
         access = session.hub.authority.access
         return vhost == session.vhost and access.may(session.user.name, vhost, action, queue_name)
 
     def ask_to_move(self, session_id: str, node: str, address: str, queue_id: int, deadline_s: float) -> None:
         """Ask the client to go on at that address within so long."""
-        channel = self._channel
-        if channel.is_closing:
-            return
-        request = {"session": session_id, "node": node, "address": address, "deadline_s": deadline_s}
-        channel.deliveries.last_tag += 1
-        session = channel.session
-        session.send_delivery(
-            encode_delivery(
-                channel.number,
-                delivery_prefix(self._tag),
-                channel.deliveries.last_tag,
-                False,
-                _ORIGIN,
-                _PROPERTIES,
-                json.dumps(request).encode(),
-                session.frame_max,
-            )
-        )
+        if not self._deliveries.channel.is_closing:
+            request = {"session": session_id, "node": node, "address": address, "deadline_s": deadline_s}
+            self._deliveries.push(self._prefix, _ORIGIN, _PROPERTIES, json.dumps(request).encode())
+
+    def end(self, *, orderly: bool) -> None:
+        """It is over, or served elsewhere."""
+        self._deliveries.session.placed_sessions -= 1
+        self._deliveries.session.hub.placement.left(self.session_id, self, orderly=orderly)
 
 
-def consume_placement(channel: Channel, method: amqp.BasicConsume, tag: str) -> None:
-    """Register the session of a client that has come here."""
-    if not method.no_ack:
-        raise refusal(ReplyCode.PRECONDITION_FAILED, "placement consumer cannot acknowledge")
-    session_id = method.arguments.get("x-session")
+def session_id_in(arguments: Mapping[str, Any]) -> str:
+    """Return the session that a client serves which has come here. Raises InvalidArgument."""
+    session_id = arguments.get("x-session")
     if not isinstance(session_id, str) or not 0 < len(session_id.encode(errors="replace")) <= MAX_SESSION_ID_BYTES:
         raise InvalidArgument(f"invalid arg 'x-session' for queue '{PLACEMENT}': expected the id of a session")
-    if sum([len(each.placed) for each in channel.session.channels]) >= MAX_SESSIONS:
-        raise InvalidArgument(f"a connection may serve {MAX_SESSIONS} sessions of clustered queues")
-    placed = channel.placed[tag] = PlacedSession(channel, tag, session_id)
-    channel.session.hub.placement.arrived(session_id, placed)
-    channel.reply(amqp.BasicConsumeOk(channel.number, tag), unless=method.no_wait)
-
-
-def end_placed(channel: Channel, tag: str, *, orderly: bool) -> None:
-    """A session is over, or served elsewhere."""
-    placed = channel.placed.pop(tag, None)
-    if placed is not None:
-        channel.session.hub.placement.left(placed.session_id, placed, orderly=orderly)
+    return session_id

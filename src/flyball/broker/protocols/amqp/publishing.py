@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flyball.broker.core.directory import RemoteQueue
-from flyball.broker.core.memory import CHARGE_STEP_BYTES
 from flyball.broker.core.presentation import correlation_in
 from flyball.broker.core.topology import Headers
 from flyball.broker.engine.access import Action
-from flyball.broker.engine.counts import ExchangeMeter
 from flyball.broker.engine.queue import WorkingQueue
 from flyball.broker.engine.traits import MAX_MS
-from flyball.broker.protocols.amqp.context import REPLY_TO
+from flyball.broker.protocols.amqp.channel_state import ChannelState
+from flyball.broker.protocols.amqp.direct_replies import REPLY_TO
+from flyball.broker.protocols.amqp.remembered import Route
 from flyball.broker.protocols.amqp.replies import refusal
+from flyball.broker.protocols.amqp.transactions import Content, Transaction
 from flyball.broker.store.gathering import OperationsRefused
-from flyball.broker.wire import link
 from flyball.broker.wire.amqp import (
     EMPTY_TABLE,
     BasicPublish,
@@ -40,102 +40,14 @@ from flyball.broker.wire.amqp import (
     split_table,
 )
 from flyball.errors import FlyballError, ReservedName
-from flyball.model import MESSAGE_OVERHEAD_BYTES, Receipt
-
-if TYPE_CHECKING:
-    from flyball.broker.protocols.amqp.channel import Channel
+from flyball.model import Receipt
 
 NO_ROUTE = "NO_ROUTE"
 _IDS = (BasicPublish.CLASS_ID, BasicPublish.METHOD_ID)
 _NO_HEADERS: Mapping[str, Any] = {}
 
-# What a connection remembers of routes, and of properties, in bytes; with more it begins again with nothing. What
-# would take more than a part of it is not remembered.
-REMEMBERED_BYTES = 512 * 1024
-_LARGEST_REMEMBERED_BYTES = REMEMBERED_BYTES // 8
-# What an entry takes beside the bytes that it is found by.
-_ENTRY_BYTES = 500
-
+# A message for more queues than this counts as all that a publisher may send in a turn.
 MANY_TARGETS = 500
-"""A message for more queues than this counts as all that a publisher may send in a turn."""
-
-
-class Route:
-    """Where messages of an origin go, as long as `version` is the present one."""
-
-    __slots__ = ("elsewhere", "exchange", "is_fixed", "meter", "routing_key", "targets", "version")
-
-    def __init__(
-        self,
-        version: int,
-        exchange: str,
-        routing_key: str,
-        targets: Sequence[WorkingQueue],
-        is_fixed: bool,
-        elsewhere: Sequence[RemoteQueue],
-        meter: ExchangeMeter,
-    ) -> None:
-        self.version = version
-        self.exchange = exchange
-        self.routing_key = routing_key
-        self.targets = targets
-        self.elsewhere = elsewhere
-        """The queues of other nodes that get them, too."""
-        self.is_fixed = is_fixed
-        """Whether nothing but the routing key decides."""
-        self.meter = meter
-
-
-class Content:
-    """A message that is routed and checked, ready to be put into its queues."""
-
-    __slots__ = (
-        "body",
-        "correlation",
-        "elsewhere",
-        "mandatory",
-        "names",
-        "origin",
-        "persistent",
-        "priority",
-        "properties",
-        "targets",
-        "ttl_us",
-    )
-
-    def __init__(
-        self,
-        targets: Sequence[WorkingQueue],
-        publish: Publish,
-        found: Essentials,
-        properties: bytes,
-        ttl_us: int | None,
-        elsewhere: Sequence[RemoteQueue] = (),
-    ) -> None:
-        self.targets = targets
-        self.elsewhere = elsewhere
-        # In a transaction: the queues that the default exchange is asked for. They may be declared before the commit.
-        self.names: Sequence[str] = ()
-        self.body = publish.body
-        self.properties = properties
-        self.origin = publish.origin
-        self.mandatory = publish.mandatory
-        self.persistent = found.persistent
-        self.priority = found.priority
-        self.correlation = found.correlation
-        self.ttl_us = ttl_us
-
-    def on_link(self) -> link.Content:
-        """Return it as it goes over a link, without its queues."""
-        return link.Content(
-            self.body,
-            self.properties,
-            self.origin,
-            self.persistent,
-            self.priority,
-            self.ttl_us,
-            *(self.correlation or ()),
-        )
 
 
 class Batch:
@@ -174,6 +86,7 @@ class Publisher:
         "_engine",
         "_essentials",
         "_has_looked",
+        "_hub",
         "_intake",
         "_is_due",
         "_journal",
@@ -190,13 +103,12 @@ class Publisher:
         "returned",
         "taken",
         "transaction",
-        "transaction_bytes",
-        "transaction_copies",
     )
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: ChannelState) -> None:
         context = channel.session.context
         self._channel = channel
+        self._hub = channel.session.hub
         self._topology = context.topology
         self._version = context.topology.version
         self._engine = context.topology.engine
@@ -205,8 +117,8 @@ class Publisher:
         self._journal = channel.session.broker.journal
         self._meters = channel.session.broker.meters
         self._vhost = channel.session.vhost
-        self._routes = channel.session.routes
-        self._essentials = channel.session.essentials
+        self._routes = channel.session.routes.entries
+        self._essentials = channel.session.essentials.entries
         self.is_confirming = False
         self.taken = 0
         """How many messages the peer has published."""
@@ -228,10 +140,8 @@ class Publisher:
         self._is_due = False
         self._batch: Batch | None = None
         self._batch_number = -1
-        self.transaction: list[Content] | None = None
-        self.transaction_bytes = 0
-        self.transaction_copies = 0
-        """How many messages its commit puts into queues, as far as they are known by now."""
+        self.transaction: Transaction | None = None
+        """The channel's."""
 
     @property
     def is_busy(self) -> bool:
@@ -242,11 +152,6 @@ class Publisher:
     def unconfirmed(self) -> int:
         """How many messages the peer waits to be confirmed."""
         return len(self._awaiting) + len(self._awaiting_peers) + len(self._confirmed) + len(self._refused)
-
-    def end(self) -> None:
-        """The channel is over: forget what it has not committed."""
-        if self.transaction is not None:
-            self.drop_transaction()
 
     def publish(self, publish: Publish) -> None:
         """Take a message. Raises AmqpError or a RequestError that ends the channel."""
@@ -271,37 +176,27 @@ class Publisher:
         self.taken += 1
         route.meter.published += 1
         if self.transaction is not None:
-            content = Content(targets, publish, found, properties, ttl_us, elsewhere)
+            content = Content(targets, elsewhere, publish, found, properties, ttl_us)
             if not route.exchange:
                 content.names = _keys_of(route, found)
-            self._add_to_transaction(content)
+            self.transaction.publish(content)
             return
         if elsewhere:
-            self._publish_to_peers(Content(targets, publish, found, properties, ttl_us, elsewhere))
+            self._publish_to_peers(Content(targets, elsewhere, publish, found, properties, ttl_us))
             return
         if not targets:
-            self._miss(publish.mandatory, publish.origin, properties, publish.body)
+            self.miss(publish, properties)
         if copies > MANY_TARGETS:
             self._channel.session.end_turn()
-        if not self.is_confirming:
-            self._intake.put(
-                targets,
-                publish.body,
-                properties,
-                publish.origin,
-                found.persistent,
-                found.priority,
-                ttl_us,
-                None,
-                found.correlation,
-            )
-            return
-        self.published = number = self.published + 1
+        number = 0
+        awaits = False
         receipt: Receipt | None = None
-        awaits = found.persistent and (targets[0].is_stored if copies == 1 else _any_stored(targets))
-        if awaits:
-            self._awaiting[number] = None
-            receipt = (self._confirm_one if copies == 1 else self._confirm_copy, number)
+        if self.is_confirming:
+            self.published = number = self.published + 1
+            awaits = found.persistent and (targets[0].is_stored if copies == 1 else _any_stored(targets))
+            if awaits:
+                self._awaiting[number] = None
+                receipt = (self._confirm_one if copies == 1 else self._confirm_copy, number)
         refused = self._intake.put(
             targets,
             publish.body,
@@ -313,6 +208,8 @@ class Publisher:
             receipt,
             found.correlation,
         )
+        if not number:
+            return
         if refused:
             self._awaiting.pop(number, None)
             self._refused.append(number)
@@ -372,15 +269,14 @@ class Publisher:
             await peering.catch_up()
             return partial(self.publish_again, publish)
 
-        self._channel.session.wait_for(self._channel.number, _IDS, look())
+        self._channel.wait_for(_IDS, look())
         return True
 
     def _waits_for_ids(self, publish: Publish, count: int) -> bool:
         """Put a message off until each of its copies can have an id: what is sent in one go may need a million."""
-        session = self._channel.session
         if self._engine.message_ids_left >= count:
             return False
-        session.wait_for(self._channel.number, _IDS, self._publish_with_ids(publish, count))
+        self._channel.wait_for(_IDS, self._publish_with_ids(publish, count))
         return True
 
     async def _publish_with_ids(self, publish: Publish, count: int) -> Callable[[], None]:
@@ -413,12 +309,7 @@ class Publisher:
         meter = self._meters.exchange(self._vhost, exchange_name)
         route = Route(self._version.number, exchange_name, routing_key, targets, is_fixed, elsewhere, meter)
         # A route to thousands of queues is long, and every routing key has one.
-        cost_bytes = _ENTRY_BYTES + len(origin) + 8 * (len(targets) + len(elsewhere))
-        if cost_bytes <= _LARGEST_REMEMBERED_BYTES:
-            if session.routes_bytes + cost_bytes > REMEMBERED_BYTES:
-                session.forget_routes()
-            session.routes_bytes += cost_bytes
-            self._routes[origin] = route
+        session.routes.add(origin, route, len(origin) + 8 * (len(targets) + len(elsewhere)))
         return route
 
     def _route(
@@ -434,13 +325,7 @@ class Publisher:
         if found.headers is not None:
             found.correlation = correlation_in(split_table(found.headers))
         # Twice: what it says is copied from them.
-        cost_bytes = _ENTRY_BYTES + 2 * len(properties)
-        if cost_bytes <= _LARGEST_REMEMBERED_BYTES:
-            session = self._channel.session
-            if session.essentials_bytes + cost_bytes > REMEMBERED_BYTES:
-                session.forget_essentials()
-            session.essentials_bytes += cost_bytes
-            self._essentials[properties] = found
+        self._channel.session.essentials.add(properties, found, 2 * len(properties))
         return found
 
     def _look_closer(
@@ -455,7 +340,7 @@ class Publisher:
         if found.reply_to == REPLY_TO:
             properties = self._with_reply_name(properties)
         if not route.exchange and route.routing_key.startswith(REPLY_TO):
-            self._channel.session.context.reply(route.routing_key, publish.origin, properties, publish.body)
+            self._channel.session.context.replies.send(route.routing_key, publish.origin, properties, publish.body)
             return (), (), properties, ttl_us
         routing_keys = _keys_of(route, found)
         if found.headers is not None:
@@ -488,19 +373,20 @@ class Publisher:
         decoded.reply_to = name
         return decoded.encode()
 
-    def _miss(self, mandatory: bool, origin: bytes, properties: bytes, body: bytes) -> None:
+    def miss(self, publish: Publish, properties: bytes) -> None:
         """No queue gets a message: its publisher may want to know. A direct reply needs no queue."""
-        session = self._channel.session
-        if not mandatory:
-            exchange, routing_key = read_origin(origin)
+        channel = self._channel
+        if not publish.mandatory:
+            exchange, routing_key = read_origin(publish.origin)
             if exchange or not routing_key.startswith(REPLY_TO):
                 self._meters.unroutable += 1
             return
         self._meters.returned += 1
         self.returned += 1
-        session.send(
+        frame_max = channel.session.frame_max
+        channel.session.send(
             encode_return(
-                self._channel.number, ReplyCode.NO_ROUTE, NO_ROUTE, origin, properties, body, session.frame_max
+                channel.number, ReplyCode.NO_ROUTE, NO_ROUTE, publish.origin, properties, publish.body, frame_max
             )
         )
 
@@ -542,7 +428,7 @@ class Publisher:
         """Confirm with the next write: by then there may be more."""
         if not self._is_due:
             self._is_due = True
-            self._channel.session.confirm_soon(self)
+            self._hub.confirm_soon(self)
 
     def send_confirms(self) -> None:
         """Tell the peer what is confirmed: in one go what lies before all that is not."""
@@ -574,72 +460,9 @@ class Publisher:
         for number in confirmed[len(together) :]:
             session.send(encode_ack(channel.number, number, multiple=False))
 
-    # Transactions
-
-    def _add_to_transaction(self, content: Content) -> None:
-        assert self.transaction is not None
-        self.transaction.append(content)
-        # Each of its queues gets a copy with the commit, and all copies of a transaction at once.
-        copies = max(1, len(content.targets))
-        size = len(content.body) + len(content.properties) + len(content.origin) + copies * MESSAGE_OVERHEAD_BYTES
-        size += sum([len(name) for name in content.names])
-        session = self._channel.session
-        self.transaction_bytes += size
-        self.transaction_copies += copies
-        session.transaction_bytes += size
-        if size > CHARGE_STEP_BYTES:
-            # Not only when all that has come is carried out: the commit may be among it.
-            session.charge_if_changed()
-        self._channel.check_transaction()
-
-    def take_transaction(self) -> tuple[list[Content], int]:
-        """Return what the transaction has published so far, and begin another one.
-
-        It stays charged to the session, with the bytes that are returned, until whoever takes it has done with it.
-        """
-        assert self.transaction is not None
-        contents, self.transaction = self.transaction, []
-        charged_bytes, self.transaction_bytes = self.transaction_bytes, 0
-        self.transaction_copies = 0
-        return contents, charged_bytes
-
-    def drop_transaction(self) -> None:
-        """Forget what the transaction has published so far, and begin another one."""
-        _, charged_bytes = self.take_transaction()
-        self._channel.session.transaction_bytes -= charged_bytes
-
-    def find_again(self, content: Content) -> None:
-        """Let a message that was routed before go to the queues that have the names of its targets now.
-
-        Since then they may have been deleted, declared anew or moved to another node. Those that the default exchange
-        is asked for by name may have been declared for the first time, as in RabbitMQ.
-        """
-        engine = self._topology.engine
-        known = {working.queue.name for working in content.targets}
-        known |= {remote.queue.name for remote in content.elsewhere}
-        missing = [name for name in dict.fromkeys(content.names) if name not in known]
-        # Once: a commit looks again after other nodes have stored what was for them, and then leaves them out.
-        content.names = ()
-        if not missing and all(engine.find_working(working.queue.id) is working for working in content.targets):
-            return
-        session = self._channel.session
-        here: list[WorkingQueue] = []
-        elsewhere = list(content.elsewhere)
-        for name in (*(working.queue.name for working in content.targets), *missing):
-            found = self._queues.locate(self._vhost, name, session.homes)
-            if isinstance(found, WorkingQueue):
-                here.append(found)
-            elif found is not None:
-                elsewhere.append(found)
-        content.targets, content.elsewhere = here, elsewhere
-
-    def put_committed(self, content: Content) -> bool:
-        """Put a message of a transaction into its queues; tell whether one of them is full and rejects it."""
-        return self._intake.put_content(content.targets, content.on_link()) is link.Outcome.FULL
-
-    def miss(self, content: Content) -> None:
-        """No queue gets a message of a transaction."""
-        self._miss(content.mandatory, content.origin, content.properties, content.body)
+    def crash(self, error: BaseException) -> None:
+        """Sending confirms has failed."""
+        self._channel.session.crash(error)
 
 
 def _any_stored(targets: Sequence[WorkingQueue]) -> bool:

@@ -1,6 +1,6 @@
-"""One AMQP connection: its channels, heartbeats and its end.
+"""One AMQP connection: its channels, the commands that come on it, and its end.
 
-How it begins is in `handshake`; what a command on a channel does is the channel's business.
+How it begins is in `handshake`; what a command on a channel does is in `methods`.
 """
 
 from __future__ import annotations
@@ -8,154 +8,70 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from flyball.broker.core.memory import CHANNEL_BYTES, UNCONFIRMED_BYTES
-from flyball.broker.engine.access import Action
-from flyball.broker.protocols.amqp.channel import HANDLERS, Channel
+from flyball.broker.core.memory import CHANNEL_BYTES
+from flyball.broker.protocols.amqp.channel import Channel
+from flyball.broker.protocols.amqp.connection import AmqpConnection, State
 from flyball.broker.protocols.amqp.context import AmqpContext
-from flyball.broker.protocols.amqp.handshake import IN_HANDSHAKE, NOBODY, State
-from flyball.broker.protocols.amqp.publishing import Publisher, Route
+from flyball.broker.protocols.amqp.handshake import IN_HANDSHAKE
+from flyball.broker.protocols.amqp.methods import ON_CHANNEL
 from flyball.broker.protocols.amqp.replies import refusal, reply_of
 from flyball.broker.protocols.amqp.tracing import TracedCommand
-from flyball.broker.transport.connection import TURN_NS, WRITE_BUFFER_BYTES, Connection, Hub
+from flyball.broker.transport.connection import TURN_NS, WRITE_BUFFER_BYTES, Hub
 from flyball.broker.wire import amqp
 from flyball.broker.wire.amqp import (
     CHANNEL_ERRORS,
     AmqpError,
     Command,
-    Decoder,
-    Essentials,
     Method,
     Publish,
     ReplyCode,
     reply_text,
 )
-from flyball.errors import FlyballError, NotPermitted
-from flyball.model import size_of
+from flyball.errors import FlyballError
 from flyball.trace.recorder import Recorder
-from flyball.trace.schema import Protocol
 
 log = logging.getLogger("flyball.server")
 
-HANDSHAKE_S = 10.0
-"""A peer that is not through with the handshake by then is disconnected."""
-
-SILENT_CLOSE_S = 3.0
-"""A peer that fails before it is let in hears nothing for so long: guessing passwords shall be slow."""
-
+# So much a peer may publish in a turn of the loop, before others have theirs and the flow is looked at.
 CREDIT_BYTES = 64 * 1024
-"""So much a peer may publish in a turn of the loop, before others have theirs and the flow is looked at."""
 
+# What a message counts beside its body.
 MESSAGE_COST_BYTES = 200
-"""What a message counts beside its body."""
 
+# A peer that sends so much at a time is read once in a turn of the loop: libuv would read up to 32 times, and
+# meanwhile nobody else would be served.
 LONG_READ_BYTES = 128 * 1024
-"""Who sends so much at a time is read once in a turn of the loop: libuv would read up to 32 times, and meanwhile
-nobody else would be served."""
 
 # What a peer may send while its password is checked: more than the two methods that can follow.
 READ_IN_LOGIN_BYTES = 4096
 
+# A peer that leaves so much unread is not listened to either.
 MAX_UNREAD_BYTES = 16 * 1024 * 1024
-"""A peer that leaves so much unread is not listened to either."""
 
 
-class AmqpSession(Connection):
-    """A peer that speaks AMQP 0-9-1."""
-
-    PROTOCOL = Protocol.AMQP
-    LOGS_IN = True
-    HEEDS_CONGESTION = False
-    # The answer to what is not AMQP is the header of AMQP, as the specification says, and the end.
-    ANSWERS_HTTP = True
+class AmqpSession(AmqpConnection):
+    """A connection with its channels."""
 
     def __init__(self, hub: Hub, context: AmqpContext) -> None:
-        super().__init__(hub)
-        self.context = context
-        self.state = State.HEADER
-        self.user = NOBODY
-        self.vhost = ""
-        self.frame_max = context.settings.frame_max_bytes
-        self.channel_max = context.settings.channel_max
-        self.routes: dict[bytes, Route] = {}
-        """Where messages go, by their origin."""
-        self.routes_bytes = 0
-        self.essentials: dict[bytes, Essentials] = {}
-        """What properties say, by their bytes."""
-        self.essentials_bytes = 0
-        self.homes: dict[tuple[str, str], int] = {}
-        """By virtual host and name of clustered queues, the members that this connection has been sent to."""
-        self.is_choked = False
-        """Whether the peer has so much to read that its consumers get nothing."""
-        self.is_blocked = False
-        """Whether the peer has been told that it cannot publish at present."""
-        self.credit = 0
-        """So many bytes the peer may publish before the flow is asked again; below 0 it has published too much."""
+        super().__init__(hub, context)
+        self._channels: dict[int, Channel] = {}
+        self._decoder.open_channels = self._channels
         self._has_published = False
-        """Whether it has used its turn of the loop for that."""
-        self._turn_ends_ns = 0
-        """When the turn is over in which commands are carried out."""
+        """Whether the peer has used its turn of the loop for publishing."""
         self._parked: Publish | None = None
         """The message that waits for credit, and with it all that came after it."""
-        self._channels: dict[int, Channel] = {}
-        self._decoder = Decoder(amqp.HANDSHAKE_FRAME_MAX, context.settings.max_message_bytes)
-        self._decoder.is_connection_only = True
-        self._decoder.open_channels = self._channels
-        self.capabilities: Mapping[str, Any] = {}
-        """What the peer says that it can do."""
-        self.client_properties: Mapping[str, Any] = {}
-        """What it says that it is."""
-        self._properties_bytes = 0
-        self.mechanism = ""
-        """How it has logged in."""
-        self.login: asyncio.Task[None] | None = None
-        """The check of its password, if one was begun."""
-        self._is_counted = False
-        """Whether it counts as a connection of its user and virtual host."""
-        self.login_began_at = 0
-        """How many bytes had been read then."""
-        self.has_lost_replies = False
-        """Whether direct replies to it were dropped, since it does not read."""
-        self.transaction_bytes = 0
-        """What the channels' transactions hold that are not committed."""
-        self.forwarding_bytes = 0
-        """What was published for other nodes and had to wait, until they have answered."""
-        self.channels_bytes = 0
-        """What the channels take with their consumers and unconfirmed numbers, as of about a second ago."""
-        self._due: list[Publisher] = []
-        self._timer: asyncio.TimerHandle | None = None
-        self._heartbeat_s = 0.0
-        self._has_sent = False
-        self._has_heard = False
-        self._missed = 0
-        self.is_answering = False
-        """Whether an answer is due, and things wait for it to go first."""
-        self._after_answer: list[bytes] = []
         self._next_check_s = 0.0
         self._is_lost = False
         """Whether the bytes made no sense: what comes after them cannot be read."""
 
     # Life
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        if self in self.hub.connections:
-            self._timer = asyncio.get_running_loop().call_later(HANDSHAKE_S, self.hang_up)
-
-    @property
-    def is_gone(self) -> bool:
-        return self._transport is None or self._transport.is_closing()
-
     @property
     def is_busy(self) -> bool:
         return super().is_busy or any(channel.publisher.is_busy for channel in self._channels.values())
-
-    @property
-    def is_logging_in(self) -> bool:
-        """Whether the peer waits for its password to be checked."""
-        return self.login is not None and not self.login.done()
 
     @property
     def waits_for_credit(self) -> bool:
@@ -163,27 +79,14 @@ class AmqpSession(Connection):
         return self._parked is not None
 
     @property
-    def heartbeat_s(self) -> float:
-        return self._heartbeat_s
+    def channels(self) -> list[Channel]:
+        """The channels that are open."""
+        return list(self._channels.values())
 
     @property
-    def certificate_name(self) -> str | None:
-        """The common name of the peer's certificate, if it has shown one that we trust."""
-        certificate = self._transport.get_extra_info("peercert") if self._transport is not None else None
-        for part in (certificate or {}).get("subject", ()):
-            for name, value in part:
-                if name == "commonName":
-                    return str(value)
-        return None
-
-    def understands(self, capability: str) -> bool:
-        """Whether the peer has told that it can do that."""
-        return self.capabilities.get(capability) is True
-
-    def check(self, action: Action, name: str, what: str) -> None:
-        """Raise NotPermitted unless the user may do that to the queue or exchange of that name."""
-        if not self.hub.authority.access.may(self.user.name, self.vhost, action, name):
-            raise NotPermitted(f"access to {what} in vhost '{self.vhost}' refused for user '{self.user.name}'")
+    def requests(self) -> int:
+        """How many messages its channels have published and were delivered."""
+        return sum(channel.publisher.taken + channel.deliveries.last_tag for channel in self._channels.values())
 
     def disconnect(self) -> None:
         """Tell the peer that the node stops."""
@@ -205,14 +108,7 @@ class AmqpSession(Connection):
             self._fail_all(AmqpError(ReplyCode.CONNECTION_FORCED, f"vhost '{vhost}' is deleted"))
 
     def ended(self) -> None:
-        self._set_timer(None, 0)
-        if self._is_counted:
-            self._is_counted = False
-            self.hub.occupancy.leave(self.vhost, self.user.name)
-        if self.login is not None:
-            # The password of a peer that has gone is not checked: others wait for theirs.
-            self.login.cancel()
-        self.context.flow.forget(self)
+        super().ended()
         self._let_go()
 
     def _let_go(self) -> None:
@@ -236,9 +132,8 @@ class AmqpSession(Connection):
         self._decoder.clear()
         self._parked = None
         self._after_answer.clear()
-        self._due.clear()
-        self.forget_routes()
-        self.forget_essentials()
+        self.routes.clear()
+        self.essentials.clear()
         self.client_properties = self.capabilities = {}
         self._properties_bytes = 0
 
@@ -249,17 +144,8 @@ class AmqpSession(Connection):
         return self._decoder.buffered_bytes + self.transaction_bytes + self.forwarding_bytes + parked
 
     def held_bytes(self) -> int:
-        caches_bytes = self.routes_bytes + self.essentials_bytes
+        caches_bytes = self.routes.size_bytes + self.essentials.size_bytes
         return super().held_bytes() + self._properties_bytes + caches_bytes + self.channels_bytes
-
-    def _measure_channels(self) -> None:
-        size = 0
-        for channel in self._channels.values():
-            size += CHANNEL_BYTES + sum([consumer.size_bytes for consumer in channel.deliveries.consumers.values()])
-            size += UNCONFIRMED_BYTES * channel.publisher.unconfirmed
-            if channel.settling is not None:
-                size += UNCONFIRMED_BYTES * len(channel.settling)
-        self.channels_bytes = size
 
     @property
     def unacked_bytes(self) -> int:
@@ -280,14 +166,6 @@ class AmqpSession(Connection):
         for channel in self._channels.values():
             channel.deliveries.choke()
 
-    def check_held_back(self) -> None:
-        """Raise AmqpError for a get while the connection holds too many unacked messages."""
-        if self.is_held_back:
-            raise refusal(
-                ReplyCode.PRECONDITION_FAILED,
-                f"the connection holds {self.unacked_bytes} bytes of unacked messages: acknowledge some first",
-            )
-
     def let_go_on(self) -> None:
         super().let_go_on()
         if not self.is_choked:
@@ -304,6 +182,26 @@ class AmqpSession(Connection):
         # It may wait for credit: what it still sends is read, and dropped, so that it gets to read why.
         self.context.flow.forget(self)
         self._set_reading(True)
+
+    def tick(self, now_s: float) -> None:
+        """Close channels whose consumers keep messages for too long, and the connection if its peer has gone."""
+        self.channels_bytes = sum([channel.held_bytes for channel in self._channels.values()])
+        if self.is_blocked and self.peer_has_gone:
+            # Nothing is read from it, perhaps until what it has not acked is given to others.
+            self.abort()
+            return
+        limit_s = self.context.settings.consumer_timeout_s
+        if now_s < self._next_check_s:
+            return
+        self._next_check_s = now_s + limit_s / 10
+        for number, channel in list(self._channels.items()):
+            if not channel.is_closing and channel.deliveries.is_overdue(now_s, limit_s):
+                text = (
+                    f"delivery acknowledgement on channel {number} timed out. Timeout value used:"
+                    f" {limit_s * 1000:.0f} ms. This timeout value can be configured, see consumers doc guide to"
+                    " learn more"
+                )
+                self.fail(number, AmqpError(ReplyCode.PRECONDITION_FAILED, text))
 
     # Reading
 
@@ -339,7 +237,12 @@ class AmqpSession(Connection):
         channels = self._channels
         recorder = self.hub.recorder
         self._turn_ends_ns = turn_ends_ns = mark_ns + TURN_NS
-        while not (self._is_held or self.hub.is_stopping or self._is_deaf()):
+        while not (
+            self.is_held
+            or self.hub.is_stopping
+            or self.state is State.FAILED
+            or (self._is_write_paused and self._leaves_too_much_unread())
+        ):
             if recorder is not None and not recorder.skip:
                 mark_ns = time.perf_counter_ns()
             command: Command | None = self._parked
@@ -375,12 +278,9 @@ class AmqpSession(Connection):
                 try:
                     channel.publisher.publish(command)
                 except FlyballError as error:
-                    self.fail(
-                        command.channel, reply_of(error, amqp.BasicPublish.CLASS_ID, amqp.BasicPublish.METHOD_ID)
-                    )
+                    self.fail(command.channel, reply_of(error, command.CLASS_ID, command.METHOD_ID))
             else:
                 self._take(command)
-                channels = self._channels
                 # Answers to basic.get may be large: what there is goes out before more is asked for.
                 is_over = self._out_bytes > WRITE_BUFFER_BYTES or time.perf_counter_ns() > turn_ends_ns
             if traced is not None:
@@ -419,33 +319,23 @@ class AmqpSession(Connection):
 
     def _queue_id_of(self, command: Command) -> int:
         """Return the first queue that a message went to, for the trace; 0 if there is none."""
-        route = self.routes.get(command.origin) if isinstance(command, Publish) else None
+        route = self.routes.entries.get(command.origin) if isinstance(command, Publish) else None
         return route.targets[0].queue.id if route is not None and route.targets else 0
 
-    def _is_deaf(self) -> bool:
-        if self.state is State.FAILED:
-            return True
-        if not self._is_write_paused or self._transport is None:
-            return False
-        return self._transport.get_write_buffer_size() > MAX_UNREAD_BYTES
+    def _leaves_too_much_unread(self) -> bool:
+        return self._transport is not None and self._transport.get_write_buffer_size() > MAX_UNREAD_BYTES
 
-    def end_turn(self) -> None:
-        """Let others have their turn before the next message is taken."""
-        self.credit = min(self.credit, 0)
-
-    def end_turn_if_over(self) -> None:
-        """The same if this turn has taken long enough: a message was routed by many bindings, perhaps."""
-        if time.perf_counter_ns() > self._turn_ends_ns:
-            self.end_turn()
+    # Commands
 
     def _take(self, command: Command) -> None:
         """Carry out a command that is not a message on an open channel."""
         try:
             # Nearly all are methods on open channels, acks above all: the other questions are asked of the rest only.
-            if isinstance(command, Method) and type(command) in HANDLERS and self.state is State.RUNNING:
+            handler = ON_CHANNEL.get(type(command))
+            if handler is not None and self.state is State.RUNNING:
                 channel = self._channels.get(command.channel)
                 if channel is not None and not channel.is_closing:
-                    channel.handle(command)
+                    handler(channel, command)
                     return
             if isinstance(command, amqp.Heartbeat):
                 return
@@ -454,15 +344,29 @@ class AmqpSession(Connection):
             elif isinstance(command, amqp.Oversized):
                 self._refuse_oversized(command)
             elif isinstance(command, Method) and command.channel == 0:
-                handler = _ON_CONNECTION.get(type(command))
-                if handler is None:
+                act = _ON_CONNECTION.get(type(command))
+                if act is None:
                     raise refusal(ReplyCode.CHANNEL_ERROR, "unexpected method in connection state running")
-                handler(self, command)
+                act(self, command)
             elif isinstance(command, Method | Publish):
                 self._take_on_channel(command)
         except FlyballError as error:
-            class_id, method_id = _ids_of(command)
-            self.fail(getattr(command, "channel", 0), reply_of(error, class_id, method_id))
+            self.fail(command.channel, reply_of(error, command.CLASS_ID, command.METHOD_ID))
+
+    def _take_in_handshake(self, command: Command) -> None:
+        if self.state is State.CLOSING:
+            if isinstance(command, amqp.ConnectionCloseOk):
+                self.hang_up()
+            elif isinstance(command, amqp.ConnectionClose):
+                self.send(amqp.ConnectionCloseOk(0).encode())
+            return
+        handler = IN_HANDSHAKE.get((self.state, type(command)))
+        if handler is not None and command.channel == 0:
+            handler(self, command)
+        elif isinstance(command, Method) and command.channel == 0:
+            raise refusal(ReplyCode.CHANNEL_ERROR, f"unexpected method in connection state {self.state.value}")
+        else:
+            raise AmqpError(ReplyCode.UNEXPECTED_FRAME, f"unexpected frame in connection state {self.state.value}")
 
     def _take_on_channel(self, command: Method | Publish) -> None:
         number = command.channel
@@ -480,8 +384,8 @@ class AmqpSession(Connection):
             self.send(amqp.ChannelCloseOk(number).encode())
         elif isinstance(command, amqp.ChannelCloseOk) and channel.is_closing:
             self._forget_channel(number)
-        elif not channel.is_closing and isinstance(command, Method):
-            channel.handle(command)
+        elif not channel.is_closing:
+            raise refusal(ReplyCode.COMMAND_INVALID, "unimplemented method")
 
     def _open_channel(self, method: amqp.ChannelOpen) -> None:
         if method.channel in self._channels:
@@ -527,66 +431,19 @@ class AmqpSession(Connection):
 
     def _refuse_oversized(self, content: amqp.Oversized) -> None:
         most = self.context.settings.max_message_bytes
-        raise AmqpError(
-            ReplyCode.PRECONDITION_FAILED,
-            f"message size {content.size} is larger than configured max size {most}",
-            amqp.BasicPublish.CLASS_ID,
-            amqp.BasicPublish.METHOD_ID,
+        raise refusal(
+            ReplyCode.PRECONDITION_FAILED, f"message size {content.size} is larger than configured max size {most}"
         )
 
-    # Other nodes
+    def _on_close(self, method: amqp.ConnectionClose) -> None:
+        self._let_go()
+        self.state = State.CLOSING
+        self.send(amqp.ConnectionCloseOk(0).encode())
+        self.hang_up_later()
 
-    @property
-    def channels(self) -> list[Channel]:
-        """The channels that are open."""
-        return list(self._channels.values())
-
-    def set_home(self, vhost: str, name: str, queue_id: int | None) -> None:
-        """Let the name of a clustered queue mean one of its members, by its id; None lets the node choose."""
-        if queue_id is None:
-            self.homes.pop((vhost, name), None)
-        else:
-            self.homes[vhost, name] = queue_id
-        self.forget_routes()
-
-    def forget_routes(self) -> None:
-        self.routes.clear()
-        self.routes_bytes = 0
-
-    def forget_essentials(self) -> None:
-        self.essentials.clear()
-        self.essentials_bytes = 0
-
-    def wait_for(self, number: int, ids: tuple[int, int], work: Awaitable[Callable[[], None]]) -> None:
-        """Carry out no further command until the work is done, and then what it returns.
-
-        `ids` are those of the method that it belongs to. What it raises ends the channel, or the connection.
-        """
-        self.hold()
-        self.in_flight += 1
-        self.is_answering = True
-        self.hub.spawn(self._wait(number, ids, work), self)
-
-    async def _wait(self, number: int, ids: tuple[int, int], work: Awaitable[Callable[[], None]]) -> None:
-        act: Callable[[], None] | None = None
-        failure: FlyballError | None = None
-        try:
-            act = await work
-        except FlyballError as error:
-            failure = error
-        self.in_flight -= 1
-        self._is_held = False
-        self.is_answering = False
-        if act is not None:
-            try:
-                act()
-            except FlyballError as error:
-                failure = error
-        if failure is not None and not self.is_gone and number in self._channels:
-            self.fail(number, reply_of(failure, *ids))
-        if not self._is_held:
-            self.answered()
-            self.release()
+    def _on_update_secret(self, method: amqp.ConnectionUpdateSecret) -> None:
+        """A password does not expire, so that a new one is only noted. It is not checked, as with RabbitMQ."""
+        self.send(amqp.ConnectionUpdateSecretOk(0).encode())
 
     # Failing
 
@@ -612,181 +469,16 @@ class AmqpSession(Connection):
             self.state = State.CLOSING
             self.send(amqp.ConnectionClose(0, error.code, text, error.class_id, error.method_id).encode())
             self._let_go()
-            self._set_timer(self.hang_up, SILENT_CLOSE_S if self._is_lost else HANDSHAKE_S)
+            self.hang_up_later(is_silent=self._is_lost)
         elif self.state is not State.CLOSING:
             self.close_silently()
 
     def tell_internal_error(self) -> None:
         self._fail_all(AmqpError(ReplyCode.INTERNAL_ERROR, "the node has met a defect; its log tells which"))
 
-    def close_silently(self) -> None:
-        """End the connection after a while and without a word."""
-        self.state = State.FAILED
-        self._set_timer(self.hang_up, SILENT_CLOSE_S)
-
-    def hang_up(self) -> None:
-        """End the connection when what is to be sent is sent."""
-        if self._transport is not None:
-            self.flush()
-            self._transport.close()
-            self._limit_stall()
-
-    # The handshake
-
-    def _take_in_handshake(self, command: Command) -> None:
-        if self.state is State.CLOSING:
-            if isinstance(command, amqp.ConnectionCloseOk):
-                self.hang_up()
-            elif isinstance(command, amqp.ConnectionClose):
-                self.send(amqp.ConnectionCloseOk(0).encode())
-            return
-        if self.state is State.FAILED:
-            return
-        handler = IN_HANDSHAKE.get((self.state, type(command)))
-        if handler is not None and getattr(command, "channel", 0) == 0:
-            handler(self, command)
-        elif isinstance(command, Method) and command.channel == 0:
-            raise refusal(ReplyCode.CHANNEL_ERROR, f"unexpected method in connection state {self.state.value}")
-        else:
-            raise AmqpError(ReplyCode.UNEXPECTED_FRAME, f"unexpected frame in connection state {self.state.value}")
-
-    def introduced(self, client_properties: Mapping[str, Any]) -> None:
-        """The peer has said what it is and can do, and is charged for it: it need not log in."""
-        self.client_properties = client_properties
-        self._properties_bytes = size_of(client_properties)
-        capabilities = client_properties.get("capabilities")
-        if isinstance(capabilities, dict):
-            self.capabilities = capabilities
-        # It is looked at what it holds when this read is carried out.
-        self._charged_next = 0
-
-    def tuned(self, channel_max: int, frame_max: int, heartbeat_s: int) -> None:
-        """These limits have been agreed on."""
-        self.channel_max = channel_max
-        self.frame_max = self._decoder.frame_max = frame_max
-        self._heartbeat_s = float(heartbeat_s)
-
-    def opened(self, vhost: str) -> None:
-        """The peer has been let in."""
-        self.vhost = vhost
-        self.state = State.RUNNING
-        self.hub.logged_in(self)
-        self.hub.occupancy.enter(vhost, self.user.name)
-        self._is_counted = True
-        self._decoder.is_connection_only = False
-        self.send(amqp.ConnectionOpenOk(0).encode())
-        self._set_timer(self._beat if self._heartbeat_s else None, self._heartbeat_s / 2)
-
-    # While it runs
-
-    def _on_close(self, method: amqp.ConnectionClose) -> None:
-        self._let_go()
-        self.state = State.CLOSING
-        self.send(amqp.ConnectionCloseOk(0).encode())
-        self._set_timer(self.hang_up, HANDSHAKE_S)
-
-    def _on_update_secret(self, method: amqp.ConnectionUpdateSecret) -> None:
-        """A password does not expire, so that a new one is only noted. It is not checked, as with RabbitMQ."""
-        self.send(amqp.ConnectionUpdateSecretOk(0).encode())
-
-    def block(self, reason: str) -> None:
-        """Tell the peer, if it understands, that it cannot publish at present."""
-        if not self.is_blocked and self.state is State.RUNNING:
-            self.is_blocked = True
-            if self.understands("connection.blocked"):
-                self.send(amqp.ConnectionBlocked(0, reason).encode())
-
-    def unblock(self) -> None:
-        if self.is_blocked:
-            self.is_blocked = False
-            if self.understands("connection.blocked"):
-                self.send(amqp.ConnectionUnblocked(0).encode())
-
-    # Heartbeats
-
-    def _set_timer(self, action: Callable[[], None] | None, delay_s: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        loop = asyncio.get_running_loop()
-        self._timer = None if action is None else loop.call_later(delay_s, self._on_timer, action)
-
-    def _on_timer(self, action: Callable[[], None]) -> None:
-        try:
-            action()
-        except Exception as error:
-            self.crash(error)
-
-    def _beat(self) -> None:
-        """Twice in an interval: show that we are here, and see that the peer is. It may be silent for two."""
-        if not (self._has_sent or self._out):
-            # Written at once and not counted: as traffic it would suppress the next one.
-            self.send(amqp.HEARTBEAT)
-            self.flush()
-        self._has_sent = False
-        # While we do not read we cannot hear.
-        self._missed = 0 if self._has_heard or not self._is_reading else self._missed + 1
-        self._has_heard = False
-        if self._missed >= 4:
-            log.warning("dropped %s: no heartbeat for %.0f s", self.peer, 2 * self._heartbeat_s)
-            if self._transport is not None:
-                self._transport.abort()
-            return
-        self._set_timer(self._beat, self._heartbeat_s / 2)
-
     # Writing
 
-    def send_delivery(self, data: bytes) -> None:
-        """Send a message; if much is to be sent already, no more are taken out of queues for now."""
-        self.send(data)
-        if self._out_bytes > WRITE_BUFFER_BYTES and not self.is_choked:
-            self._choke()
-
-    def send_after_answer(self, data: bytes) -> None:
-        """Send bytes; if an answer is due on which they are a consequence, after that."""
-        if self.is_answering:
-            self._after_answer.append(data)
-        else:
-            self.send(data)
-
-    def answered(self) -> None:
-        """The answer that was due is on its way."""
-        self.is_answering = False
-        if self._after_answer:
-            later, self._after_answer = self._after_answer, []
-            for data in later:
-                self.send(data)
-
-    def tick(self, now_s: float) -> None:
-        """Close channels whose consumers keep messages for too long, and the connection if its peer has gone."""
-        self._measure_channels()
-        if self.is_blocked and self.peer_has_gone:
-            # Nothing is read from it, perhaps until what it has not acked is given to others.
-            self.abort()
-            return
-        limit_s = self.context.settings.consumer_timeout_s
-        if now_s < self._next_check_s:
-            return
-        self._next_check_s = now_s + limit_s / 10
-        for number, channel in list(self._channels.items()):
-            if not channel.is_closing and channel.deliveries.is_overdue(now_s, limit_s):
-                text = (
-                    f"delivery acknowledgement on channel {number} timed out. Timeout value used:"
-                    f" {limit_s * 1000:.0f} ms. This timeout value can be configured, see consumers doc guide to"
-                    " learn more"
-                )
-                self.fail(number, AmqpError(ReplyCode.PRECONDITION_FAILED, text))
-
-    def confirm_soon(self, publisher: Publisher) -> None:
-        """Send the publisher's confirms with the next write."""
-        if not self._due and not self._out:
-            self.hub.mark_dirty(self)
-        self._due.append(publisher)
-
     def flush(self) -> None:
-        if self._due:
-            due, self._due = self._due, []
-            for publisher in due:
-                publisher.send_confirms()
         if self._out:
             self._has_sent = True
         super().flush()
@@ -796,14 +488,14 @@ class AmqpSession(Connection):
     def pause_writing(self) -> None:
         self._is_write_paused = True
         self._limit_stall()
-        self._choke()
+        self.choke()
 
     def resume_writing(self) -> None:
         super().resume_writing()
         if self.is_choked:
             self._breathe()
 
-    def _choke(self) -> None:
+    def choke(self) -> None:
         self.is_choked = True
         for channel in self._channels.values():
             channel.deliveries.choke()
@@ -822,11 +514,3 @@ _ON_CONNECTION: Mapping[type[Method], Callable[[AmqpSession, Any], None]] = {
     amqp.ConnectionClose: AmqpSession._on_close,
     amqp.ConnectionUpdateSecret: AmqpSession._on_update_secret,
 }
-
-
-def _ids_of(command: Command) -> tuple[int, int]:
-    if isinstance(command, Method):
-        return command.CLASS_ID, command.METHOD_ID
-    if isinstance(command, Publish | amqp.Oversized):
-        return amqp.BasicPublish.CLASS_ID, amqp.BasicPublish.METHOD_ID
-    return 0, 0

@@ -1,212 +1,125 @@
-"""How a transaction is committed: puts and acknowledgements, on this node and on others.
-
-What a transaction settles is noted in the channel, and what it publishes in its publisher, until `tx.commit`.
-"""
+"""What a transaction has gathered: messages to publish, and what was settled, until its commit or rollback."""
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from flyball.broker.core.pending import Done, Marking, outcome
-from flyball.broker.protocols.amqp.consuming import Lease, is_void
-from flyball.broker.protocols.amqp.publishing import Content
+from flyball.broker.core.directory import RemoteQueue
+from flyball.broker.core.memory import CHARGE_STEP_BYTES
+from flyball.broker.engine.consumer import Consumer
+from flyball.broker.engine.queue import WorkingQueue
+from flyball.broker.protocols.amqp.connection import AmqpConnection
 from flyball.broker.protocols.amqp.replies import refusal
-from flyball.broker.store.gathering import Group
-from flyball.broker.wire.amqp import ReplyCode
-from flyball.broker.wire.link import Outcome, Settlement
-from flyball.errors import ClusterError, FlyballError
+from flyball.broker.wire import link
+from flyball.broker.wire.amqp import Essentials, Publish, ReplyCode
+from flyball.broker.wire.link import Settlement
+from flyball.model import MESSAGE_OVERHEAD_BYTES, Message
 
-if TYPE_CHECKING:
-    from flyball.broker.protocols.amqp.channel import Channel
+# What one transaction may publish, with a copy for each queue, and settle: its commit is one batch, made in one turn
+# of the loop, and 50,000 steps take a third of a second. A rejected message may be dead-lettered, which takes ten
+# times as long.
+MAX_TRANSACTION_STEPS = 50_000
+REJECTION_STEPS = 10
+
+Lease = tuple[Consumer | None, Message]
+"""What was delivered and to whom; a message that was asked for with basic.get has no consumer."""
+
+Settling = tuple[Settlement, dict[int, Lease]]
+"""What a transaction has settled, by delivery tag, and how."""
 
 
-class Commit:
-    """One `tx.commit`, from the moment at which it is asked for until it is durable.
+@dataclass(slots=True, eq=False)
+class Content:
+    """A message that is routed and checked, ready to be put into its queues."""
 
-    On this node puts and acks are one batch of the journal: a crash leaves all of them or none. With other nodes
-    there is no such moment, and the order sees to it that nothing is lost: first other nodes store their puts, then
-    the puts and acks of this node are committed, and last other nodes get their acks. Until its acks are carried out
-    the channel has what it acks, and requeues it if it ends.
-    """
+    targets: Sequence[WorkingQueue]
+    elsewhere: Sequence[RemoteQueue]
+    publish: Publish
+    essentials: Essentials
+    properties: bytes
+    ttl_us: int | None
+    names: Sequence[str] = ()
+    """In a transaction: queues that the default exchange is asked for. They may be declared before the commit."""
 
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
-        self._publisher = channel.publisher
-        self._broker = channel.session.broker
-        self._queues = channel.session.context.queues
-        self._contents, self._charged_bytes = channel.publisher.take_transaction()
-        channel.commit = self
-        self._is_abandoned = False
-        self._forwarded: list[Content] = []
-        """What other nodes are to store."""
-        self._puts: asyncio.Future[None] | None = None
-        """Done when other nodes have stored their puts."""
-        self._arrived: set[Content] = set()
-        """What other nodes have, and need not be returned."""
-        self._is_partial = False
-        """Whether a full queue has rejected a message."""
+    def on_link(self) -> link.Content:
+        """Return it as it goes over a link, without its queues."""
+        return link.Content(
+            self.publish.body,
+            self.properties,
+            self.publish.origin,
+            self.essentials.persistent,
+            self.essentials.priority,
+            self.ttl_us,
+            *(self.essentials.correlation or ()),
+        )
 
-    def begin(self, done: Done) -> None:
-        """Carry it out, and call back when all of it is durable. Raises FlyballError if nothing of it can be."""
-        session = self._channel.session
-        try:
-            self._find_queues()
-            if self._has_remote_puts or self._has_remote_acks or not self._broker.has_ids_for(self._copies):
-                session.hub.spawn(self._run(done), session)
-                return
-            self._check_leases()
-            group = self._apply_here()
-        except Exception:
-            self._end()
-            raise
-        # By now they are messages, and counted as such.
-        self._end()
-        self._broker.journal.mark(Marking(lambda error: done(error or self._problem), group=group))
 
-    def abandon(self) -> None:
-        """The channel is over: let go of what is not put yet. What other nodes were sent they may store."""
-        self._is_abandoned = True
-        self._end()
-        if self._puts is not None and not self._puts.done():
-            self._puts.set_result(None)
+class Transaction:
+    """What a channel has published and settled since `tx.select`, or since its last commit or rollback."""
 
-    def _end(self) -> None:
-        """Let go of the messages: they are charged to the session no longer."""
-        self._channel.session.transaction_bytes -= self._charged_bytes
-        self._charged_bytes = 0
-        self._contents = []
-        self._forwarded = []
-        if self._channel.commit is self:
-            self._channel.commit = None
+    __slots__ = ("_copies", "_session", "_size_bytes", "_steps", "contents", "settling")
+
+    def __init__(self, session: AmqpConnection) -> None:
+        self._session = session
+        self.contents: list[Content] = []
+        self.settling: list[Settling] = []
+        self._size_bytes = 0
+        # How many messages its commit puts into queues, as far as they are known by now.
+        self._copies = 0
+        self._steps = 0
 
     @property
-    def _copies(self) -> int:
-        """How many messages its puts are on this node."""
-        return sum([len(content.targets) for content in self._contents])
+    def acks(self) -> int:
+        """How many deliveries it acks."""
+        return sum([len(leases) for settlement, leases in self.settling if settlement is Settlement.ACK])
 
-    async def _run(self, done: Done) -> None:
-        try:
-            while self._has_remote_puts or not self._broker.has_ids_for(self._copies):
-                if self._has_remote_puts:
-                    await self._put_elsewhere()
-                await self._broker.obtain_ids(self._copies)
-                # Queues may have moved meanwhile.
-                self._find_queues()
-            # Nobody is there any more to be answered: what the channel had is requeued.
-            if not self._is_over:
-                self._check_leases()
-                group = self._apply_here()
-                self._contents = []
-                await outcome(lambda stored: self._broker.journal.mark(Marking(stored, group=group)))
-            if not self._is_over:
-                await self._settle_elsewhere()
-        except FlyballError as error:
-            self._end()
-            done(None if self._is_abandoned else error)
-        else:
-            self._end()
-            done(None if self._is_abandoned else self._problem)
+    def publish(self, content: Content) -> None:
+        """Add a message. Raises AmqpError, and so ends the channel, if the transaction becomes too large."""
+        self.contents.append(content)
+        # Each of its queues gets a copy with the commit, and all copies of a transaction at once.
+        copies = max(1, len(content.targets))
+        publish = content.publish
+        size = len(publish.body) + len(content.properties) + len(publish.origin) + copies * MESSAGE_OVERHEAD_BYTES
+        size += sum([len(name) for name in content.names])
+        self._size_bytes += size
+        self._copies += copies
+        self._session.transaction_bytes += size
+        if size > CHARGE_STEP_BYTES:
+            # Not only when all that has come is carried out: the commit may be among it.
+            self._session.charge_if_changed()
+        self._check()
 
-    @property
-    def _is_over(self) -> bool:
-        return self._is_abandoned or self._channel.is_closing
+    def settle(self, settlement: Settlement, leases: dict[int, Lease]) -> None:
+        """Add what is settled with the commit. Raises AmqpError if the transaction becomes too large."""
+        self.settling.append((settlement, leases))
+        self._steps += len(leases) * (REJECTION_STEPS if settlement is Settlement.REJECT else 1)
+        self._check()
 
-    @property
-    def _problem(self) -> FlyballError | None:
-        # As RabbitMQ tells it: what was not rejected is done all the same.
-        return refusal(ReplyCode.PRECONDITION_FAILED, "partial tx completion") if self._is_partial else None
+    def _check(self) -> None:
+        if self._steps + self._copies > MAX_TRANSACTION_STEPS:
+            raise refusal(
+                ReplyCode.PRECONDITION_FAILED,
+                f"a transaction may publish and settle {MAX_TRANSACTION_STEPS} messages in all queues:"
+                " commit earlier",
+            )
 
-    # Queues
+    def take_contents(self) -> tuple[list[Content], int]:
+        """Return what was published so far, and begin again.
 
-    def _find_queues(self) -> None:
-        for content in self._contents:
-            self._publisher.find_again(content)
-
-    @property
-    def _has_remote_puts(self) -> bool:
-        return any(content.elsewhere for content in self._contents)
-
-    @property
-    def _has_remote_acks(self) -> bool:
-        settling = self._channel.settling or ()
-        return any(_is_remote(lease) for _, leases in settling for lease in leases.values())
-
-    # Steps
-
-    async def _put_elsewhere(self) -> None:
-        """Put what is for other nodes; return when they have stored it. Raises ClusterError if that is not known.
-
-        What a link has no room for waits in its turn, and stays charged to the session.
+        It stays charged to the session, with the bytes that are returned, until the caller has done with it.
         """
-        contents = self._forwarded = [content for content in self._contents if content.elsewhere]
-        left = len(contents)
-        puts = self._puts = asyncio.get_running_loop().create_future()
+        contents, self.contents = self.contents, []
+        charged_bytes, self._size_bytes = self._size_bytes, 0
+        self._copies = self._steps = 0
+        return contents, charged_bytes
 
-        def answered(token: int, outcome: int) -> None:
-            nonlocal left
-            left -= 1
-            if puts.done():
-                return
-            if outcome == Outcome.UNKNOWN:
-                puts.set_exception(
-                    ClusterError("another node was lost during the commit: its part of it may not be done")
-                )
-                return
-            self._is_partial |= outcome == Outcome.FULL
-            if outcome != Outcome.NOT_FOUND:
-                self._arrived.add(self._forwarded[token])
-            if left == 0:
-                puts.set_result(None)
+    def drop_contents(self) -> None:
+        """Forget what was published so far."""
+        _, charged_bytes = self.take_contents()
+        self._session.transaction_bytes -= charged_bytes
 
-        for token, content in enumerate(contents):
-            elsewhere, content.elsewhere = content.elsewhere, ()
-            self._queues.peering.put(elsewhere, content.on_link(), answered, token, owner=self._channel)
-        await puts
-
-    def _check_leases(self) -> None:
-        """Raise ClusterError if something is acked that will be delivered again: to say otherwise would double it."""
-        if not self._queues.peering.is_clustered:
-            return
-        for settlement, leases in self._channel.settling or ():
-            if settlement is Settlement.ACK and any(self._is_lost(lease) for lease in leases.values()):
-                raise ClusterError("another node serves a queue since the delivery: what was acked comes again")
-
-    def _apply_here(self) -> Group:
-        """Put and settle what is this node's, in one batch."""
-        channel = self._channel
-        settling, channel.settling = channel.settling or [], []
-        with self._broker.journal.together() as group:
-            for content in self._contents:
-                if content.targets:
-                    self._is_partial |= self._publisher.put_committed(content)
-                elif content not in self._arrived:
-                    self._publisher.miss(content)
-            for settlement, leases in settling:
-                remote = {tag: lease for tag, lease in leases.items() if _is_remote(lease)}
-                if remote:
-                    channel.settling.append((settlement, remote))
-                channel.deliveries.settle_committed(
-                    settlement, [lease for lease in leases.values() if not _is_remote(lease)]
-                )
-        return group
-
-    def _is_lost(self, lease: Lease) -> bool:
-        return is_void(lease) or self._queues.is_lost(lease[1])
-
-    async def _settle_elsewhere(self) -> None:
-        """Tell other nodes what was settled of theirs; return when that is durable there.
-
-        Raises ClusterError if something was acked that is not theirs any more: it will be delivered again.
-        """
-        channel, peering = self._channel, self._queues.peering
-        settling, channel.settling = channel.settling or [], []
-        peering.take_settled()
-        for settlement, leases in settling:
-            channel.deliveries.settle_committed(settlement, list(leases.values()))
-        await peering.take_settled().flush()
-
-
-def _is_remote(lease: Lease) -> bool:
-    """Whether the message is one of another node's queue. Shadows of those have negative ids."""
-    return lease[1].queue_id < 0 and not is_void(lease)
+    def take_settled(self) -> list[Settling]:
+        """Return what was settled so far, and begin again."""
+        settling, self.settling = self.settling, []
+        return settling

@@ -1,0 +1,231 @@
+"""How a transaction is committed: puts and acknowledgements, on this node and on others."""
+
+from __future__ import annotations
+
+import asyncio
+
+from flyball.broker.core.pending import Done, Marking, outcome
+from flyball.broker.engine.queue import WorkingQueue
+from flyball.broker.protocols.amqp.channel_state import ChannelState
+from flyball.broker.protocols.amqp.consuming import Deliveries, is_void
+from flyball.broker.protocols.amqp.publishing import Publisher
+from flyball.broker.protocols.amqp.replies import refusal
+from flyball.broker.protocols.amqp.transactions import Content, Lease, Transaction
+from flyball.broker.store.gathering import Group
+from flyball.broker.wire.amqp import ReplyCode
+from flyball.broker.wire.link import Outcome, Settlement
+from flyball.errors import ClusterError, FlyballError
+
+
+class Commit:
+    """One `tx.commit`, from the moment at which it is asked for until it is durable.
+
+    On this node puts and acks are one batch of the journal: a crash leaves all of them or none. With other nodes
+    there is no such moment, and the order sees to it that nothing is lost: first other nodes store their puts, then
+    the puts and acks of this node are committed, and last other nodes get their acks. Until its acks are carried out
+    the channel has what it acks, and requeues it if it ends.
+    """
+
+    def __init__(
+        self, channel: ChannelState, transaction: Transaction, publisher: Publisher, deliveries: Deliveries
+    ) -> None:
+        self._channel = channel
+        self._transaction = transaction
+        self._publisher = publisher
+        self._deliveries = deliveries
+        self._broker = channel.session.broker
+        self._intake = channel.session.context.intake
+        self._queues = channel.session.context.queues
+        self._contents, self._charged_bytes = transaction.take_contents()
+        self._is_abandoned = False
+        self._forwarded: list[Content] = []
+        """What other nodes are to store."""
+        self._puts: asyncio.Future[None] | None = None
+        """Done when other nodes have stored their puts."""
+        self._arrived: set[Content] = set()
+        """What other nodes have, and need not be returned."""
+        self._is_partial = False
+        """Whether a full queue has rejected a message."""
+
+    def begin(self, done: Done) -> None:
+        """Carry it out, and call back when all of it is durable. Raises FlyballError if nothing of it can be."""
+        session = self._channel.session
+        try:
+            self._find_queues()
+            if self._has_remote_puts or self._has_remote_acks or not self._broker.has_ids_for(self._copies):
+                session.hub.spawn(self._run(done), session)
+                return
+            self._check_leases()
+            group = self._apply_here()
+        except Exception:
+            self._end()
+            raise
+        # By now they are messages, and counted as such.
+        self._end()
+        self._broker.journal.mark(Marking(lambda error: done(error or self._problem), group=group))
+
+    def abandon(self) -> None:
+        """The channel is over: let go of what is not put yet. What other nodes were sent they may store."""
+        self._is_abandoned = True
+        self._end()
+        if self._puts is not None and not self._puts.done():
+            self._puts.set_result(None)
+
+    def _end(self) -> None:
+        """Let go of the messages: they are charged to the session no longer."""
+        self._channel.session.transaction_bytes -= self._charged_bytes
+        self._charged_bytes = 0
+        self._contents = []
+        self._forwarded = []
+
+    @property
+    def _copies(self) -> int:
+        """How many messages its puts are on this node."""
+        return sum([len(content.targets) for content in self._contents])
+
+    async def _run(self, done: Done) -> None:
+        try:
+            while self._has_remote_puts or not self._broker.has_ids_for(self._copies):
+                if self._has_remote_puts:
+                    await self._put_elsewhere()
+                await self._broker.obtain_ids(self._copies)
+                # Queues may have moved meanwhile.
+                self._find_queues()
+            # Nobody is there any more to be answered: what the channel had is requeued.
+            if not self._is_over:
+                self._check_leases()
+                group = self._apply_here()
+                self._contents = []
+                await outcome(lambda stored: self._broker.journal.mark(Marking(stored, group=group)))
+            if not self._is_over:
+                await self._settle_elsewhere()
+        except FlyballError as error:
+            self._end()
+            done(None if self._is_abandoned else error)
+        else:
+            self._end()
+            done(None if self._is_abandoned else self._problem)
+
+    @property
+    def _is_over(self) -> bool:
+        return self._is_abandoned or self._channel.is_closing
+
+    @property
+    def _problem(self) -> FlyballError | None:
+        # As RabbitMQ tells it: what was not rejected is done all the same.
+        return refusal(ReplyCode.PRECONDITION_FAILED, "partial tx completion") if self._is_partial else None
+
+    # Queues
+
+    def _find_queues(self) -> None:
+        for content in self._contents:
+            self._find_again(content)
+
+    def _find_again(self, content: Content) -> None:
+        """Let a message that was routed before go to the queues that have the names of its targets now.
+
+        Since then they may have been deleted, declared anew or moved to another node. Those that the default exchange
+        is asked for by name may have been declared for the first time, as in RabbitMQ.
+        """
+        engine, session = self._broker.engine, self._channel.session
+        known = {working.queue.name for working in content.targets}
+        known |= {remote.queue.name for remote in content.elsewhere}
+        missing = [name for name in dict.fromkeys(content.names) if name not in known]
+        # Once: a commit looks again after other nodes have stored what was for them, and then leaves them out.
+        content.names = ()
+        if not missing and all(engine.find_working(working.queue.id) is working for working in content.targets):
+            return
+        here: list[WorkingQueue] = []
+        elsewhere = list(content.elsewhere)
+        for name in (*(working.queue.name for working in content.targets), *missing):
+            found = self._queues.locate(session.vhost, name, session.homes)
+            if isinstance(found, WorkingQueue):
+                here.append(found)
+            elif found is not None:
+                elsewhere.append(found)
+        content.targets, content.elsewhere = here, elsewhere
+
+    @property
+    def _has_remote_puts(self) -> bool:
+        return any(content.elsewhere for content in self._contents)
+
+    @property
+    def _has_remote_acks(self) -> bool:
+        settling = self._transaction.settling
+        return any(_is_remote(lease) for _, leases in settling for lease in leases.values())
+
+    # Steps
+
+    async def _put_elsewhere(self) -> None:
+        """Put what is for other nodes; return when they have stored it. Raises ClusterError if that is not known.
+
+        What a link has no room for waits in its turn, and stays charged to the session.
+        """
+        contents = self._forwarded = [content for content in self._contents if content.elsewhere]
+        left = len(contents)
+        puts = self._puts = asyncio.get_running_loop().create_future()
+
+        def answered(token: int, outcome: int) -> None:
+            nonlocal left
+            left -= 1
+            if puts.done():
+                return
+            if outcome == Outcome.UNKNOWN:
+                puts.set_exception(
+                    ClusterError("another node was lost during the commit: its part of it may not be done")
+                )
+                return
+            self._is_partial |= outcome == Outcome.FULL
+            if outcome != Outcome.NOT_FOUND:
+                self._arrived.add(self._forwarded[token])
+            if left == 0:
+                puts.set_result(None)
+
+        for token, content in enumerate(contents):
+            elsewhere, content.elsewhere = content.elsewhere, ()
+            self._queues.peering.put(elsewhere, content.on_link(), answered, token, owner=self._channel)
+        await puts
+
+    def _check_leases(self) -> None:
+        """Raise ClusterError if something is acked that will be delivered again: to say otherwise would double it."""
+        if not self._queues.peering.is_clustered:
+            return
+        for settlement, leases in self._transaction.settling:
+            if settlement is Settlement.ACK and any(self._is_lost(lease) for lease in leases.values()):
+                raise ClusterError("another node serves a queue since the delivery: what was acked comes again")
+
+    def _apply_here(self) -> Group:
+        """Put and settle what is this node's, in one batch."""
+        with self._broker.journal.together() as group:
+            for content in self._contents:
+                if content.targets:
+                    self._is_partial |= self._intake.put_content(content.targets, content.on_link()) is Outcome.FULL
+                elif content not in self._arrived:
+                    self._publisher.miss(content.publish, content.properties)
+            for settlement, leases in self._transaction.take_settled():
+                remote = {tag: lease for tag, lease in leases.items() if _is_remote(lease)}
+                if remote:
+                    self._transaction.settling.append((settlement, remote))
+                self._deliveries.settle_committed(
+                    settlement, [lease for lease in leases.values() if not _is_remote(lease)]
+                )
+        return group
+
+    def _is_lost(self, lease: Lease) -> bool:
+        return is_void(lease) or self._queues.is_lost(lease[1])
+
+    async def _settle_elsewhere(self) -> None:
+        """Tell other nodes what was settled of theirs; return when that is durable there.
+
+        Raises ClusterError if something was acked that is not theirs any more: it will be delivered again.
+        """
+        peering = self._queues.peering
+        peering.take_settled()
+        for settlement, leases in self._transaction.take_settled():
+            self._deliveries.settle_committed(settlement, list(leases.values()))
+        await peering.take_settled().flush()
+
+
+def _is_remote(lease: Lease) -> bool:
+    """Whether the message is one of another node's queue. Shadows of those have negative ids."""
+    return lease[1].queue_id < 0 and not is_void(lease)
