@@ -85,14 +85,6 @@ def put(recorder: Recorder, count: int = 1, size_bytes: int = 100) -> None:
         recorder.record(span_of(client_id=7, queue_id=9, size_bytes=size_bytes, message_count=1), EMITTED_NS)
 
 
-def weigh(recorder: Recorder, now_ns: int) -> int:
-    """Ask for one request, as a connection does."""
-    if recorder.skip:
-        recorder.skip -= 1
-        return 0
-    return recorder.weigh(now_ns)
-
-
 def complete_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("trace-*.parquet"))
 
@@ -301,7 +293,7 @@ def test_stopping_without_a_record_leaves_no_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("sample_ratio", "low", "high"), [(0.0, 0, 0), (0.1, 900, 1100), (1.0, 10_000, 10_000)])
 def test_the_sample_has_about_the_size_asked_for(sample_ratio: float, low: int, high: int, tmp_path: Path) -> None:
     recorder = Recorder(tmp_path, "n1", sample_ratio=sample_ratio, most_per_s=10_000)
-    assert low <= sum(weigh(recorder, 1) for _ in range(10_000)) <= high
+    assert low <= sum(recorder.sample(1) for _ in range(10_000)) <= high
 
 
 def test_the_first_requests_of_a_second_are_all_recorded_and_further_ones_stand_for_many(tmp_path: Path) -> None:
@@ -309,16 +301,16 @@ def test_the_first_requests_of_a_second_are_all_recorded_and_further_ones_stand_
     for second in range(3):
         now_ns = second * 1_000_000_000 + 1
         while recorder.skip:
-            weigh(recorder, now_ns)
-        assert [weigh(recorder, now_ns) for _ in range(100)] == [1] * 100
-        weights = [weigh(recorder, now_ns) for _ in range(64_000)]
+            recorder.sample(now_ns)
+        assert [recorder.sample(now_ns) for _ in range(100)] == [1] * 100
+        weights = [recorder.sample(now_ns) for _ in range(64_000)]
         assert set(weights) == {0, SPARSE}
         assert 56_000 < sum(weights) < 72_000
 
 
 def test_a_client_that_alternates_two_requests_shows_both_in_the_sample(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path, "n1", sample_ratio=0.5, most_per_s=10_000)
-    chosen = [turn % 2 for turn in range(10_000) if weigh(recorder, 1)]
+    chosen = [turn % 2 for turn in range(10_000) if recorder.sample(1)]
     assert 0.45 < sum(chosen) / len(chosen) < 0.55
 
 

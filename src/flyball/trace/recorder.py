@@ -75,7 +75,7 @@ class Recorder(RecordWriter):
         self._left = 0
         self._second_ends_ns = 0
         self.skip = 0
-        """So many of the next requests are not in the sample. Whoever has one counts down, and asks `weigh` at 0."""
+        """So many of the next requests are not in the sample: see `sample`."""
         # Chance, not every n-th request: a client that puts and takes in turn would show only one of the two.
         self._random = random.Random(0).random
 
@@ -99,6 +99,17 @@ class Recorder(RecordWriter):
         if has_changed:
             self._counted_bytes = 0
         return has_changed
+
+    def sample(self, now_ns: int) -> int:
+        """Return for how many requests this one stands in the trace; 0 if it is not in the sample.
+
+        Ask once per request. On the path of each message this call would cost more than all of its trace: there
+        `skip` is counted down in place, and only at 0 `weigh` is asked.
+        """
+        if self.skip:
+            self.skip -= 1
+            return 0
+        return self.weigh(now_ns)
 
     def weigh(self, now_ns: int) -> int:
         """Return for how many requests the next one stands in the trace; 0 if it is not in the sample.

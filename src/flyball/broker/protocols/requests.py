@@ -197,11 +197,7 @@ class RequestSession(Connection):
                 return
             request = self.new_request()
             self.in_flight += 1
-            if recorder is None:
-                pass
-            elif recorder.skip:
-                recorder.skip -= 1
-            elif weight := recorder.weigh(mark_ns):
+            if recorder is not None and (weight := recorder.sample(mark_ns)):
                 request.weight = weight
                 request.protocol = self.PROTOCOL
                 request.received_ns = self._received_ns

@@ -259,7 +259,7 @@ class AmqpSession(AmqpConnection):
             else:
                 self._parked = None
             traced: TracedCommand | None = None
-            # Counted here: a call for each message that is not in the sample costs more than all of its trace.
+            # As `Recorder.sample`, in place.
             if recorder is not None:
                 if recorder.skip:
                     recorder.skip -= 1
