@@ -191,9 +191,7 @@ class RequestSession(Connection):
                 self.close(str(error))
                 return
             if parsed is None:
-                self._set_reading(True)
-                if self._has_heard_all:
-                    self._close_if_done()
+                self._has_read_all()
                 return
             request = self.new_request()
             self.in_flight += 1

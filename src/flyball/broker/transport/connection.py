@@ -533,6 +533,12 @@ class Connection(asyncio.Protocol, abc.ABC):
         if reading != self._is_reading:
             self._turn_reading(reading)
 
+    def _has_read_all(self) -> None:
+        """All that has come whole is carried out: read on."""
+        self._set_reading(True)
+        if self._has_heard_all:
+            self._close_if_done()
+
     def _turn_reading(self, reading: bool) -> None:
         if self._transport is None or self._transport.is_closing():
             return

@@ -21,15 +21,7 @@ from flyball.broker.protocols.amqp.replies import refusal, reply_of
 from flyball.broker.protocols.amqp.tracing import TracedCommand
 from flyball.broker.transport.connection import TURN_NS, WRITE_BUFFER_BYTES, Hub
 from flyball.broker.wire import amqp
-from flyball.broker.wire.amqp import (
-    CHANNEL_ERRORS,
-    AmqpError,
-    Command,
-    Method,
-    Publish,
-    ReplyCode,
-    reply_text,
-)
+from flyball.broker.wire.amqp import CHANNEL_ERRORS, AmqpError, Command, Method, Publish, ReplyCode, reply_text
 from flyball.errors import FlyballError
 from flyball.trace.recorder import Recorder
 
@@ -291,12 +283,6 @@ class AmqpSession(AmqpConnection):
         # Whoever does not read does not notice that the peer has gone, and its password need not be checked then.
         self._set_reading(self.is_logging_in and self.read_bytes - self.login_began_at < READ_IN_LOGIN_BYTES)
 
-    def _has_read_all(self) -> None:
-        """No complete command is left: read on."""
-        self._set_reading(True)
-        if self._has_heard_all:
-            self._close_if_done()
-
     def _sample(self, recorder: Recorder, command: Command, mark_ns: int) -> TracedCommand | None:
         """Begin the trace of a command, if it is in the sample."""
         weight = recorder.weigh(mark_ns)
@@ -390,12 +376,6 @@ class AmqpSession(AmqpConnection):
     def _open_channel(self, method: amqp.ChannelOpen) -> None:
         if method.channel in self._channels:
             raise refusal(ReplyCode.CHANNEL_ERROR, "second 'channel.open' seen")
-        if len(self._channels) >= self.channel_max:
-            limit = self.channel_max
-            raise AmqpError(
-                ReplyCode.NOT_ALLOWED,
-                f"number of channels opened ({limit}) has reached the negotiated channel_max ({limit})",
-            )
         self._check_channel_limits()
         self._channels[method.channel] = Channel(self, method.channel)
         # At once: thousands may come before the channels are measured.
@@ -405,23 +385,22 @@ class AmqpSession(AmqpConnection):
         self.send(amqp.ChannelOpenOk(method.channel).encode())
 
     def _check_channel_limits(self) -> None:
-        """Raise AmqpError if the user or the node has as many channels as it may have."""
+        """Raise AmqpError if the connection, its user or the node has as many channels as it may have."""
         occupancy = self.hub.occupancy
-        limit = occupancy.channel_limit(self.user.name)
-        if limit is not None:
-            raise AmqpError(
-                ReplyCode.NOT_ALLOWED,
-                f"number of channels opened for user '{self.user.name}' has reached the maximum allowed user limit"
-                f" of ({limit})",
-            )
-        limit = self.context.settings.max_channels
-        if occupancy.channels >= limit:
+        limit = self.channel_max
+        user_limit = occupancy.channel_limit(self.user.name)
+        node_limit = self.context.settings.max_channels
+        if len(self._channels) >= limit:
+            problem = f"({limit}) has reached the negotiated channel_max ({limit})"
+        elif user_limit is not None:
+            problem = f"for user '{self.user.name}' has reached the maximum allowed user limit of ({user_limit})"
+        elif occupancy.channels >= node_limit:
             # As later versions of RabbitMQ say it.
-            raise AmqpError(
-                ReplyCode.NOT_ALLOWED,
-                f"number of channels opened on node '{self.hub.peering.name}' has reached the maximum allowed limit"
-                f" of ({limit})",
-            )
+            node = self.hub.peering.name
+            problem = f"on node '{node}' has reached the maximum allowed limit of ({node_limit})"
+        else:
+            return
+        raise AmqpError(ReplyCode.NOT_ALLOWED, f"number of channels opened {problem}")
 
     def _forget_channel(self, number: int) -> None:
         del self._channels[number]
