@@ -371,7 +371,7 @@ class Deliveries:
             if self.leaving:
                 self._tell_leaving([lease])
             return
-        leases = self._take(tag)
+        leases = self._take(tag, multiple)
         self.acknowledged += len(leases)
         self._release(leases)
         for lease in leases:
@@ -381,7 +381,7 @@ class Deliveries:
 
     def reject(self, tag: int, multiple: bool, requeue: bool) -> None:
         """The peer does not want a delivery, or none up to it: they go back, or are dead."""
-        self._reject(self._take(tag) if multiple else self._take_one(tag), requeue)
+        self._reject(self._take(tag, multiple), requeue)
 
     def _reject(self, leases: Sequence[Lease], requeue: bool) -> None:
         self._release(leases)
@@ -399,9 +399,7 @@ class Deliveries:
 
         Until then they count in the windows of their consumers, as in RabbitMQ.
         """
-        if multiple:
-            return {each: self.unsettled.pop(each) for each in self._tags(tag)}
-        return {tag: self._take_one(tag)[0]}
+        return {each: self.unsettled.pop(each) for each in self._tags(tag, multiple)}
 
     def put_back(self, leases: Mapping[int, Lease]) -> None:
         """Let deliveries that were taken out be unacked again, in their old places."""
@@ -451,8 +449,7 @@ class Deliveries:
 
     def recover(self) -> None:
         """All that is not settled goes back and may come again."""
-        leases = list(self.unsettled.values())
-        self.unsettled.clear()
+        leases = self._take(0, True)
         self._release(leases)
         self.broker.give_back([message for _, message in leases])
         self._feed(leases)
@@ -470,22 +467,18 @@ class Deliveries:
 
     # Inside
 
-    def _take_one(self, tag: int) -> list[Lease]:
-        lease = self.unsettled.pop(tag, None)
-        if lease is None:
-            raise _unknown(tag)
-        return [lease]
+    def _take(self, tag: int, multiple: bool) -> list[Lease]:
+        """Take out a lease, or all up to it: see `_tags`."""
+        return [self.unsettled.pop(each) for each in self._tags(tag, multiple)]
 
-    def _take(self, tag: int) -> list[Lease]:
-        """Take out all leases up to a tag, which must be one of them; up to the last for 0."""
-        return [self.unsettled.pop(each) for each in self._tags(tag)]
-
-    def _tags(self, tag: int) -> list[int]:
-        """Return all tags up to one, which must be unsettled; up to the last for 0."""
-        if tag == 0:
+    def _tags(self, tag: int, multiple: bool) -> list[int]:
+        """Return a tag, or all up to it, which must be unsettled; with `multiple` all up to the last for 0."""
+        if multiple and tag == 0:
             return list(self.unsettled)
         if tag not in self.unsettled:
             raise _unknown(tag)
+        if not multiple:
+            return [tag]
         tags: list[int] = []
         for earlier in self.unsettled:
             if earlier > tag:
