@@ -72,8 +72,6 @@ def test_a_node_needs_only_what_is_installed_with_it() -> None:
 # Imports of types that are still to go.
 EXCEPTIONS = {
     "flyball.broker.peering.link.peers": {"flyball.broker.peering.link.session"},
-    "flyball.broker.protocols.telesto.putting": {"flyball.broker.protocols.telesto.session"},
-    "flyball.broker.protocols.telesto.relay": {"flyball.broker.protocols.telesto.session"},
 }
 
 

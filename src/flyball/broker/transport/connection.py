@@ -28,9 +28,8 @@ from flyball.broker.core.topics import Topics
 from flyball.broker.transport.flushing import Flushing
 from flyball.broker.transport.handshakes import Entrance
 from flyball.errors import ProtocolError
-from flyball.model import Message
 from flyball.trace.recorder import Recorder
-from flyball.trace.schema import Kind, Protocol
+from flyball.trace.schema import Protocol
 from flyball.trace.span import Span
 
 log = logging.getLogger("flyball.server")
@@ -575,29 +574,6 @@ class Connection(asyncio.Protocol, abc.ABC):
             self.hub.mark_dirty(self)
         self._out.append(data)
         self._out_bytes += len(data)
-
-    def note_delivery(self, message: Message) -> None:
-        """Trace a message that goes to a consumer, as a request of its own."""
-        recorder = self.hub.recorder
-        if recorder is None or self._transport is None:
-            return
-        if recorder.skip:
-            recorder.skip -= 1
-            return
-        now_ns = time.perf_counter_ns()
-        weight = recorder.weigh(now_ns)
-        if not weight:
-            return
-        delivery = Span()
-        delivery.weight = weight
-        delivery.kind = Kind.DELIVER
-        delivery.protocol = self.PROTOCOL
-        delivery.client_id = self.client_id
-        delivery.queue_id = message.queue_id
-        delivery.size_bytes = len(message.body)
-        delivery.message_count = 1
-        delivery.received_ns = delivery.started_ns = delivery.parsed_ns = delivery.answered_ns = now_ns
-        self._answered.append(delivery)
 
     def flush(self) -> None:
         out = self._out

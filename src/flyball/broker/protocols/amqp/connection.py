@@ -21,8 +21,9 @@ from flyball.broker.transport.connection import WRITE_BUFFER_BYTES, Connection, 
 from flyball.broker.wire import amqp
 from flyball.broker.wire.amqp import AmqpError, Decoder, Essentials, ReplyCode
 from flyball.errors import NotPermitted
-from flyball.model import User, size_of
-from flyball.trace.schema import Protocol
+from flyball.model import Message, User, size_of
+from flyball.trace.schema import Kind, Protocol
+from flyball.trace.span import Span
 
 log = logging.getLogger("flyball.server")
 
@@ -276,6 +277,29 @@ class AmqpConnection(Connection):
         self.send(data)
         if self._out_bytes > WRITE_BUFFER_BYTES and not self.is_choked:
             self.choke()
+
+    def note_delivery(self, message: Message) -> None:
+        """Trace a message that goes to a consumer, as a request of its own."""
+        recorder = self.hub.recorder
+        if recorder is None or self._transport is None:
+            return
+        if recorder.skip:
+            recorder.skip -= 1
+            return
+        now_ns = time.perf_counter_ns()
+        weight = recorder.weigh(now_ns)
+        if not weight:
+            return
+        delivery = Span()
+        delivery.weight = weight
+        delivery.kind = Kind.DELIVER
+        delivery.protocol = self.PROTOCOL
+        delivery.client_id = self.client_id
+        delivery.queue_id = message.queue_id
+        delivery.size_bytes = len(message.body)
+        delivery.message_count = 1
+        delivery.received_ns = delivery.started_ns = delivery.parsed_ns = delivery.answered_ns = now_ns
+        self._answered.append(delivery)
 
     def send_after_answer(self, data: bytes) -> None:
         """Send bytes; if an answer is due on which they are a consequence, after that."""
