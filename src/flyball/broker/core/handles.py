@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 from flyball.broker.core.fit import Fit, fits, misfit
 from flyball.broker.core.pending import Answer, Done, TakeDone
 from flyball.broker.core.topology import Topology
-from flyball.broker.engine.consumer import Consumer, Receiver, SharedWindow
+from flyball.broker.engine.consumer import Consumer, SharedWindow
 from flyball.broker.engine.queue import WorkingQueue
 from flyball.broker.engine.traits import Traits
 from flyball.errors import FlyballError
@@ -36,8 +36,11 @@ class Got(NamedTuple):
     ready: int = 0
 
 
-class Subscriber(Receiver, Protocol):
-    """A consumer of a session. It may go on with the same queue on another node, or with another queue."""
+class Subscriber(Protocol):
+    """A consumer of a session. It may go on with the same queue on another node, or with another queue.
+
+    It is a `Receiver`, without inheriting from it: that is compiled, and typing knows no compiled protocol.
+    """
 
     queue: Queue
     prefetch: float
@@ -61,6 +64,14 @@ class Subscriber(Receiver, Protocol):
     def is_attached(self) -> bool:
         """Whether a queue sends it messages."""
         ...
+
+    def deliver(self, consumer: Consumer, message: Message) -> None: ...
+
+    def queue_deleted(self, consumer: Consumer) -> None: ...
+
+    def queue_moved(self, consumer: Consumer) -> None: ...
+
+    def crash(self, error: BaseException) -> None: ...
 
     def started(self, consumer: Consumer, queue: Queue) -> None:
         """From now on it is sent what this consumer of the engine gets."""
