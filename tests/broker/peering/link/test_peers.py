@@ -9,7 +9,8 @@ import aio_pika
 import aiormq.exceptions
 import pytest
 
-from flyball.broker.peering.link import Link
+from flyball.backoff import Retries
+from flyball.broker.peering.link import Link, peers
 from flyball.broker.transport.handshakes import MAX_LINK_HANDSHAKES
 from flyball.broker.wire import link
 from flyball.errors import ClusterError, PeerLost, QueueNotFound
@@ -111,6 +112,39 @@ def test_a_broken_link_is_opened_again_for_the_next_request() -> None:
             second.cut()
             await until(lambda: not first.peers.links)
             assert await first.peers.request(2, "flush", {}) is None
+
+    run(test())
+
+
+def test_link_that_breaks_soon_is_opened_again_after_longer_and_longer_delays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    delays: list[float] = []
+    next_delay_s = Retries.next_delay_s
+
+    def note_delay(retries: Retries) -> float:
+        delays.append(next_delay_s(retries))
+        return 0.0
+
+    monkeypatch.setattr(Retries, "next_delay_s", note_delay)
+
+    async def test() -> None:
+        async with domain() as made:
+            first, second = made.nodes
+
+            async def use_and_break() -> None:
+                await first.peers.request(2, "flush", {})
+                second.cut()
+                await until(lambda: not first.peers.links)
+
+            for _ in range(4):
+                await use_and_break()
+            assert delays == [0.05, 0.1, 0.2]
+            monkeypatch.setattr(peers, "STEADY_S", 0.0)
+            for _ in range(3):
+                await use_and_break()
+            # The first of them came after the last link that had broken soon.
+            assert delays == [0.05, 0.1, 0.2, 0.4]
 
     run(test())
 

@@ -34,6 +34,10 @@ log = logging.getLogger("flyball.server")
 # Between two attempts to reach a node.
 RECONNECTS = Backoff(first_s=0.05, max_s=2.0, jitter_ratio=0.0)
 
+# Only a link that has lived this long is opened again without a delay. One that breaks whenever it is used would
+# otherwise be opened again and again, as fast as the nodes can.
+STEADY_S = RECONNECTS.max_s
+
 FLUSH_LIMIT_S = 15.0
 """A node that has not written down by then what it was sent is not waited for."""
 
@@ -115,6 +119,8 @@ class Link(Connection):
         self.is_ready = False
         """Whether the node has proved who it is; from then on nobody knows what has reached it when it is lost."""
         self.is_lost = False
+        self.ready_at_s = 0.0
+        """When that was proved, by the clock of the loop."""
         self.consumers: dict[int, LinkConsumer] = {}
         self.unanswered_bytes = 0
         """What the puts hold that were not answered yet."""
@@ -342,6 +348,7 @@ class Link(Connection):
             self._timer.cancel()
         self._decoder.frame_max = self.broker.max_message_bytes + FRAME_ROOM_BYTES
         self.is_ready = True
+        self.ready_at_s = asyncio.get_running_loop().time()
         self._peers.link_ready(self)
         self._send(wire.encode_proof(wire.proof_of_caller(self._peers.secret, self._hello, theirs)))
         early, self._early, self._early_bytes = self._early, [], 0
@@ -462,10 +469,11 @@ class Peers:
         self.settled.links.pop(link, None)
         if self._links.get(link.node_id) is link:
             del self._links[link.node_id]
+        if link.is_ready and asyncio.get_running_loop().time() - link.ready_at_s >= STEADY_S:
+            self._retries.pop(link.node_id, None)
 
     def link_ready(self, link: Link) -> None:
         self._warned.discard(link.node_id)
-        self._retries.pop(link.node_id, None)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Start what has to do with other nodes and takes longer. It ends with the node at the latest."""
