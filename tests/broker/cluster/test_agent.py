@@ -45,7 +45,7 @@ async def agent_with(move: Callable[..., Awaitable[Any]]) -> AsyncIterator[tuple
         node: Any = SimpleNamespace(
             hub=hub,
             peers=SimpleNamespace(commands={}),
-            membership=SimpleNamespace(node_id=1, on_nodes=[]),
+            membership=SimpleNamespace(node_id=1, on_nodes=[], report_with=lambda report: None),
             definitions=None,
             topology=SimpleNamespace(directory=None),
         )

@@ -101,7 +101,7 @@ async def test_handle_counts_gets_purges_and_deletes() -> None:
         assert got.message is not None
         assert (got.message.body, got.ready) == (b"1", 2)
         with pytest.raises(QueueNotEmpty):
-            await outcome(queue.delete_empty)
+            await result(queue.delete_empty)
         assert await result(queue.purge) == 2
         assert await result(partial(queue.delete, if_empty=True)) == 0
         assert queues.get(queue.queue.id) is None

@@ -147,7 +147,7 @@ def test_disk_that_is_full_at_one_node_is_full_for_all_of_the_domain(
     for is_low in (True, False):
 
         def report(node: Node, is_low: bool = is_low) -> None:
-            node.membership.report = lambda: {"low_on_disk": is_low}
+            node.membership.report_with(lambda: {"low_on_disk": is_low})
 
         one.call(report)
         other.wait_until(lambda node, is_low=is_low: node.hub.broker.is_low_on_disk == is_low)  # type: ignore[misc]

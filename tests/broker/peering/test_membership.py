@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -18,6 +19,7 @@ from flyball.broker.core.definitions import Definitions
 from flyball.broker.core.queues import Queues
 from flyball.broker.core.topics import Topics
 from flyball.broker.core.topology import Topology
+from flyball.broker.peering.change_feed import ChangeFeed
 from flyball.broker.peering.membership import ALONE_LEASE_S, Membership
 from flyball.broker.store.changes import DefinitionDeleted, DefinitionPut
 from flyball.broker.store.interface import Batch
@@ -42,14 +44,18 @@ class Watched(MemoryStore):
 
 
 @contextlib.asynccontextmanager
-async def member(store: MemoryStore) -> AsyncIterator[tuple[Membership, Broker]]:
+async def member(
+    store: MemoryStore, drop_links: Callable[[], object] = lambda: None
+) -> AsyncIterator[tuple[Membership, Broker]]:
     """Run a node that renews its lease when it is told to."""
     async with asyncio.TaskGroup() as tasks, running(store) as broker:
         authority = Authority(broker.journal, (), loopback_users=())
         topology = Topology(broker, authority, ())
         definitions = Definitions(broker.journal, ("topic",), ())
         hub = Hub(Services(broker, authority, Topics(Queues(topology), definitions)), tasks)
-        membership = Membership(hub, topology, definitions, lease_s=LEASE_S, version=0)
+        feed = ChangeFeed(broker, authority, topology, definitions, 0)
+        neighbours = SimpleNamespace(update=lambda records: None, drop_links=drop_links)
+        membership = Membership(hub, topology, feed, neighbours, lease_s=LEASE_S)
         await membership.serve({})
         yield membership, broker
 
@@ -115,7 +121,7 @@ def test_a_node_that_cannot_say_how_it_is_keeps_its_lease_and_says_what_it_said_
     async def scenario() -> None:
         async with member(MemoryStore(domain=MemoryDomain(), node="one")) as (membership, _):
             said = iter([{"is": "well"}])
-            membership.report = lambda: next(said)
+            membership.report_with(lambda: next(said))
             for _ in range(3):
                 membership._hub.speaks_until = 0.0
                 await membership.start()
@@ -123,14 +129,17 @@ def test_a_node_that_cannot_say_how_it_is_keeps_its_lease_and_says_what_it_said_
                 assert [node.report for node in membership.nodes] == [{"is": "well"}]
 
     run(scenario())
-    assert caplog.text.count("cannot say how it is") == 1
+    assert caplog.text.count("status report failed") == 1
 
 
 @in_a_loop
 async def test_a_node_that_holds_its_lease_again_hears_that_before_it_says_anything() -> None:
-    async with member(MemoryStore(domain=MemoryDomain(), node="one")) as (membership, _):
-        could_speak: list[bool] = []
-        membership.on_lapsed = lambda: could_speak.append(membership._hub.may_speak)
+    could_speak: list[bool] = []
+
+    def drop_links() -> None:
+        could_speak.append(membership._hub.may_speak)
+
+    async with member(MemoryStore(domain=MemoryDomain(), node="one"), drop_links) as (membership, _):
         await membership.start()
         assert not could_speak
         membership._hub.speaks_until = 0.0
@@ -190,7 +199,7 @@ async def test_a_name_is_claimed_after_the_deletion_that_gives_it_back() -> None
             await membership.start()
         await broker.journal.flush()
         membership._topology.lifecycle.delete(queue_id, lambda error: None)
-        assert await membership.claim("/", "orders") == membership.node_id
+        assert await membership._feed.claim("/", "orders") == membership.node_id
         # Nothing that was on its way has given the name to others.
         await broker.journal.flush()
         assert await other.registry.claim("/", "orders") == membership.node_id
@@ -269,13 +278,13 @@ async def two_members() -> AsyncIterator[tuple[Membership, Membership]]:
 def define(membership: Membership, value: str | None) -> None:
     """Put another value into the place of the one definition, or delete it."""
     if value is None:
-        membership._definitions.delete("topic", "news", lambda error: None)
+        membership._feed._definitions.delete("topic", "news", lambda error: None)
     else:
-        membership._definitions.put(Definition("topic", "news", {"value": value}), lambda error: None)
+        membership._feed._definitions.put(Definition("topic", "news", {"value": value}), lambda error: None)
 
 
 def defined(membership: Membership) -> Any:
-    return membership._definitions.of("topic").get("news")
+    return membership._feed._definitions.of("topic").get("news")
 
 
 @pytest.mark.parametrize("last", [["mine"], ["earlier", "mine"], ["earlier", None]])
@@ -333,13 +342,13 @@ async def test_a_node_that_hears_late_of_a_binding_takes_it_from_nobody() -> Non
 @in_a_loop
 async def test_a_node_that_hears_late_that_a_virtual_host_went_takes_nothing_from_the_next_one() -> None:
     async with two_members() as (one, two):
-        await two._authority.add_vhost("test")
+        await two._feed._authority.add_vhost("test")
         await one.catch_up()
         one._topology.declare_exchange(Exchange("x", "direct", "test"), lambda error: None)
         await one._broker.journal.flush()
         # The other node does not know of that exchange.
-        await two._authority.delete_vhost("test")
-        await two._authority.add_vhost("test")
+        await two._feed._authority.delete_vhost("test")
+        await two._feed._authority.add_vhost("test")
         two._topology.declare_exchange(Exchange("x", "direct", "test"), lambda error: None)
         await two._broker.journal.flush()
         await one.catch_up()
@@ -358,7 +367,7 @@ async def test_a_change_that_was_followed_by_another_is_not_made_again() -> None
         await two._broker.journal.flush()
         define(one, "last")
         seen: list[Any] = []
-        one._definitions.on_changed["topic"] = lambda key: seen.append(defined(one))
+        one._feed._definitions.on_changed["topic"] = lambda key: seen.append(defined(one))
         await one.catch_up()
         await one._broker.journal.flush()
         await one.catch_up()
@@ -417,9 +426,9 @@ async def test_nothing_is_remembered_of_changes_that_everybody_knows() -> None:
         define(one, "mine")
         await asyncio.gather(one._broker.journal.flush(), two._broker.journal.flush())
         # One that the store has refused will not come back.
-        one._changed_here(DefinitionDeleted("topic", "refused"))
+        one._feed._changed_here(DefinitionDeleted("topic", "refused"))
         await one.catch_up()
         define(two, "again")
         await two._broker.journal.flush()
         await one.catch_up()
-        assert not one._unseen._under_way
+        assert not one._feed._unseen._under_way

@@ -64,7 +64,7 @@ class Agent:
             "node.stop": self._let_go,
         }
         node.peers.commands.update(commands)
-        node.membership.report = self.report
+        node.membership.report_with(self.report)
         node.membership.on_nodes.append(self._note_nodes)
 
     def report(self) -> Mapping[str, Any]:

@@ -8,6 +8,7 @@ not know which of both they have.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from flyball.broker.core.fit import Fit, fits, misfit
@@ -51,7 +52,7 @@ class Subscriber(Protocol):
     """Which messages it asks for; None: all, in the order of the queue."""
 
     @property
-    def window(self) -> SharedWindow:
+    def window(self) -> SharedWindow | None:
         """The window that it shares with others of its session."""
         ...
 
@@ -111,7 +112,7 @@ class QueueHandle(Protocol):
         """Delete it, and return how many messages were ready."""
         ...
 
-    def delete_empty(self, done: Done) -> None:
+    def delete_empty(self, done: Answer[None]) -> None:
         """Delete it if it holds no message, not even an unacked one."""
         ...
 
@@ -124,7 +125,7 @@ class QueueHandle(Protocol):
         ...
 
     def take(
-        self, selector: Selector, done: TakeDone, fit: Fit = Fit.ALL, taken: Callable[[Message], None] | None = None
+        self, selector: Selector, done: TakeDone, fit: int = Fit.ALL, taken: Callable[[Message], None] | None = None
     ) -> None:
         """Remove the first message that fits. One that the reader cannot be sent stays: InvalidBody.
 
@@ -132,7 +133,7 @@ class QueueHandle(Protocol):
         """
         ...
 
-    def peek(self, selector: Selector | None, done: TakeDone, fit: Fit = Fit.ALL) -> None:
+    def peek(self, selector: Selector | None, done: TakeDone, fit: int = Fit.ALL) -> None:
         """Return the first message that fits; without a selector the next one. It stays where it is."""
         ...
 
@@ -191,8 +192,8 @@ class LocalQueue:
             self._working, lambda error: done(count, error), if_unused=if_unused, if_empty=if_empty
         )
 
-    def delete_empty(self, done: Done) -> None:
-        self._topology.lifecycle.delete(self.queue.id, done, only_empty=True)
+    def delete_empty(self, done: Answer[None]) -> None:
+        self._topology.lifecycle.delete(self.queue.id, partial(done, None), only_empty=True)
 
     def get(self, done: Answer[Got], *, no_ack: bool) -> None:
         working = self._working
@@ -228,10 +229,12 @@ class LocalQueue:
             priority=subscriber.priority,
             shared=None if subscriber.no_ack else subscriber.window,
         )
-        self._topology.consumer_added(working, subscriber, exclusive=subscriber.exclusive)
+        # It may have failed meanwhile, with its first message.
+        if subscriber.is_attached:
+            self._topology.consumer_added(working, subscriber, exclusive=subscriber.exclusive)
 
     def take(
-        self, selector: Selector, done: TakeDone, fit: Fit = Fit.ALL, taken: Callable[[Message], None] | None = None
+        self, selector: Selector, done: TakeDone, fit: int = Fit.ALL, taken: Callable[[Message], None] | None = None
     ) -> None:
         def accepts(message: Message) -> bool:
             is_fit = fits(message, fit)
@@ -241,7 +244,7 @@ class LocalQueue:
 
         self._broker.take(self.queue.id, selector, done, accepts)
 
-    def peek(self, selector: Selector | None, done: TakeDone, fit: Fit = Fit.ALL) -> None:
+    def peek(self, selector: Selector | None, done: TakeDone, fit: int = Fit.ALL) -> None:
         def found(message: Message | None, error: FlyballError | None) -> None:
             if message is not None and not fits(message, fit):
                 done(None, misfit(message, fit))

@@ -28,11 +28,11 @@ from flyball.broker.node.pace import Pace, operations_of
 from flyball.broker.node.rewound import write_again_from_memory
 from flyball.broker.node.stores import open_store
 from flyball.broker.node.usage import Usage
+from flyball.broker.peering.change_feed import ChangeFeed
 from flyball.broker.peering.domain import Domain
-from flyball.broker.peering.link import LinkSession, Peers
+from flyball.broker.peering.link import Identity, LinkSession, Peers, connecting
 from flyball.broker.peering.link.followers import CATCH_UP, Followers
 from flyball.broker.peering.link.ownership import Ownership
-from flyball.broker.peering.link.peers import connecting
 from flyball.broker.peering.membership import Membership
 from flyball.broker.peering.remote import Remotes
 from flyball.broker.protocols.amqp import AmqpContext, AmqpSettings, amqp_context
@@ -204,9 +204,9 @@ async def _assemble(
         before_flush=None if pace is None else pace.settle,
     )
     hub = Hub(services, tasks)
-    membership = Membership(hub, topology, definitions, lease_s=settings.lease_s, version=snapshot.version)
+    feed = ChangeFeed(broker, authority, topology, definitions, snapshot.version)
     secured = link_tls(settings)
-    peers, remotes = _meet_peers(settings, hub, topology, membership, secured)
+    membership, remotes = _join_domain(settings, hub, topology, feed, secured)
     amqp = amqp_context(queues, _amqp_settings(settings))
     hub.reports["ledger"] = broker.ledger.report
     hub.reports["supervisor"] = supervisor.report
@@ -216,7 +216,18 @@ async def _assemble(
     membership.on_nodes.append(disk_alarm.note)
     await membership.start()
     return Assembly(
-        hub, topology, definitions, membership, peers, remotes, amqp, recorder, secured, journal, disk_alarm, pace
+        hub,
+        topology,
+        definitions,
+        membership,
+        remotes.peers,
+        remotes,
+        amqp,
+        recorder,
+        secured,
+        journal,
+        disk_alarm,
+        pace,
     )
 
 
@@ -295,29 +306,21 @@ def _new_broker(
     return broker
 
 
-def _meet_peers(
-    settings: ServeSettings, hub: Hub, topology: Topology, membership: Membership, secured: LinkTls | None
-) -> tuple[Peers, Remotes]:
+def _join_domain(
+    settings: ServeSettings, hub: Hub, topology: Topology, feed: ChangeFeed, secured: LinkTls | None
+) -> tuple[Membership, Remotes]:
     """Give sessions the other nodes to ask, and other nodes this one."""
     registry = hub.broker.store.registry
-    peers = Peers(
-        hub,
-        registry.node_id,
-        registry.epoch,
-        registry.secret,
-        connect=connecting(None if secured is None else secured.caller),
-    )
+    identity = Identity(registry.node_id, registry.epoch, registry.secret)
+    connect = connecting(None if secured is None else secured.caller)
+    remotes = Remotes(topology, feed, partial(Peers, hub, identity, connect=connect))
+    peers = remotes.peers
+    membership = Membership(hub, topology, feed, peers, lease_s=settings.lease_s)
     peers.commands.update(Ownership(topology).commands)
-    peers.commands[CATCH_UP] = membership.catch_up
-    remotes = Remotes(topology, peers)
-    remotes.catch_up = membership.catch_up
-    remotes.claim = membership.claim
+    peers.commands[CATCH_UP] = feed.catch_up
     followers = Followers(peers, lambda: [other.id for other in membership.others])
     hub.queues.peering = Domain(node_name(settings), remotes, membership, followers)
-    membership.on_nodes.append(peers.update)
-    membership.on_lapsed = peers.drop_links
-    membership.on_placed = remotes.placed
-    return peers, remotes
+    return membership, remotes
 
 
 class _DiskAlarm:

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from flyball.broker.core.directory import RemoteQueue
 from flyball.broker.core.handles import QueueHandle
 from flyball.broker.core.peering import Peering, PutDone, Settled
+from flyball.broker.core.queues import RETRY_S
 from flyball.broker.peering.handles import RemoteHandle
 from flyball.broker.peering.link.followers import Followers
 from flyball.broker.peering.remote import Remotes
+from flyball.broker.wire import link as wire
 from flyball.broker.wire.link import Content
-from flyball.errors import FlyballError
+from flyball.errors import FlyballError, PeerLost
+
+# Direct replies, which nobody answers, are dropped while another node leaves so much unread.
+UNREAD_BYTES = 8 * 1024 * 1024
+
+# A queue whose name another node has claimed must be there by then.
+CLAIM_LIMIT_S = 10.0
 
 
 class Members(Protocol):
     """The nodes of the domain, as membership knows them."""
 
     def name_of(self, node_id: int) -> str: ...
-
-    async def may_create(self, vhost: str, name: str) -> bool: ...
 
 
 class Domain(Peering):
@@ -30,8 +37,10 @@ class Domain(Peering):
         self.name = name
         self.node_id = remotes.peers.node_id
         self._remotes = remotes
+        self._changes = remotes.changes
         self._puts = remotes.puts
         self._peers = remotes.peers
+        self._directory = remotes.directory
         self._members = members
         self._followers = followers
 
@@ -48,19 +57,38 @@ class Domain(Peering):
     async def ask_owners(
         self, command: str, arguments: Mapping[str, Any], time_limit_s: float
     ) -> tuple[dict[int, Any], list[FlyballError]]:
-        return await self._remotes.ask_owners(command, arguments, time_limit_s)
+        answers: dict[int, Any] = {}
+        errors: list[FlyballError] = []
+
+        async def ask(node_id: int) -> None:
+            try:
+                answers[node_id] = await self._peers.request(node_id, command, arguments, time_limit_s)
+            except FlyballError as error:
+                errors.append(error)
+
+        await asyncio.gather(*[ask(owner) for owner in {remote.owner for remote in self._directory.all()}])
+        return answers, errors
 
     async def catch_up(self) -> None:
-        await self._remotes.catch_up()
+        await self._changes.catch_up()
 
     async def followed(self) -> None:
         await self._followers.followed()
 
     async def may_create(self, vhost: str, name: str) -> bool:
-        return await self._members.may_create(vhost, name)
+        return await self._changes.may_create(vhost, name)
 
     async def settle_name(self, vhost: str, name: str) -> None:
-        await self._remotes.settle_name(vhost, name)
+        loop = asyncio.get_running_loop()
+        owner = await self._changes.claim(vhost, name)
+        deadline_s = loop.time() + CLAIM_LIMIT_S
+        while owner != self.node_id and self._directory.find(vhost, name) is None:
+            if loop.time() >= deadline_s:
+                raise PeerLost(owner, f"has claimed the name of the queue '{name}' and not made it yet")
+            await self.catch_up()
+            if self._directory.find(vhost, name) is None:
+                await self.news(RETRY_S)
+                owner = await self._changes.claim(vhost, name)
 
     async def news(self, time_limit_s: float) -> None:
         await self._remotes.news(time_limit_s)
@@ -96,4 +124,6 @@ class Domain(Peering):
         self._peers.settled.is_in_vain = True
 
     def reply(self, node_id: int, name: str, content: Content) -> None:
-        self._remotes.reply(node_id, name, content)
+        link = self._peers.link(node_id)
+        if link is not None and link.unread_bytes <= UNREAD_BYTES:
+            link.send(wire.encode_reply(name, content))

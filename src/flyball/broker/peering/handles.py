@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from flyball.broker.core.directory import RemoteQueue
 from flyball.broker.core.fit import Fit
@@ -12,9 +12,16 @@ from flyball.broker.core.handles import Counts, Got, LocalQueue, Subscriber
 from flyball.broker.core.pending import Answer, Done, TakeDone, result
 from flyball.broker.core.topology import check_same
 from flyball.broker.engine.traits import Traits
+from flyball.broker.peering.link.ownership import OPERATIONS
 from flyball.broker.peering.remote import Remotes
 from flyball.errors import ClusterError, FlyballError, QueueLocked
 from flyball.model import Message, Queue, Selector
+
+# Ids of messages in one answer: they have to fit into a frame.
+MAX_IDS = 20_000
+
+# By the time that one of these is answered this node has forgotten the queue.
+_DELETIONS = ("queue.delete", "queue.delete_empty")
 
 T = TypeVar("T")
 
@@ -47,20 +54,22 @@ class RemoteHandle:
         self.use(done)
 
     def use(self, done: Answer[Counts]) -> None:
-        self._carry_out(self._remotes.counts, LocalQueue.use, done, Counts())
+        self._request("queue.counts", lambda counts, error: done(Counts(*counts), error), Counts())
 
     def purge(self, done: Answer[int]) -> None:
-        self._carry_out(self._remotes.purge, LocalQueue.purge, done, 0)
+        self._request("queue.purge", done, 0)
 
     def delete(self, done: Answer[int], *, if_unused: bool = False, if_empty: bool = False) -> None:
-        there = partial(self._remotes.delete, if_unused=if_unused, if_empty=if_empty)
-        self._carry_out(there, partial(LocalQueue.delete, if_unused=if_unused, if_empty=if_empty), done, 0)
+        self._request("queue.delete", done, 0, if_unused=if_unused, if_empty=if_empty)
 
-    def delete_empty(self, done: Done) -> None:
-        def here(local: LocalQueue, told: Answer[None]) -> None:
-            local.delete_empty(partial(told, None))
+    def delete_empty(self, done: Answer[None]) -> None:
+        self._request("queue.delete_empty", done, None)
 
-        self._carry_out(self._remotes.delete_empty, here, lambda _, error: done(error), None)
+    def list_ids(self, after_id: int, limit: int, done: Answer[list[int]]) -> None:
+        self._request("queue.ids", done, [], after_id=after_id, limit=min(limit, MAX_IDS))
+
+    def remove_oldest(self, up_to_id: int, limit: int, done: Answer[int]) -> None:
+        self._request("queue.remove_oldest", done, 0, up_to_id=up_to_id, limit=limit)
 
     def get(self, done: Answer[Got], *, no_ack: bool) -> None:
         def there(remote: RemoteQueue) -> Awaitable[Got]:
@@ -88,7 +97,7 @@ class RemoteHandle:
         self._carry_out(there, here, ended, None)
 
     def take(
-        self, selector: Selector, done: TakeDone, fit: Fit = Fit.ALL, taken: Callable[[Message], None] | None = None
+        self, selector: Selector, done: TakeDone, fit: int = Fit.ALL, taken: Callable[[Message], None] | None = None
     ) -> None:
         nothing: Message | None = None
         self._carry_out(
@@ -98,7 +107,7 @@ class RemoteHandle:
             nothing,
         )
 
-    def peek(self, selector: Selector | None, done: TakeDone, fit: Fit = Fit.ALL) -> None:
+    def peek(self, selector: Selector | None, done: TakeDone, fit: int = Fit.ALL) -> None:
         nothing: Message | None = None
         wanted = selector or self.traits.selector
         self._carry_out(
@@ -117,22 +126,19 @@ class RemoteHandle:
             nothing,
         )
 
-    def list_ids(self, after_id: int, limit: int, done: Answer[list[int]]) -> None:
-        nothing: list[int] = []
-        self._carry_out(
-            lambda remote: self._remotes.list_ids(remote, after_id, limit),
-            lambda local, told: local.list_ids(after_id, limit, told),
-            done,
-            nothing,
-        )
+    def _request(self, command: str, done: Answer[T], nothing: T, **arguments: object) -> None:
+        """Carry out an operation that needs no frame of its own."""
 
-    def remove_oldest(self, up_to_id: int, limit: int, done: Answer[int]) -> None:
-        self._carry_out(
-            lambda remote: self._remotes.remove_oldest(remote, up_to_id, limit),
-            lambda local, told: local.remove_oldest(up_to_id, limit, told),
-            done,
-            0,
-        )
+        async def there(remote: RemoteQueue) -> Any:
+            value = await self._remotes.request(remote, command, arguments)
+            if command in _DELETIONS:
+                await self._remotes.changes.catch_up()
+            return value
+
+        def here(local: LocalQueue, told: Answer[T]) -> None:
+            OPERATIONS[command](local, done=told, **arguments)
+
+        self._carry_out(there, here, done, nothing)
 
     def _carry_out(
         self,

@@ -15,7 +15,8 @@ from flyball.broker.core.directory import Directory, RemoteQueue
 from flyball.broker.core.intake import Intake
 from flyball.broker.core.peering import PutDone
 from flyball.broker.core.pending import Marking
-from flyball.broker.peering.link.peers import Link, Peers
+from flyball.broker.peering.link.outgoing import Link
+from flyball.broker.peering.link.peers import Peers
 from flyball.broker.wire.link import Content, Outcome
 from flyball.errors import FlyballError
 from flyball.faults import Faults

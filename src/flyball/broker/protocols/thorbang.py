@@ -289,7 +289,7 @@ def remove_queue(session: ThorBangSession, parsed: wire.RemoveQueue, request: Th
     else:
         session.hold()
         try:
-            queue.delete_empty(removed)
+            queue.delete_empty(lambda _, error: removed(error))
         except FlyballError as error:
             removed(error)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import aio_pika
@@ -18,7 +19,7 @@ from flyball.broker.core.queues import Queues
 from flyball.broker.core.topics import Topics
 from flyball.broker.core.topology import Topology
 from flyball.broker.peering.domain import Domain
-from flyball.broker.peering.link import LinkSession, Peers
+from flyball.broker.peering.link import Identity, LinkSession, Peers
 from flyball.broker.peering.link.followers import Followers
 from flyball.broker.peering.link.ownership import Ownership
 from flyball.broker.peering.remote import Remotes
@@ -38,8 +39,21 @@ class _Members:
     def name_of(self, node_id: int) -> str:
         return f"node-{node_id}"
 
-    def address_of(self, node_id: int, protocol: str) -> str | None:
-        return None
+
+class _Changes:
+    """How a node follows the others: tests may replace what it does."""
+
+    def __init__(self, domain: HandMadeDomain, node_id: int) -> None:
+        self._domain = domain
+        self._node_id = node_id
+        self.catch_up = self._catch_up
+        self.claim = self._claim
+
+    async def _catch_up(self) -> None:
+        self._domain.tell(next(node for node in self._domain.nodes if node.id == self._node_id))
+
+    async def _claim(self, vhost: str, name: str) -> int:
+        return self._domain.names.setdefault((vhost, name), self._node_id)
 
     async def may_create(self, vhost: str, name: str) -> bool:
         return True
@@ -48,16 +62,26 @@ class _Members:
 class DomainNode:
     """One node: all that serves AMQP and links, over a store in memory."""
 
-    def __init__(self, node_id: int, broker: Broker, topology: Topology, hub: Hub, context: AmqpContext) -> None:
+    def __init__(
+        self,
+        made: HandMadeDomain,
+        node_id: int,
+        broker: Broker,
+        topology: Topology,
+        hub: Hub,
+        context: AmqpContext,
+    ) -> None:
         self.id = node_id
         self.broker = broker
         self.topology = topology
         self.hub = hub
         self.context = context
         self.directory = topology.directory
-        self.peers = Peers(hub, node_id, 1, SECRET)
+        self.changes = _Changes(made, node_id)
+        identity = Identity(node_id, 1, SECRET)
+        self.remotes = Remotes(topology, self.changes, partial(Peers, hub, identity), wait_s=2.0)
+        self.peers = self.remotes.peers
         self.peers.commands.update(Ownership(topology).commands)
-        self.remotes = Remotes(topology, self.peers, wait_s=2.0)
         followers = Followers(self.peers, lambda: ())
         context.queues.peering = Domain(f"node-{node_id}", self.remotes, _Members(), followers)
         self.servers: list[asyncio.Server] = []
@@ -118,15 +142,6 @@ class HandMadeDomain:
     async def add(self, node: DomainNode) -> None:
         await node.listen()
         self.nodes.append(node)
-
-        async def catch_up() -> None:
-            self.tell(node)
-
-        async def claim(vhost: str, name: str) -> int:
-            return self.names.setdefault((vhost, name), node.id)
-
-        node.remotes.catch_up = catch_up
-        node.remotes.claim = claim
         for other in self.nodes:
             other.peers.update(each.record for each in self.nodes)
 
@@ -141,11 +156,9 @@ class HandMadeDomain:
         known = {remote.queue.id: remote.owner for other in self.nodes for remote in node.directory.of_node(other.id)}
         for queue_id in known.keys() - served.keys():
             node.directory.remove(queue_id)
-            node.remotes.placed(queue_id)
         for queue_id, (queue, owner) in served.items():
             if known.get(queue_id) != owner:
                 node.directory.put(queue, owner)
-                node.remotes.placed(queue_id)
 
     def tell_all(self) -> None:
         for node in self.nodes:
@@ -168,7 +181,7 @@ async def domain(count: int = 2) -> AsyncIterator[HandMadeDomain]:
     made = HandMadeDomain()
     async with asyncio.TaskGroup() as tasks, contextlib.AsyncExitStack() as stack:
         for node_id in range(1, count + 1):
-            await made.add(await _node(node_id, tasks, stack))
+            await made.add(await _node(made, node_id, tasks, stack))
         try:
             yield made
         finally:
@@ -179,7 +192,9 @@ async def domain(count: int = 2) -> AsyncIterator[HandMadeDomain]:
                 node.cut()
 
 
-async def _node(node_id: int, tasks: asyncio.TaskGroup, stack: contextlib.AsyncExitStack) -> DomainNode:
+async def _node(
+    made: HandMadeDomain, node_id: int, tasks: asyncio.TaskGroup, stack: contextlib.AsyncExitStack
+) -> DomainNode:
     store = MemoryStore()
     snapshot = await store.open()
     snapshot = Snapshot(
@@ -223,7 +238,7 @@ async def _node(node_id: int, tasks: asyncio.TaskGroup, stack: contextlib.AsyncE
         await broker.stop()
 
     stack.push_async_callback(stop)
-    return DomainNode(node_id, broker, topology, hub, context)
+    return DomainNode(made, node_id, broker, topology, hub, context)
 
 
 @contextlib.asynccontextmanager

@@ -10,8 +10,8 @@ import aio_pika
 import aiormq.abc
 import pytest
 
-from flyball.broker.peering import puts, remote
-from flyball.broker.peering.link.peers import Link
+from flyball.broker.peering import domain, puts
+from flyball.broker.peering.link import Link
 from flyball.broker.protocols.amqp.session import AmqpSession
 from flyball.broker.wire.link import Content
 from tests.broker.peering.link.domains import client, held_store, until
@@ -26,7 +26,7 @@ LIMIT = 10 * SIZE
 @pytest.fixture(autouse=True)
 def low_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(puts, "CONGESTED_BYTES", LIMIT)
-    monkeypatch.setattr(remote, "UNREAD_BYTES", LIMIT)
+    monkeypatch.setattr(domain, "UNREAD_BYTES", LIMIT)
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ import pytest
 
 from flyball.broker.core.directory import RemoteQueue
 from flyball.broker.peering import puts as puts_module
-from flyball.broker.peering.link.peers import Link
+from flyball.broker.peering.link import Link
 from flyball.broker.wire.link import Content, Outcome
 from tests.broker.peering.link.domains import DomainNode, HandMadeDomain, domain, run, until
 

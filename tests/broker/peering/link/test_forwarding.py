@@ -458,7 +458,7 @@ async def test_no_queue_of_its_own_is_left_of_a_client_that_goes_while_it_is_dec
         await answer.wait()
         return two.first.id
 
-    two.first.remotes.claim = claim
+    two.first.changes.claim = claim
     connection = await aiormq.connect(f"amqp://guest:guest@{two.first.addresses['amqp']}/")
     channel = await connection.channel()
     declaring = asyncio.ensure_future(channel.queue_declare("mine", exclusive=True))

@@ -92,8 +92,7 @@ async def test_a_consumer_that_is_cancelled_while_its_queue_has_no_owner_stays_c
     remote.owner = 77
     two.first.peers.drop(2, "was cut by the test")
     await queue.cancel(tag)
-    remote.owner = 2
-    two.first.remotes.placed(two.queue_id)
+    two.first.directory.put(remote.queue, 2)
     await two.publish(b"1")
     await two.first.peers.request(2, "flush", {})
     assert not two.working.consumers
@@ -200,7 +199,6 @@ def move_queue(two: Two, owner: DomainNode) -> None:
     two.made.tell_all()
     for consumer in list(working.consumers.values()):
         consumer.owner.queue_moved(consumer)
-    two.first.remotes.placed(queue.id)
 
 
 @with_two_nodes
@@ -234,8 +232,7 @@ async def test_a_message_for_a_queue_without_an_owner_waits_for_the_next_one(two
     publishing = asyncio.ensure_future(two.publish(b"1"))
     await until(lambda: two.first.remotes.puts.is_congested)
     assert not publishing.done()
-    remote.owner = 2
-    two.first.remotes.placed(two.queue_id)
+    two.first.directory.put(remote.queue, 2)
     await publishing
     assert two.bodies() == [b"1"]
 
@@ -254,7 +251,7 @@ async def test_a_message_for_a_queue_without_an_owner_is_refused_when_its_time_i
 @with_two_nodes
 async def test_a_message_for_a_queue_that_its_owner_does_not_know_yet_is_confirmed_when_it_does(two: Two) -> None:
     await two.forwarded()
-    two.first.remotes.catch_up = _nothing_new
+    two.first.changes.catch_up = _nothing_new
     served = two.second.broker.engine._queues
     # The first node has heard sooner than the owner itself who that is.
     adopted = served.pop(two.queue_id)
@@ -282,7 +279,7 @@ async def test_messages_that_come_before_their_queue_wait_until_this_node_has_he
             raise StoreUnavailable("the store is away")
         served[two.queue_id] = adopted
 
-    two.second.remotes.catch_up = catch_up
+    two.second.changes.catch_up = catch_up
     remote = two.first.directory.get(two.queue_id)
     assert remote is not None
     handed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -295,7 +292,7 @@ async def test_messages_that_come_before_their_queue_wait_until_this_node_has_he
 async def test_what_is_asked_of_an_owner_that_has_yet_to_hear_of_the_queue_is_done_when_it_has(two: Two) -> None:
     queue, inbox = await two.forwarded(), Inbox()
     await two.publish(b"1")
-    two.first.remotes.catch_up = _nothing_new
+    two.first.changes.catch_up = _nothing_new
     served = two.second.broker.engine._queues
 
     async def while_unknown(work: Any) -> Any:
@@ -319,7 +316,7 @@ def test_a_queue_that_comes_to_this_node_while_its_owner_is_asked_is_changed_her
     async def test() -> None:
         async with two_nodes() as two:
             queue = await two.forwarded()
-            two.first.remotes.catch_up = _nothing_new
+            two.first.changes.catch_up = _nothing_new
             moved = two.second.broker.engine._queues.pop(two.queue_id).queue
             works: dict[str, Any] = {
                 "declared": lambda: two.here.declare_queue("orders", passive=True),
@@ -330,7 +327,6 @@ def test_a_queue_that_comes_to_this_node_while_its_owner_is_asked_is_changed_her
             await until(lambda: bool(two.first.remotes._waiting))
             two.first.broker.engine.adopt_queue(QueueSummary(moved))
             two.first.directory.remove(moved.id)
-            two.first.remotes.placed(moved.id)
             await asked
             assert two.first.broker.engine.has_queue(moved.id) == (what != "deleted")
 
@@ -347,7 +343,7 @@ async def test_a_message_for_several_queues_waits_for_the_one_that_its_owner_doe
     two.made.tell_all()
     for name in ("orders", "others"):
         await (await two.here.get_queue(name)).bind(await two.here.declare_exchange("all", "fanout"))
-    two.first.remotes.catch_up = _nothing_new
+    two.first.changes.catch_up = _nothing_new
     served = two.second.broker.engine._queues
     adopted = served.pop(two.queue_id)
     there = await two.here.get_exchange("all")
@@ -376,13 +372,11 @@ def test_a_message_for_several_queues_of_a_dead_node_reaches_each_wherever_it_go
             exchange = await two.here.get_exchange("all")
             publishing = asyncio.ensure_future(exchange.publish(aio_pika.Message(b"1", delivery_mode=2), ""))
             await until(lambda: two.first.remotes.puts.is_congested)
-            two.first.directory.remove(lost["orders"].id)
             if first == "comes here":
                 two.first.broker.engine.adopt_queue(QueueSummary(lost["orders"]))
-            two.first.remotes.placed(lost["orders"].id)
+            two.first.directory.remove(lost["orders"].id)
             heir.broker.engine.adopt_queue(QueueSummary(lost["others"]))
             two.first.directory.put(lost["others"], heir.id)
-            two.first.remotes.placed(lost["others"].id)
             await publishing
             assert bodies_of(heir.broker.engine.queue(lost["others"].id)) == [b"1"]
             if first == "comes here":
@@ -397,7 +391,7 @@ def test_messages_keep_their_order_though_their_queue_moves_between_two_of_them(
             two = Two(made, await one.channel(), await other.channel())
             await two.forwarded()
             first, second, third = made.nodes
-            first.remotes.catch_up = _nothing_new
+            first.changes.catch_up = _nothing_new
             moved = two.working.queue
             await first.peers.request(2, "flush", {})
             # What the old owner says is on its way for a while.
@@ -410,7 +404,6 @@ def test_messages_keep_their_order_though_their_queue_moves_between_two_of_them(
             await until(lambda: len(puts) == 3)
             third.broker.engine.adopt_queue(QueueSummary(moved))
             first.directory.put(moved, third.id)
-            first.remotes.placed(moved.id)
             later = asyncio.ensure_future(two.publish(b"3"))
             await until(lambda: first.remotes.puts.is_congested)
             second.hub.speak_until(math.inf)

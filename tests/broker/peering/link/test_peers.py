@@ -153,7 +153,7 @@ def test_who_does_not_know_the_secret_is_not_let_in_and_lets_nobody_in() -> None
     async def test() -> None:
         async with domain() as made:
             first, second = made.nodes
-            second.peers.secret = b"another"
+            second.peers.identity = replace(second.peers.identity, secret=b"another")
             for asking, asked in ((first, second), (second, first)):
                 with pytest.raises(PeerLost):
                     await asking.peers.request(asked.id, "flush", {}, time_limit_s=1.0)

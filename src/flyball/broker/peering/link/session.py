@@ -8,13 +8,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
-from flyball.broker.core.fit import fits, misfit
+from flyball.broker.core.handles import Got, LocalQueue
 from flyball.broker.core.intake import Intake
 from flyball.broker.core.memory import CONSUMER_BYTES, page_out
 from flyball.broker.core.supervisor import is_fatal
@@ -22,20 +21,14 @@ from flyball.broker.core.topology import Topology
 from flyball.broker.engine.consumer import SLOW_PEER, Consumer
 from flyball.broker.peering.link.contents import first_page, message_of
 from flyball.broker.peering.link.failures import told
-from flyball.broker.peering.link.peers import FRAME_ROOM_BYTES, HANDSHAKE_S, Peers
+from flyball.broker.peering.link.handshake import LinkEnd
+from flyball.broker.peering.link.peers import Peers
 from flyball.broker.store.gathering import OperationsRefused
-from flyball.broker.transport.connection import WRITE_BUFFER_BYTES, Connection, Hub
+from flyball.broker.transport.connection import WRITE_BUFFER_BYTES, Hub
 from flyball.broker.wire import link as wire
 from flyball.broker.wire.link import Ending, Outcome, Settlement
-from flyball.errors import (
-    ClusterError,
-    FlyballError,
-    ProtocolError,
-    QueueNotFound,
-    StoreUnavailable,
-)
-from flyball.model import Message
-from flyball.trace.schema import Protocol
+from flyball.errors import ClusterError, FlyballError, ProtocolError, StoreUnavailable
+from flyball.model import Message, Queue
 
 log = logging.getLogger("flyball.server")
 
@@ -55,17 +48,54 @@ FRAMES_AT_ONCE = 500
 """After so many frames others have their turn."""
 
 
+_Question: TypeAlias = wire.Consume | wire.Get | wire.Read | wire.List | wire.Hand
+"""Frames that are answered with a failure if they cannot be carried out."""
+
+
 class _Consumer:
-    """A consumer of the other node, as the engine knows it: the owner of its own kind of consumer."""
+    """A consumer of the other node: the subscriber of a queue here."""
 
-    __slots__ = ("_session", "engine_consumer", "is_held_back", "number")
+    __slots__ = (
+        "_session",
+        "engine_consumer",
+        "exclusive",
+        "is_held_back",
+        "number",
+        "prefetch",
+        "priority",
+        "queue",
+        "selector",
+    )
 
-    def __init__(self, session: LinkSession, number: int) -> None:
+    no_ack = False
+    window = None
+
+    def __init__(self, session: LinkSession, queue: Queue, frame: wire.Consume) -> None:
         self._session = session
-        self.number = number
+        self.number = frame.number
+        self.queue = queue
+        self.prefetch = frame.prefetch
+        self.priority = frame.priority
+        self.exclusive = frame.exclusive
+        self.selector = frame.selector
         self.engine_consumer: Consumer | None = None
         self.is_held_back = False
         """Whether the other node has asked for a pause."""
+
+    @property
+    def is_over(self) -> bool:
+        return False
+
+    @property
+    def is_attached(self) -> bool:
+        return self._session.has_consumer(self)
+
+    def started(self, consumer: Consumer, queue: Queue) -> None:
+        self.engine_consumer = consumer
+        self._session.consumer_started(self, consumer)
+
+    def ended(self) -> None:
+        """The other node looks where to go on."""
 
     def deliver(self, consumer: Consumer, message: Message) -> None:
         self._session.send_delivery(wire.encode_deliver(self.number, message))
@@ -73,12 +103,12 @@ class _Consumer:
     def queue_deleted(self, consumer: Consumer) -> None:
         self._session.consumer_ended(self, Ending.DELETED)
 
-    def crash(self, error: BaseException) -> None:
-        self._session.consumer_failed(self, error)
-
     def queue_moved(self, consumer: Consumer) -> None:
         """Another node serves the queue: the one that asked has to look for it."""
         self._session.consumer_ended(self, Ending.MOVED)
+
+    def crash(self, error: BaseException) -> None:
+        self._session.consumer_failed(self, error)
 
 
 class _Puts:
@@ -114,10 +144,9 @@ class _Puts:
                 self._session.committed(numbers, outcome)
 
 
-class LinkSession(Connection):
+class LinkSession(LinkEnd):
     """One node that has connected to this one."""
 
-    PROTOCOL = Protocol.LINK
     LOGS_IN = True
 
     def __init__(
@@ -129,18 +158,15 @@ class LinkSession(Connection):
         reply: Callable[[str, bytes, bytes, bytes], None],
     ) -> None:
         """`reply` takes name, origin, properties and body of a direct reply to a channel of this node."""
-        super().__init__(hub)
+        super().__init__(hub, peers.identity)
         self._peers = peers
         self._topology = topology
         self._intake = intake
         self._reply = reply
         self._engine = hub.broker.engine
         self._journal = hub.broker.journal
-        self._hello = wire.Hello(wire.VERSION, peers.node_id, peers.epoch, secrets.token_bytes(wire.NONCE_BYTES))
-        self._theirs: wire.Hello | None = None
         self.node_id = 0
         """Who is there, once that is proved."""
-        self._decoder = wire.LinkDecoder()
         self._consumers: dict[int, _Consumer] = {}
         self._moved: set[int] = set()
         """The consumers that have ended because another node serves their queues."""
@@ -157,14 +183,13 @@ class LinkSession(Connection):
         """Puts that are answered when there is memory for more."""
         self._is_choked = False
         self._has_ended = False
-        self._timer: asyncio.TimerHandle | None = None
 
     # Life
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         if self in self.hub.connections:
-            self._timer = asyncio.get_running_loop().call_later(HANDSHAKE_S, self.abort)
+            self._limit_handshake(self.abort)
 
     def abort(self) -> None:
         """End the link at once."""
@@ -176,8 +201,7 @@ class LinkSession(Connection):
         if self._has_ended:
             return
         self._has_ended = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._end_handshake()
         if self._peers.sessions.get(self.node_id) is self:
             del self._peers.sessions[self.node_id]
         consumers, self._consumers = self._consumers, {}
@@ -206,12 +230,6 @@ class LinkSession(Connection):
             callback(*arguments)
         except Exception as error:
             self.faults.note(PLACE, error, quiet=True)
-
-    def release_buffers(self) -> None:
-        self._decoder.clear()
-
-    def input_bytes(self) -> int:
-        return self._decoder.buffered_bytes
 
     def held_bytes(self) -> int:
         return super().held_bytes() + CONSUMER_BYTES * len(self._consumers)
@@ -264,16 +282,36 @@ class LinkSession(Connection):
                 self._frame_failed(frame, error)
         self._set_reading(False)
 
+    def _queue(self, queue_id: int) -> LocalQueue:
+        """Return a queue of this node. Raises QueueNotFound."""
+        return LocalQueue(self._topology, self._engine.queue(queue_id))
+
+    def _answer(
+        self, frame: _Question, error: FlyballError | None, encode: Callable[..., bytes], *fields: object
+    ) -> bool:
+        """Answer a frame; return whether the answer is what was asked for."""
+        try:
+            if error is not None:
+                raise error
+            self.send(encode(frame.number, *fields))
+        except Exception as fault:
+            self._frame_failed(frame, fault)
+            return False
+        return True
+
     def _frame_failed(self, frame: wire.Frame, error: Exception) -> None:
-        """A frame has met a defect. Many clients share the link: only the one hears of it that the frame is from."""
-        self.faults.note(PLACE, error, quiet=True)
+        """Answer a frame with an error. Many clients share the link: only the one that it is from hears of it."""
+        if isinstance(error, FlyballError) and not isinstance(frame, wire.Put):
+            kind, text = told(error)
+        else:
+            self.faults.note(PLACE, error, quiet=True)
+            kind, text = "ClusterError", f"node {self._peers.node_id} has met a defect; its log tells which"
         if isinstance(frame, wire.Put):
             self.puts_done([frame.number], Outcome.UNKNOWN)
         elif isinstance(frame, wire.Consume) and frame.number in self._consumers:
             self._end_failed(self._consumers[frame.number])
-        elif isinstance(frame, wire.Consume | wire.Get | wire.Read | wire.Hand):
-            problem = f"node {self._peers.node_id} has met a defect; its log tells which"
-            self.send(wire.encode_failure(frame.number, "ClusterError", problem))
+        elif isinstance(frame, _Question):
+            self.send(wire.encode_failure(frame.number, kind, text))
 
     async def _contain(self, frame: wire.Frame, work: Awaitable[None]) -> None:
         """Finish what a frame has begun, and answer it if that meets a defect."""
@@ -296,27 +334,23 @@ class LinkSession(Connection):
             raise ProtocolError(f"{type(frame).__name__} is not for the one who listens")
         handler(self, frame)
 
-    def _take_in_handshake(self, frame: wire.Frame) -> None:
-        peers = self._peers
-        if isinstance(frame, wire.Hello) and self._theirs is None:
-            known = peers.records.get(frame.node_id)
-            if frame.version != wire.VERSION or frame.node_id in (0, peers.node_id):
-                raise ProtocolError(f"node {frame.node_id} speaks version {frame.version} of the protocol")
-            if known is not None and known.epoch > frame.epoch:
-                raise ProtocolError(f"the epoch {frame.epoch} of node {frame.node_id} is over")
-            self._theirs = frame
-            self.send(wire.encode_hello(self._hello))
-            self.send(wire.encode_proof(wire.proof_of_listener(peers.secret, frame, self._hello)))
-        elif isinstance(frame, wire.Proof) and self._theirs is not None:
-            if not wire.is_proof(frame.digest, wire.proof_of_caller(peers.secret, self._theirs, self._hello)):
-                raise ProtocolError("the node does not know the secret of the domain")
-            self._begin(self._theirs)
-        else:
-            raise ProtocolError(f"{type(frame).__name__} before the node has proved who it is")
+    # Handshake
+
+    def _check_hello(self, theirs: wire.Hello) -> None:
+        known = self._peers.records.get(theirs.node_id)
+        if theirs.version != wire.VERSION or theirs.node_id in (0, self._peers.node_id):
+            raise ProtocolError(f"node {theirs.node_id} speaks version {theirs.version} of the protocol")
+        if known is not None and known.epoch > theirs.epoch:
+            raise ProtocolError(f"the epoch {theirs.epoch} of node {theirs.node_id} is over")
+
+    def _greet(self, theirs: wire.Hello) -> None:
+        self.send(wire.encode_hello(self._hello))
+        self.send(wire.encode_proof(wire.proof_of_listener(self._identity.secret, theirs, self._hello)))
+
+    def _proof_of(self, theirs: wire.Hello) -> bytes:
+        return wire.proof_of_caller(self._identity.secret, theirs, self._hello)
 
     def _begin(self, theirs: wire.Hello) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
         older = self._peers.sessions.get(theirs.node_id)
         if older is not None:
             # It has lost that one; what it held there is to go on.
@@ -324,15 +358,14 @@ class LinkSession(Connection):
         self.hub.logged_in(self)
         self.node_id = theirs.node_id
         self._peers.sessions[self.node_id] = self
-        self._decoder.frame_max = self.broker.max_message_bytes + FRAME_ROOM_BYTES
 
     # Requests
 
     def _request(self, frame: wire.Request) -> None:
         self.in_flight += 1
-        self.hub.spawn(self._answer(frame), self)
+        self.hub.spawn(self._carry_out(frame), self)
 
-    async def _answer(self, frame: wire.Request) -> None:
+    async def _carry_out(self, frame: wire.Request) -> None:
         try:
             name, arguments = _asked(frame.text)
             command = self._peers.commands.get(name)
@@ -368,12 +401,7 @@ class LinkSession(Connection):
                 self._put_done(frame.number, Outcome.NOT_FOUND)
             return
         first_id = engine.next_message_id
-        try:
-            outcome = self._intake.put_content(targets, frame.content)
-        except Exception as error:
-            # Many clients share the link: only the one hears of it whose message this is.
-            self.faults.note("put of another node", error, quiet=True)
-            outcome = Outcome.UNKNOWN
+        outcome = self._intake.put_content(targets, frame.content)
         if outcome is None:
             self._await_commit(frame.number, first_id)
         else:
@@ -419,26 +447,16 @@ class LinkSession(Connection):
         if frame.number == 0 or frame.number in self._consumers:
             # `Settle` means with 0 what `Get` has found. A consumer that another replaced would never end.
             raise ProtocolError(f"{frame.number} cannot be the number of another consumer")
-        working = self._engine.find_working(frame.queue_id)
-        owner = _Consumer(self, frame.number)
-        try:
-            if working is None:
-                raise QueueNotFound(frame.queue_id)
-            self._topology.check_consumer(working, exclusive=frame.exclusive)
-        except FlyballError as error:
-            self.send(wire.encode_failure(frame.number, *told(error)))
-            return
+        queue = self._queue(frame.queue_id)
+        queue.consume(_Consumer(self, queue.queue, frame), _ignore)
 
-        def begun(consumer: Consumer) -> None:
-            owner.engine_consumer = consumer
-            consumer.paused_for = SLOW_PEER if self._is_choked else 0
-            self._consumers[frame.number] = owner
-            self.send(wire.encode_consuming(frame.number))
+    def consumer_started(self, owner: _Consumer, consumer: Consumer) -> None:
+        consumer.paused_for = SLOW_PEER if self._is_choked else 0
+        self._consumers[owner.number] = owner
+        self.send(wire.encode_consuming(owner.number))
 
-        selector = frame.selector or working.traits.selector
-        self.broker.consume(frame.queue_id, selector, frame.prefetch, owner, begun, priority=frame.priority)
-        if self._consumers.get(frame.number) is owner:
-            self._topology.consumer_added(working, owner, exclusive=frame.exclusive)
+    def has_consumer(self, owner: _Consumer) -> bool:
+        return self._consumers.get(owner.number) is owner
 
     def _settle(self, frame: wire.Settle) -> None:
         if frame.consumer == 0:
@@ -555,34 +573,17 @@ class LinkSession(Connection):
     # Single messages
 
     def _get(self, frame: wire.Get) -> None:
-        working = self._engine.find_working(frame.queue_id)
-        if working is None:
-            self.send(wire.encode_failure(frame.number, *told(QueueNotFound(frame.queue_id))))
-            return
-        self._topology.touch(working)
-        queue = working
-
-        def found(message: Message | None, error: FlyballError | None) -> None:
-            if error is not None:
-                self.send(wire.encode_failure(frame.number, *told(error)))
-            elif message is not None and self._has_ended:
+        def found(got: Got, error: FlyballError | None) -> None:
+            message = got.message
+            if message is not None and self._has_ended:
                 self.broker.bring_back(message)
-            else:
-                try:
-                    answer = wire.encode_got(frame.number, len(queue), message)
-                except Exception as fault:
-                    self._frame_failed(frame, fault)
-                    if message is not None:
-                        self._guard(self.broker.bring_back, message)
-                    return
-                if message is None:
-                    self.broker.meters.get_empty += 1
-                else:
-                    queue.count_get(message, is_gone=False)
-                    self._held[message.id] = message
-                self.send(answer)
+            elif not self._answer(frame, error, wire.encode_got, got.ready, message):
+                if message is not None:
+                    self._guard(self.broker.bring_back, message)
+            elif message is not None:
+                self._held[message.id] = message
 
-        self.broker.take_out(frame.queue_id, working.traits.selector, found)
+        self._queue(frame.queue_id).get(found, no_ack=False)
 
     def _read(self, frame: wire.Read) -> None:
         """Show or remove a message. One that has to be read from the store first keeps the others waiting."""
@@ -601,31 +602,21 @@ class LinkSession(Connection):
             nonlocal is_settled, is_answered
             is_settled = is_answered = True
             self.in_flight -= 1
-            if error is None and message is not None and not fits(message, frame.fit):
-                error = misfit(message, frame.fit)
-            try:
-                if error is not None:
-                    self.send(wire.encode_failure(frame.number, *told(error)))
-                else:
-                    self.send(wire.encode_got(frame.number, 0, message))
-            except Exception as fault:
-                self._frame_failed(frame, fault)
+            self._answer(frame, error, wire.encode_got, 0, message)
             if is_fetched:
                 self._is_fetching = False
                 asyncio.get_running_loop().call_soon(self._read_on)
 
-        def accepts(message: Message) -> bool:
+        def taken(message: Message) -> None:
             nonlocal is_settled
-            is_settled = fits(message, frame.fit)
-            return is_settled
+            is_settled = True
 
         try:
-            if not self._engine.has_queue(frame.queue_id):
-                found(None, QueueNotFound(frame.queue_id))
-            elif frame.removes:
-                self.broker.take(frame.queue_id, frame.selector, found, accepts)
+            queue = self._queue(frame.queue_id)
+            if frame.removes:
+                queue.take(frame.selector, found, frame.fit, taken)
             else:
-                self.broker.peek(frame.queue_id, frame.selector, found)
+                queue.peek(frame.selector, found, frame.fit)
         except Exception as fault:
             # Here, and not where frames are taken: this one may have waited while others came.
             is_settled = True
@@ -639,19 +630,11 @@ class LinkSession(Connection):
 
         def listed(messages: list[Message], error: FlyballError | None) -> None:
             self.in_flight -= 1
-            try:
-                if error is not None:
-                    self.send(wire.encode_failure(frame.number, *told(error)))
-                else:
-                    self.send(wire.encode_listed(frame.number, first_page(messages)))
-            except Exception as fault:
-                self._frame_failed(frame, fault)
+            self._answer(frame, error, wire.encode_listed, first_page(messages))
 
-        if not self._engine.has_queue(frame.queue_id):
-            self.send(wire.encode_failure(frame.number, *told(QueueNotFound(frame.queue_id))))
-            return
+        queue = self._queue(frame.queue_id)
         self.in_flight += 1
-        self.broker.browse(frame.queue_id, frame.after_id, frame.limit, listed)
+        queue.browse(frame.after_id, frame.limit, listed)
 
     def _hand(self, frame: wire.Hand) -> None:
         """Take over messages of another member, or of a queue that this node is to serve, unless they came before."""
@@ -770,6 +753,10 @@ class LinkSession(Connection):
         Settlement.REJECT: _reject,
         Settlement.RETURN: _return,
     }
+
+
+def _ignore(error: FlyballError | None) -> None:
+    """The consumer has answered when it started."""
 
 
 def _asked(text: bytes) -> tuple[str, dict[str, Any]]:

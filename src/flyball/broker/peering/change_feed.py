@@ -1,0 +1,153 @@
+"""Follows what other nodes of the domain change, in the order that is the same for all."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Sequence
+
+from flyball.broker.core.authority import Authority
+from flyball.broker.core.broker import Broker
+from flyball.broker.core.definitions import Definitions
+from flyball.broker.core.topology import Topology
+from flyball.broker.peering.unseen import Unseen
+from flyball.broker.store.changes import (
+    Change,
+    ClientCreated,
+    ClientDeleted,
+    DefinitionDeleted,
+    DefinitionPut,
+    QueueCreated,
+    QueueDeleted,
+    QueueMoved,
+)
+from flyball.broker.store.gathering import OperationsRefused
+from flyball.broker.store.registry import Registry, VersionedChange
+
+log = logging.getLogger(__name__)
+
+# What this node knows already when it has changed it. Not so what a leader deletes: queues of the dead.
+_OWN = (QueueCreated, ClientCreated, ClientDeleted, DefinitionPut, DefinitionDeleted)
+
+
+class ChangeFeed:
+    """The changes of the domain, as this node takes part in them."""
+
+    def __init__(
+        self, broker: Broker, authority: Authority, topology: Topology, definitions: Definitions, version: int
+    ) -> None:
+        """`version` is the last change of the domain that is known already."""
+        self._broker = broker
+        self._registry: Registry = broker.store.registry
+        self._authority = authority
+        self._topology = topology
+        self._definitions = definitions
+        self.version = version
+        """Up to which change of the domain this node has followed the others."""
+        self._following = asyncio.Lock()
+        self._rounds_begun = 0
+        self._last_round = 0
+        """The last time that the others were followed to the end, counted as begun."""
+        self._unseen = Unseen()
+        self._broker.journal.changed.subscribe(self._changed_here)
+
+    async def may_create(self, vhost: str, name: str) -> bool:
+        """Whether a new queue of that name may be made here: then the name is claimed. Raises StoreError."""
+        await self.catch_up()
+        if self._topology.directory.find(vhost, name) is not None:
+            return False
+        return await self.claim(vhost, name) == self._registry.node_id
+
+    async def claim(self, vhost: str, name: str) -> int:
+        """Claim the name of a new queue; return the id of the node that has it, which may be another one."""
+        if not self._broker.is_clustered:
+            return self._registry.node_id
+        # The name may be that of a queue whose deletion is on its way to the store, and would take it along.
+        await self.flush()
+        return await self._registry.claim(vhost, name)
+
+    async def catch_up(self) -> None:
+        """Follow all that others have changed up to now. Raises StoreError."""
+        if not self._broker.is_clustered:
+            return
+        came_after = self._rounds_begun
+        async with self._following:
+            if self._last_round > came_after:
+                # Somebody else has begun to read since this one came: that serves all who had come.
+                return
+            self._rounds_begun += 1
+            settled = self._unseen.count if self._broker.journal.pending_count == 0 else None
+            while True:
+                news = await self._registry.changes(self.version)
+                if not news:
+                    break
+                moved: list[int] = []
+                for item in news:
+                    if isinstance(item.change, QueueMoved):
+                        moved.append(self._move(item.change))
+                    elif self._is_news(item):
+                        self._apply_safely(item)
+                await self._adopt([queue_id for queue_id in moved if queue_id])
+                self.version = news[-1].version
+            if settled == self._unseen.count:
+                self._unseen.clear()
+            await self._broker.take_arrivals()
+            self._last_round = self._rounds_begun
+
+    async def flush(self) -> None:
+        """Wait until the store has what was changed here. What it refuses for good it will never have."""
+        with contextlib.suppress(OperationsRefused):
+            await self._broker.journal.flush()
+
+    def _changed_here(self, change: Change) -> None:
+        # While a node is alone its changes go to nobody, and come back from nobody.
+        if self._broker.is_clustered:
+            self._unseen.add(change)
+
+    def _is_news(self, item: VersionedChange) -> bool:
+        """Whether a change has to be made here: it is another node's, or was undone by one of another node's."""
+        if item.node_id != self._registry.node_id:
+            self._unseen.others_changed()
+            return True
+        return self._unseen.meet(item.change) or not isinstance(item.change, _OWN)
+
+    def _move(self, change: QueueMoved) -> int:
+        """Note who serves a queue now; return its id if that is this node and it does not do so yet."""
+        if change.owner == self._registry.node_id:
+            return 0 if self._broker.engine.has_queue(change.queue.id) else change.queue.id
+        self._topology.directory.put(change.queue, change.owner)
+        return 0
+
+    async def _adopt(self, queue_ids: Sequence[int]) -> None:
+        if queue_ids:
+            log.info("serving %d queues that were another node's", len(queue_ids))
+            for working in await self._topology.lifecycle.adopt(queue_ids):
+                self._topology.directory.remove(working.queue.id)
+
+    def _apply_safely(self, item: VersionedChange) -> None:
+        """Make a change of another node here. One that cannot be made is left out: those after it must be."""
+        try:
+            self._apply(item.change, item.node_id)
+        except Exception as error:
+            self._broker.faults.note("change of another node", error)
+
+    def _apply(self, change: Change, node_id: int) -> None:
+        match change:
+            case ClientCreated(client):
+                self._broker.engine.admit_client(client)
+            case ClientDeleted(client_id):
+                if self._broker.engine.has_client(client_id):
+                    self._broker.engine.delete_client(client_id)
+            case DefinitionPut() | DefinitionDeleted():
+                kind = change.definition.kind if isinstance(change, DefinitionPut) else change.kind
+                if self._authority.knows(kind):
+                    self._authority.apply(change)
+                elif self._topology.knows(kind):
+                    self._topology.apply(change, node_id)
+                elif self._definitions.knows(kind):
+                    self._definitions.apply(change)
+            case QueueMoved():
+                raise AssertionError("moves are followed together")
+            case QueueCreated() | QueueDeleted():
+                self._topology.apply(change, node_id)

@@ -1,0 +1,75 @@
+"""Batches of messages that go from a member of a clustered queue to one on another node, and are in no store."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from flyball.broker.core.directory import RemoteQueue
+from flyball.broker.peering.link.peers import Peers
+from flyball.broker.wire import link as wire
+from flyball.broker.wire.link import Outcome
+from flyball.errors import FlyballError, PeerLost
+from flyball.faults import Faults
+from flyball.model import Message
+
+
+class _Batch:
+    __slots__ = ("done", "messages", "number", "queue_id")
+
+    def __init__(self, number: int, queue_id: int, messages: Sequence[Message], done: Callable[[bool], None]) -> None:
+        self.number = number
+        self.queue_id = queue_id
+        self.messages = messages
+        self.done = done
+
+
+class Handover:
+    """The batches that are on their way: to each node one after the other, again if the link was lost."""
+
+    def __init__(self, peers: Peers, faults: Faults) -> None:
+        self._peers = peers
+        self._faults = faults
+        self._batches: dict[int, deque[_Batch]] = {}
+        self._last_number = 0
+
+    def hand(self, remote: RemoteQueue, messages: Sequence[Message], done: Callable[[bool], None]) -> None:
+        """Give messages that are unacked, and in no store, to a member on another node.
+
+        `done` is called with whether that has them; if not they are the caller's as before. While both nodes live
+        none is lost or doubled, whatever happens to the link. They should hold less than a megabyte.
+        """
+        self._last_number += 1
+        batches = self._batches.setdefault(remote.owner, deque())
+        batches.append(_Batch(self._last_number, remote.queue.id, messages, done))
+        if len(batches) == 1:
+            self._send(remote.owner)
+
+    def node_changed(self, node_id: int) -> None:
+        """A node may be lost: then it has got nothing that it has not confirmed."""
+        if not self._peers.can_reach(node_id):
+            for batch in self._batches.pop(node_id, deque()):
+                self._faults.guard("messages handed to another node", batch.done, False)
+
+    def _send(self, node_id: int) -> None:
+        batches = self._batches.get(node_id)
+        if not batches:
+            self._batches.pop(node_id, None)
+            return
+        batch = batches[0]
+        link = self._peers.link(node_id)
+        if link is None:
+            self.node_changed(node_id)
+            return
+
+        def answered(frame: wire.Frame | None, error: FlyballError | None) -> None:
+            if self._batches.get(node_id) is not batches or not batches or batches[0] is not batch:
+                return
+            # If the link was lost nobody knows whether the node has them: it will know the batch again. If it has met
+            # a defect before it took them, to send them again would repeat that.
+            if not isinstance(error, PeerLost):
+                batches.popleft()
+                batch.done(isinstance(frame, wire.Handed) and frame.outcome == Outcome.STORED)
+            self._send(node_id)
+
+        link.ask(lambda number: wire.encode_hand(number, batch.number, batch.queue_id, batch.messages), answered)
