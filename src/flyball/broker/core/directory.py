@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from flyball.broker.engine.version import Version
+from flyball.events import Event
 from flyball.model import PlacedQueue, Queue
 
 
@@ -34,13 +35,10 @@ class Directory:
         """How many names there are, by virtual host."""
         self.version = version or Version()
         """Advances whenever a name may mean another queue than before."""
-        self._watchers: list[Callable[[int], None]] = []
+        self.changed: Event[int] = Event()
+        """Called with the id of each queue that is put or removed."""
         for placed in queues:
             self.put(placed.queue, placed.owner)
-
-    def watch(self, changed: Callable[[int], None]) -> None:
-        """Call back with the id of each queue that is put or removed from now on."""
-        self._watchers.append(changed)
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -88,7 +86,7 @@ class Directory:
             named[queue.id] = remote
         else:
             remote.owner = owner
-        self._notify(queue.id)
+        self.changed(queue.id)
         return remote
 
     def remove(self, queue_id: int) -> RemoteQueue | None:
@@ -102,9 +100,5 @@ class Directory:
             if not named:
                 del self._by_name[place]
                 self._counts[remote.queue.vhost] -= 1
-            self._notify(queue_id)
+            self.changed(queue_id)
         return remote
-
-    def _notify(self, queue_id: int) -> None:
-        for changed in self._watchers:
-            changed(queue_id)

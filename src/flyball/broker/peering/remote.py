@@ -75,7 +75,7 @@ class Remotes:
         self._singles: dict[Link, Singles] = {}
         self._waiting: list[asyncio.Future[None]] = []
         self._is_looking = False
-        self.directory.watch(self._placed)
+        self.directory.changed.subscribe(self._placed)
 
     # News
 

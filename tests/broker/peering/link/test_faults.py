@@ -145,12 +145,14 @@ async def test_put_that_meets_a_defect_is_refused_and_the_link_goes_on(
     two: Two, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bystander = await with_bystander(two)
-    original = LinkSession._put
+    (session,) = two.second.peers.sessions.values()
+    assert isinstance(session, LinkSession)
+    original = session._put
 
-    def put(self: LinkSession, frame: wire.Put) -> None:
-        (fails if frame.content.body == b"victim" else original)(self, frame)
+    def put(frame: wire.Put) -> None:
+        (fails if frame.content.body == b"victim" else original)(frame)
 
-    monkeypatch.setitem(LinkSession._HANDLERS, wire.Put, put)
+    monkeypatch.setitem(session._handlers, wire.Put, put)
     with pytest.raises(aio_pika.exceptions.DeliveryError):
         await two.here.default_exchange.publish(aio_pika.Message(b"victim", delivery_mode=2), "bad")
     await bystander.goes_on()

@@ -15,7 +15,7 @@ from flyball.broker.core.handles import LocalQueue
 from flyball.broker.core.pending import outcome
 from flyball.broker.peering import puts as puts_module
 from flyball.broker.peering import shadows
-from flyball.broker.peering.link import session as link_session
+from flyball.broker.peering.link import consumers as link_consumers
 from flyball.errors import StoreUnavailable
 from flyball.model import Message, QueueSummary
 from tests.broker.peering.link.domains import DomainNode, client, domain, held_store, run, until
@@ -57,7 +57,7 @@ async def test_an_auto_delete_queue_outlives_a_broken_link(two: Two) -> None:
 
 
 def test_an_auto_delete_queue_goes_if_nobody_returns_over_another_link(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link_session, "RETURN_S", 0.01)
+    monkeypatch.setattr(link_consumers, "RETURN_S", 0.01)
 
     async def test() -> None:
         async with two_nodes() as two:

@@ -10,15 +10,14 @@ import json
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
-from functools import partial
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 from flyball.broker.core.handles import Got, LocalQueue
 from flyball.broker.core.intake import Intake
-from flyball.broker.core.memory import CONSUMER_BYTES, page_out
+from flyball.broker.core.memory import CONSUMER_BYTES
 from flyball.broker.core.supervisor import is_fatal
 from flyball.broker.core.topology import Topology
-from flyball.broker.engine.consumer import SLOW_PEER, Consumer
+from flyball.broker.peering.link.consumers import PLACE, Consumers, guard
 from flyball.broker.peering.link.contents import first_page, message_of
 from flyball.broker.peering.link.failures import told
 from flyball.broker.peering.link.handshake import LinkEnd
@@ -26,89 +25,23 @@ from flyball.broker.peering.link.peers import Peers
 from flyball.broker.store.gathering import OperationsRefused
 from flyball.broker.transport.connection import WRITE_BUFFER_BYTES, Hub
 from flyball.broker.wire import link as wire
-from flyball.broker.wire.link import Ending, Outcome, Settlement
+from flyball.broker.wire.link import Outcome
 from flyball.errors import ClusterError, FlyballError, ProtocolError, StoreUnavailable
-from flyball.model import Message, Queue
+from flyball.model import Message
 
 log = logging.getLogger("flyball.server")
 
+# A store that was unavailable is asked again after this.
 RETRY_S = 0.2
-"""After so long the store is asked again that was away."""
-
-RETURN_S = 10.0
-"""So long an auto-delete queue waits for consumers whose link broke: their clients have not cancelled them."""
-
-# Where faults are noted that a frame has met.
-PLACE = "frame of another node"
 
 # Longer is for ever: some 146,000 years.
 MAX_TTL_US = 1 << 62
 
+# Frames that are carried out before others have their turn.
 FRAMES_AT_ONCE = 500
-"""After so many frames others have their turn."""
-
 
 _Question: TypeAlias = wire.Consume | wire.Get | wire.Read | wire.List | wire.Hand
 """Frames that are answered with a failure if they cannot be carried out."""
-
-
-class _Consumer:
-    """A consumer of the other node: the subscriber of a queue here."""
-
-    __slots__ = (
-        "_session",
-        "engine_consumer",
-        "exclusive",
-        "is_held_back",
-        "number",
-        "prefetch",
-        "priority",
-        "queue",
-        "selector",
-    )
-
-    no_ack = False
-    window = None
-
-    def __init__(self, session: LinkSession, queue: Queue, frame: wire.Consume) -> None:
-        self._session = session
-        self.number = frame.number
-        self.queue = queue
-        self.prefetch = frame.prefetch
-        self.priority = frame.priority
-        self.exclusive = frame.exclusive
-        self.selector = frame.selector
-        self.engine_consumer: Consumer | None = None
-        self.is_held_back = False
-        """Whether the other node has asked for a pause."""
-
-    @property
-    def is_over(self) -> bool:
-        return False
-
-    @property
-    def is_attached(self) -> bool:
-        return self._session.has_consumer(self)
-
-    def started(self, consumer: Consumer, queue: Queue) -> None:
-        self.engine_consumer = consumer
-        self._session.consumer_started(self, consumer)
-
-    def ended(self) -> None:
-        """The other node looks where to go on."""
-
-    def deliver(self, consumer: Consumer, message: Message) -> None:
-        self._session.send_delivery(wire.encode_deliver(self.number, message))
-
-    def queue_deleted(self, consumer: Consumer) -> None:
-        self._session.consumer_ended(self, Ending.DELETED)
-
-    def queue_moved(self, consumer: Consumer) -> None:
-        """Another node serves the queue: the one that asked has to look for it."""
-        self._session.consumer_ended(self, Ending.MOVED)
-
-    def crash(self, error: BaseException) -> None:
-        self._session.consumer_failed(self, error)
 
 
 class _Puts:
@@ -167,11 +100,7 @@ class LinkSession(LinkEnd):
         self._journal = hub.broker.journal
         self.node_id = 0
         """Who is there, once that is proved."""
-        self._consumers: dict[int, _Consumer] = {}
-        self._moved: set[int] = set()
-        """The consumers that have ended because another node serves their queues."""
-        self._held: dict[int, Message] = {}
-        """What was asked for with Get and is not settled."""
+        self._consumers = Consumers(self, topology)
         self._reads: deque[wire.Read] = deque()
         """Reads that wait for the one that needs the store."""
         self._is_fetching = False
@@ -181,8 +110,22 @@ class LinkSession(LinkEnd):
         self._stored_now: list[int] = []
         self._withheld: list[int] = []
         """Puts that are answered when there is memory for more."""
-        self._is_choked = False
         self._has_ended = False
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            wire.Request: self._request,
+            wire.Put: self._put,
+            wire.Consume: self._consumers.start,
+            wire.Settle: self._consumers.settle,
+            wire.Window: self._consumers.set_window,
+            wire.Pause: self._consumers.pause,
+            wire.Resume: self._consumers.resume,
+            wire.Cancel: self._consumers.cancel,
+            wire.Get: self._get,
+            wire.Read: self._read,
+            wire.List: self._list,
+            wire.Hand: self._hand,
+            wire.Reply: self._take_reply,
+        }
 
     # Life
 
@@ -204,46 +147,13 @@ class LinkSession(LinkEnd):
         self._end_handshake()
         if self._peers.sessions.get(self.node_id) is self:
             del self._peers.sessions[self.node_id]
-        consumers, self._consumers = self._consumers, {}
-        held, self._held = list(self._held.values()), {}
-        for owner in consumers.values():
-            if owner.engine_consumer is not None:
-                held += self._cancelled(owner.engine_consumer)
-        # All at once: they are to be in their order before others get some of them.
-        self._guard(self.broker.give_back, held)
-        for owner in consumers.values():
-            if owner.engine_consumer is not None:
-                queue_id = owner.engine_consumer.queue_id
-                self._guard(partial(self._topology.consumer_gone, may_return_s=RETURN_S), queue_id, owner)
-
-    def _cancelled(self, consumer: Consumer) -> list[Message]:
-        """Cancel a consumer and end its leases; return what it held."""
-        self._guard(self.broker.cancel, consumer)
-        held = list(consumer.leases.values())
-        for message in held:
-            consumer.release(message.id)
-        return held
-
-    def _guard(self, callback: Callable[..., object], *arguments: object) -> None:
-        """Do what concerns one of many clients: what it raises is noted, and neither they nor the link end."""
-        try:
-            callback(*arguments)
-        except Exception as error:
-            self.faults.note(PLACE, error, quiet=True)
+        self._consumers.end()
 
     def held_bytes(self) -> int:
         return super().held_bytes() + CONSUMER_BYTES * len(self._consumers)
 
     def page_out(self, wanted_bytes: int) -> int:
-        freed = page_out(self._engine, [(None, message) for message in reversed(self._held.values())], wanted_bytes)
-        for owner in self._consumers.values():
-            if freed >= wanted_bytes:
-                break
-            consumer = owner.engine_consumer
-            if consumer is not None:
-                leased = ((consumer, message) for message in reversed(consumer.leases.values()))
-                freed += page_out(self._engine, leased, wanted_bytes - freed)
-        return freed
+        return self._consumers.page_out(wanted_bytes)
 
     def tick(self, now_s: float) -> None:
         """Numbers for new messages may have come, or memory."""
@@ -308,8 +218,8 @@ class LinkSession(LinkEnd):
             kind, text = "ClusterError", f"node {self._peers.node_id} has met a defect; its log tells which"
         if isinstance(frame, wire.Put):
             self.puts_done([frame.number], Outcome.UNKNOWN)
-        elif isinstance(frame, wire.Consume) and frame.number in self._consumers:
-            self._end_failed(self._consumers[frame.number])
+        elif isinstance(frame, wire.Consume) and self._consumers.fail(frame.number):
+            return
         elif isinstance(frame, _Question):
             self.send(wire.encode_failure(frame.number, kind, text))
 
@@ -329,10 +239,10 @@ class LinkSession(LinkEnd):
         if not self.node_id:
             self._take_in_handshake(frame)
             return
-        handler = self._HANDLERS.get(type(frame))
+        handler = self._handlers.get(type(frame))
         if handler is None:
             raise ProtocolError(f"{type(frame).__name__} is not for the one who listens")
-        handler(self, frame)
+        handler(frame)
 
     # Handshake
 
@@ -441,135 +351,6 @@ class LinkSession(LinkEnd):
     def puts_done(self, numbers: list[int], outcome: Outcome) -> None:
         self.send(wire.encode_put_done(outcome, numbers))
 
-    # Consumers
-
-    def _consume(self, frame: wire.Consume) -> None:
-        if frame.number == 0 or frame.number in self._consumers:
-            # `Settle` means with 0 what `Get` has found. A consumer that another replaced would never end.
-            raise ProtocolError(f"{frame.number} cannot be the number of another consumer")
-        queue = self._queue(frame.queue_id)
-        queue.consume(_Consumer(self, queue.queue, frame), _ignore)
-
-    def consumer_started(self, owner: _Consumer, consumer: Consumer) -> None:
-        consumer.paused_for = SLOW_PEER if self._is_choked else 0
-        self._consumers[owner.number] = owner
-        self.send(wire.encode_consuming(owner.number))
-
-    def has_consumer(self, owner: _Consumer) -> bool:
-        return self._consumers.get(owner.number) is owner
-
-    def _settle(self, frame: wire.Settle) -> None:
-        if frame.consumer == 0:
-            found = [self._held.pop(message_id, None) for message_id in frame.message_ids]
-            self._settle_all([message for message in found if message is not None], frame.settlement)
-            return
-        owner = self._consumers.get(frame.consumer)
-        consumer = None if owner is None else owner.engine_consumer
-        if owner is None or consumer is None:
-            if frame.consumer in self._moved and frame.settlement == Settlement.ACK:
-                self._tell_in_vain()
-            return
-        leases = consumer.leases
-        messages: list[Message] = []
-        for message_id in frame.message_ids:
-            message = leases.get(message_id)
-            if message is not None:
-                consumer.release(message_id)
-                messages.append(message)
-        self._settle_all(messages, frame.settlement)
-        if consumer.is_cancelled:
-            self._forget_if_done(owner)
-        else:
-            self.broker.feed(consumer)
-
-    def _settle_all(self, messages: list[Message], settlement: int) -> None:
-        if settlement == Settlement.REQUEUE:
-            self.broker.give_back(messages)
-            return
-        settle = self._SETTLING.get(settlement, LinkSession._return)
-        for message in messages:
-            try:
-                settle(self, message)
-            except Exception as error:
-                self.faults.note(PLACE, error, quiet=True)
-                # No consumer has it any more, and nothing was done with it.
-                self._guard(self.broker.give_back, [message])
-                if settlement == Settlement.ACK:
-                    self._tell_in_vain()
-
-    def _ack(self, message: Message) -> None:
-        if not self.broker.settle(message, True) and self._topology.directory.get(message.queue_id) is not None:
-            self._tell_in_vain()
-
-    def _reject(self, message: Message) -> None:
-        working = self._engine.find_working(message.queue_id)
-        if working is not None:
-            self.broker.dead_lettering.bury(working, message, "rejected")
-
-    def _return(self, message: Message) -> None:
-        self.broker.bring_back(message)
-
-    def _tell_in_vain(self) -> None:
-        """An acknowledgement has found nothing: the message comes again, from whoever serves its queue now."""
-        self.send(wire.encode_cancelled(0, Ending.MOVED))
-
-    def _window(self, frame: wire.Window) -> None:
-        consumer = self._running(frame.consumer)
-        if consumer is not None:
-            self.broker.set_prefetch(consumer, frame.prefetch)
-
-    def _pause(self, frame: wire.Pause) -> None:
-        consumer = self._running(frame.consumer)
-        if consumer is not None:
-            self._consumers[frame.consumer].is_held_back = True
-            self.broker.pause(consumer)
-
-    def _resume(self, frame: wire.Resume) -> None:
-        consumer = self._running(frame.consumer)
-        if consumer is not None:
-            self._consumers[frame.consumer].is_held_back = False
-            if not self._is_choked:
-                self.broker.resume(consumer)
-
-    def _running(self, number: int) -> Consumer | None:
-        owner = self._consumers.get(number)
-        consumer = None if owner is None else owner.engine_consumer
-        return consumer if consumer is not None and not consumer.is_cancelled else None
-
-    def _cancel(self, frame: wire.Cancel) -> None:
-        owner = self._consumers.get(frame.consumer)
-        consumer = self._running(frame.consumer)
-        if owner is not None and consumer is not None:
-            self.broker.cancel(consumer)
-            self.send(wire.encode_cancelled(frame.consumer, Ending.ASKED))
-            self._topology.consumer_gone(consumer.queue_id, owner)
-            self._forget_if_done(owner)
-
-    def _forget_if_done(self, owner: _Consumer) -> None:
-        if owner.engine_consumer is not None and not owner.engine_consumer.leases:
-            self._consumers.pop(owner.number, None)
-
-    def consumer_ended(self, owner: _Consumer, ending: Ending) -> None:
-        """Its queue is not here any more."""
-        was_running = owner.engine_consumer is not None and self._consumers.pop(owner.number, None) is owner
-        if was_running:
-            self.send(wire.encode_cancelled(owner.number, ending))
-            if ending is Ending.MOVED:
-                self._moved.add(owner.number)
-
-    def consumer_failed(self, owner: _Consumer, error: BaseException) -> None:
-        """Serving one consumer has failed: it ends, and what it held goes to others. The link goes on."""
-        self.faults.note("consumer of another node", error, quiet=True)
-        self._end_failed(owner)
-
-    def _end_failed(self, owner: _Consumer) -> None:
-        consumer = owner.engine_consumer
-        if consumer is None or self._consumers.pop(owner.number, None) is not owner:
-            return
-        self.send(wire.encode_cancelled(owner.number, Ending.FAILED))
-        self._guard(self.broker.give_back, self._cancelled(consumer))
-        self._guard(self._topology.consumer_gone, consumer.queue_id, owner)
-
     # Single messages
 
     def _get(self, frame: wire.Get) -> None:
@@ -579,9 +360,9 @@ class LinkSession(LinkEnd):
                 self.broker.bring_back(message)
             elif not self._answer(frame, error, wire.encode_got, got.ready, message):
                 if message is not None:
-                    self._guard(self.broker.bring_back, message)
+                    guard(self.faults, self.broker.bring_back, message)
             elif message is not None:
-                self._held[message.id] = message
+                self._consumers.hold(message)
 
         self._queue(frame.queue_id).get(found, no_ack=False)
 
@@ -679,7 +460,7 @@ class LinkSession(LinkEnd):
             message = message_of(handed, self._engine.use_message_id(), working.queue.id)
             message.persistent = False
             # The batch is this node's by now: it is not sent again because of one of its messages.
-            self._guard(self.broker.accept, working, message)
+            guard(self.faults, self.broker.accept, working, message)
         self.broker.retention.watch_expiries()
         self.send(wire.encode_handed(frame.number, Outcome.STORED))
 
@@ -696,8 +477,8 @@ class LinkSession(LinkEnd):
     def send_delivery(self, data: bytes) -> None:
         """Send a message; if much is to be sent already, no more are taken out of queues for now."""
         super().send(data)
-        if self._out_bytes > WRITE_BUFFER_BYTES and not self._is_choked:
-            self._choke()
+        if self._out_bytes > WRITE_BUFFER_BYTES:
+            self._consumers.stop()
 
     def _send_stored(self) -> None:
         stored, self._stored_now = self._stored_now, []
@@ -707,56 +488,16 @@ class LinkSession(LinkEnd):
         if self._stored_now:
             self._send_stored()
         super().flush()
-        if self._is_choked and not self._is_write_paused:
-            self._breathe()
+        if not self._is_write_paused:
+            self._consumers.go_on()
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._choke()
+        self._consumers.stop()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if self._is_choked:
-            self._breathe()
-
-    def _choke(self) -> None:
-        self._is_choked = True
-        for owner in self._consumers.values():
-            if owner.engine_consumer is not None:
-                self.broker.pause(owner.engine_consumer)
-
-    def _breathe(self) -> None:
-        self._is_choked = False
-        for number, owner in list(self._consumers.items()):
-            consumer = self._running(number)
-            if consumer is not None and not owner.is_held_back:
-                self.broker.resume(consumer)
-
-    _HANDLERS: ClassVar[dict[type, Callable[[LinkSession, Any], None]]] = {
-        wire.Request: _request,
-        wire.Put: _put,
-        wire.Consume: _consume,
-        wire.Settle: _settle,
-        wire.Window: _window,
-        wire.Pause: _pause,
-        wire.Resume: _resume,
-        wire.Cancel: _cancel,
-        wire.Get: _get,
-        wire.Read: _read,
-        wire.List: _list,
-        wire.Hand: _hand,
-        wire.Reply: _take_reply,
-    }
-
-    _SETTLING: ClassVar[dict[int, Callable[[LinkSession, Message], None]]] = {
-        Settlement.ACK: _ack,
-        Settlement.REJECT: _reject,
-        Settlement.RETURN: _return,
-    }
-
-
-def _ignore(error: FlyballError | None) -> None:
-    """The consumer has answered when it started."""
+        self._consumers.go_on()
 
 
 def _asked(text: bytes) -> tuple[str, dict[str, Any]]:
