@@ -35,7 +35,7 @@ class Directory:
         """How many names there are, by virtual host."""
         self.version = version or Version()
         """Advances whenever a name may mean another queue than before."""
-        self.changed: Event[int] = Event()
+        self.changed = Event[[int]]()
         """Called with the id of each queue that is put or removed."""
         for placed in queues:
             self.put(placed.queue, placed.owner)
