@@ -121,6 +121,46 @@ def test_a_consumer_is_given_up_to_its_window() -> None:
     assert list(consumer.leases) == list(working.out) == [1, 2, 3]
 
 
+def test_a_consumer_alone_stays_in_line_until_its_window_is_full() -> None:
+    working, _ = a_queue()
+    alone = a_consumer(1, prefetch=2)
+    assert not working.feed(alone, 0)
+    assert [working.arrive(a_message(n), 0) is not None for n in (1, 2, 3)] == [True, True, False]
+    assert (alone.turn, len(working)) == (0, 1)
+
+
+def test_a_consumer_alone_that_was_paused_gets_nothing_and_leaves_the_line() -> None:
+    working, _ = a_queue()
+    alone = a_consumer(1, prefetch=2)
+    assert not working.feed(alone, 0)
+    alone.paused_for = 1
+    assert working.arrive(a_message(1), 0) is None
+    assert (alone.turn, len(working)) == (0, 1)
+
+
+def test_consumers_that_join_one_alone_get_their_turn() -> None:
+    working, _ = a_queue()
+    first, second, choosy = a_consumer(1, prefetch=9), a_consumer(2, prefetch=9), a_consumer(3, Selector(reader=7), 9)
+    found = []
+    for number, joining in enumerate((first, second, choosy)):
+        assert not working.feed(joining, 0)
+        for message_id in range(3 * number, 3 * number + 3):
+            delivery = working.arrive(a_message(message_id + 1), 0)
+            assert delivery is not None
+            found.append(delivery.consumer.id)
+    assert found == [1, 1, 1, 1, 2, 1, 2, 1, 3]
+
+
+def test_one_that_is_left_alone_in_line_gets_everything() -> None:
+    working, _ = a_queue()
+    first, second = a_consumer(1, prefetch=9), a_consumer(2, prefetch=9)
+    for consumer in (first, second):
+        assert not working.feed(consumer, 0)
+    working.stop_waiting(first)
+    deliveries = [working.arrive(a_message(n), 0) for n in (1, 2, 3)]
+    assert [delivery and delivery.consumer.id for delivery in deliveries] == [2, 2, 2]
+
+
 def test_requeued_messages_reach_a_waiting_consumer_in_its_order_and_not_in_theirs() -> None:
     working, _ = a_queue()
     fill(working, *(a_message(n, priority=n % 3) for n in range(1, 5)))

@@ -134,9 +134,12 @@ class Line:
     not slow an arrival down. Those who take anything stand apart, by priority.
     """
 
-    __slots__ = ("_last_turn", "_places", "_ranks", "_unchoosy")
+    __slots__ = ("_last_turn", "_places", "_ranks", "_unchoosy", "only")
 
     def __init__(self) -> None:
+        # The consumer that joined an empty line, as long as it stands there alone and takes anything: the usual case.
+        # It is served without leaving and joining again, which took 18 % of the instructions of a transient message.
+        self.only: Consumer | None = None
         self._places: dict[_Place, OrderedDict[int, Consumer]] = {}
         """None of them is empty."""
         self._unchoosy: dict[int, dict[int, Consumer]] = {}
@@ -160,7 +163,9 @@ class Line:
             return
         self._last_turn += 1
         consumer.turn = self._last_turn
-        if _is_unchoosy(consumer.selector):
+        is_unchoosy = _is_unchoosy(consumer.selector)
+        self.only = consumer if is_unchoosy and not self else None
+        if is_unchoosy:
             rank = self._unchoosy.get(consumer.priority)
             if rank is None:
                 rank = self._unchoosy[consumer.priority] = {}
@@ -178,6 +183,7 @@ class Line:
         if not consumer.turn:
             return
         consumer.turn = 0
+        self.only = None
         if _is_unchoosy(consumer.selector):
             rank = self._unchoosy[consumer.priority]
             del rank[consumer.id]

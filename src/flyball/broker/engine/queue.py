@@ -444,7 +444,17 @@ class WorkingQueue(Counts):
     def _offer(self, message: Message, now_us: int) -> Delivery | None:
         if message.expires_us is not None and message.expires_us < now_us and not self._is_alive(message, now_us):
             return None
-        if self._hungry:
+        only = self._hungry.only
+        if only is not None:
+            if only.wants(now_us):
+                self.out[message.id] = message
+                delivery = self._hand_over(only, message)
+                # A delivery without an acknowledgement takes nothing of the window.
+                if not only.keeps_none and not only.wants(now_us):
+                    self._hungry.leave(only)
+                return delivery
+            self._hungry.leave(only)
+        elif self._hungry:
             consumer = self._hungry.match(message, now_us)
             if consumer is not None:
                 self.out[message.id] = message
