@@ -1,4 +1,4 @@
-"""The commands that talk to a node, against a real one; and docs/cli.md, line by line."""
+"""The commands that talk to a node, against a real one; and docs/reference/cli.md, line by line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from flyball.cli.output import Output
 from flyball.cli.session import amqp_url
 from flyball.client.sync import Client
 
-PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
 BIN = Path(sys.executable).parent
 QUIET = {"COLUMNS": "200", "TERM": "dumb", "NO_COLOR": "1"}
 

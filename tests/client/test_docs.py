@@ -1,4 +1,6 @@
-"""Every example of docs/client.md and docs/topics.md, and every program in examples/, runs as it stands there."""
+"""Every example of docs/guides/python-client.md and docs/guides/topics.md, and every program in examples/, runs as it
+stands there.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,8 @@ from flyball.errors import FlyballError
 from tests.nodes import RunningNode
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "client.md").read_text(encoding="utf-8")
-TOPICS = (ROOT / "docs" / "topics.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "guides" / "python-client.md").read_text(encoding="utf-8")
+TOPICS = (ROOT / "docs" / "guides" / "topics.md").read_text(encoding="utf-8")
 DEFAULT_ADDRESS = "127.0.0.1:5672"
 
 
@@ -80,7 +82,7 @@ def test_the_synchronous_example_runs(own_address: str, capsys: pytest.CaptureFi
     source = block.replace(DEFAULT_ADDRESS, own_address).replace(
         "    client.put", '    client.create_queue("orders")\n    client.put'
     )
-    exec(compile(source, "docs/client.md", "exec"), {})
+    exec(compile(source, "docs/guides/python-client.md", "exec"), {})
     assert capsys.readouterr().out == "two coffees\n"
 
 

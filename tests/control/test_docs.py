@@ -1,4 +1,4 @@
-"""The examples of docs/control.md run as they stand there, its tables and figures are those that the code makes."""
+"""The examples of docs/how-it-works/control.md run as they stand there; the code makes its tables and figures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from flyball.control.simulation import SEED_MODEL
 from tests.nodes import RunningNode
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "control.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "how-it-works" / "control.md").read_text(encoding="utf-8")
 IMAGES = ROOT / "docs" / "images"
 DEFAULT_ADDRESS = "127.0.0.1:5672"
 MOST_BYTES = 60_000
@@ -63,7 +63,7 @@ def test_the_examples_print_what_the_page_says(
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"handle": handle}
     for source, printed in examples():
-        exec(compile(source, "docs/control.md", "exec"), names)
+        exec(compile(source, "docs/how-it-works/control.md", "exec"), names)
         assert capsys.readouterr().out == printed
 
 
@@ -89,7 +89,7 @@ async def consumed(own_address: str) -> list[bytes]:
             await channel.default_exchange.publish(aio_pika.Message(body), "orders")
     source = block.replace(DEFAULT_ADDRESS, own_address)
     names: dict[str, object] = {"process": process}
-    code = compile(source, "docs/control.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    code = compile(source, "docs/how-it-works/control.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     async with asyncio.timeout(100), asyncio.TaskGroup() as tasks:
         tasks.create_task(eval(code, names))
         await all_came.wait()
@@ -126,7 +126,7 @@ def test_the_page_shows_each_figure_of_the_script_and_no_other(tmp_path: Path) -
     )
     assert (done.returncode, done.stderr) == (0, "")
     drawn = {path.name for path in tmp_path.iterdir()}
-    assert drawn == set(re.findall(r"\]\(images/(control-\S+\.svg)\)", PAGE))
+    assert drawn == set(re.findall(r"\]\(\.\./images/(control-\S+\.svg)\)", PAGE))
     assert drawn == {path.name for path in IMAGES.glob("control-*")}
 
 
@@ -165,7 +165,7 @@ def test_what_is_said_about_the_model_of_seed_004_follows_from_it() -> None:
 
 def test_links_of_the_page_lead_somewhere() -> None:
     for target, anchor in re.findall(r"\]\(([a-z][^)#:]*)?(?:#([^)]*))?\)", PAGE):
-        path = ROOT / "docs" / (target or "control.md")
+        path = ROOT / "docs" / "how-it-works" / (target or "control.md")
         assert path.exists()
         if anchor:
             assert anchor in anchors(path)

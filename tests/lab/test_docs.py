@@ -1,4 +1,4 @@
-"""The workload of docs/lab-workload.md runs as it stands there."""
+"""The workload of docs/how-it-works/lab-workload.md runs as it stands there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flyball.lab.workloads import make_workload
 from tests.lab.runs import run, target_of
 from tests.nodes import RunningNode
 
-PAGE = (Path(__file__).parents[2] / "docs" / "lab-workload.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "how-it-works" / "lab-workload.md").read_text(encoding="utf-8")
 
 
 def block(kind: str) -> str:

@@ -1,4 +1,4 @@
-"""Every example of docs/spark-source.md runs as it stands there, and the page knows all options and columns."""
+"""Every example of docs/guides/spark.md runs as it stands there, and the page knows all options and columns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flyball.spark_source import options
 from flyball.spark_source.rows import SCHEMA
 from tests.spark_source.conftest import run
 
-PAGE = (Path(__file__).parents[2] / "docs" / "spark-source.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "spark.md").read_text(encoding="utf-8")
 
 
 def test_the_examples_run_one_after_the_other(
@@ -33,7 +33,7 @@ def test_the_examples_run_one_after_the_other(
     # Spark has folders of its own: relative paths are for a user's program, which runs where it likes.
     blocks = [re.sub(r'"(\w+\.(?:parquet|checkpoint))"', rf'"{tmp_path}/\1"', block) for block in blocks]
     for block in blocks[:3]:
-        exec(compile(block.replace(DEFAULT_ADDRESS, address), "docs/spark-source.md", "exec"), names)
+        exec(compile(block.replace(DEFAULT_ADDRESS, address), "docs/guides/spark.md", "exec"), names)
     said = capsys.readouterr().out
     assert "two coffees" in said
     assert "{'orders': 2}" in said
@@ -41,7 +41,7 @@ def test_the_examples_run_one_after_the_other(
     assert spark.read.parquet(f"{tmp_path}/orders.parquet").count() == 2
     client.put_many("orders", ["three", "four"])
     for block in blocks[3:]:
-        exec(compile(block.replace(DEFAULT_ADDRESS, address), "docs/spark-source.md", "exec"), names)
+        exec(compile(block.replace(DEFAULT_ADDRESS, address), "docs/guides/spark.md", "exec"), names)
     once = names["once"]
     run(once.writeStream.format("noop"), str(tmp_path / "once"))  # type: ignore[attr-defined]
     keys = [message.properties for message in client.read_messages("copies")]

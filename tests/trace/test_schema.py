@@ -9,7 +9,7 @@ import pytest
 
 from flyball.trace.schema import ADMISSION_SCHEMA, SCHEMA, Kind, Outcome, Protocol, Result, names_of
 
-TRACES_PAGE = Path(__file__).parents[2] / "docs" / "traces.md"
+TRACES_PAGE = Path(__file__).parents[2] / "docs" / "reference" / "traces.md"
 
 
 @pytest.mark.parametrize("codes", [Kind, Protocol, Result, Outcome])

@@ -1,7 +1,7 @@
 """The profile of an application: what each kind of its requests costs, and which are small and large.
 
-Reads what `flyball pipeline profile` writes (docs/pipeline-models.md), or makes one of a few costs by the same rules.
-Knows nothing of who records costs.
+Reads what `flyball pipeline profile` writes (docs/reference/pipeline-models.md), or makes one of a few costs by the
+same rules. Knows nothing of who records costs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A node's HTTP API without asyncio, one request after the other: for the command line, scripts and tests.
 
-Knows how to ask, nothing of what is asked: docs/protocols/http.md says that.
+Knows how to ask, nothing of what is asked: docs/reference/http-api.md says that.
 """
 
 from __future__ import annotations

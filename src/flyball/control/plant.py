@@ -159,7 +159,7 @@ class Plant:
         return [self, *(self._moved(move) for move in moves)]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the plant's entry in a model file, by docs/pipeline-models.md."""
+        """Return the plant's entry in a model file, by docs/reference/pipeline-models.md."""
         covariance = self.covariance
         errors = None if covariance is None else [math.sqrt(max(covariance[i][i], 0)) for i in (0, self.order)]
         pairs = self.curve_pairs or (None,) * len(self.curve)

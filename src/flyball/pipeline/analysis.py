@@ -81,7 +81,7 @@ class Analysis:
     experiments: list[Experiment]
     runs: list[Run]
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
-    """By name, as `docs/pipeline.md` lists them; a table without rows has its columns all the same."""
+    """By name, as `docs/how-it-works/pipeline.md` lists them; a table without rows has its columns all the same."""
     models: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     """What the JSON files hold: `profile`, `model` and `capacity`, as far as the data allow."""
 

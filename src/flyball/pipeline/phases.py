@@ -1,6 +1,7 @@
 """Where the time of a request goes in a node: its five phases, and seed 002's breakdown of think times.
 
-Works on the small tables of `throughput` and `latency`, not on events. `docs/traces.md` maps the seed's names.
+Works on the small tables of `throughput` and `latency`, not on events. `docs/reference/traces.md` maps the seed's
+names.
 """
 
 from __future__ import annotations

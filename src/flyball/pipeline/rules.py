@@ -1,4 +1,4 @@
-"""What a row of a trace must be like: the rules of `docs/traces.md`, checked on Arrow batches.
+"""What a row of a trace must be like: the rules of `docs/reference/traces.md`, checked on Arrow batches.
 
 Knows no files. The columns are those of the tables without `run`, which is where a file lies. A batch that obeys
 costs a minimum and a maximum for each column.

@@ -1,7 +1,7 @@
 """The tables of the pipeline: what traces hold, and what the stages make of them.
 
-The first four are those of `docs/traces.md`, with the column `run` that says which run of an experiment a row
-belongs to: it is empty for traces that belong to none.
+The first four are those of `docs/reference/traces.md`, with the column `run` that says which run of an experiment a
+row belongs to: it is empty for traces that belong to none.
 """
 
 from __future__ import annotations

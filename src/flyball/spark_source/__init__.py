@@ -1,6 +1,6 @@
 """Queues as a Spark data source: `spark.read.format("flyball")`, `readStream`, `write` and `writeStream`.
 
-Knows Spark and Flyball's client, and nothing of nodes. docs/spark-source.md says what each part promises.
+Knows Spark and Flyball's client, and nothing of nodes. docs/guides/spark.md says what each part promises.
 """
 
 from __future__ import annotations

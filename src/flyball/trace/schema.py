@@ -3,7 +3,7 @@
 Nodes record requests, clients their calls, control loops their samples, admission control what it admitted.
 
 Traces outlive the version that wrote them. New columns and codes are added at the end; a change of meaning is
-a new `SCHEMA_VERSION`. `docs/traces.md` explains the columns to those who read them.
+a new `SCHEMA_VERSION`. `docs/reference/traces.md` explains the columns to those who read them.
 """
 
 from __future__ import annotations

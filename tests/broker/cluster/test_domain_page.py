@@ -1,4 +1,4 @@
-"""docs/domain.md: its files can be read, and it tells every option."""
+"""docs/guides/domain.md: its files can be read, and it tells every option."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flyball.broker.cluster.plan import plan_of
 from flyball.broker.cluster.provisioners import Surroundings, load_provisioners
 from tests.broker.cluster.models import ModelGovernor
 
-PAGE = (Path(__file__).parents[3] / "docs" / "domain.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "guides" / "domain.md").read_text(encoding="utf-8")
 PROVISIONERS, DOMAIN = re.findall(r"^```toml\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
 
 

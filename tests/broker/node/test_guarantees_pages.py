@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-PAGES = ("durability.md", "security.md")
+PAGES = ("durability.md", "hardening.md")
 
 _PATH = re.compile(r"`(tests/[\w/]+(?:\.py)?)(?:::(test_\w+))?[`:]")
 _NAME = re.compile(r"`(?:::)?(test_\w+)`")
@@ -23,7 +23,7 @@ def defined(path: Path) -> frozenset[str]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_test_that_a_page_names_exists(page: str) -> None:
-    text = (ROOT / "docs" / page).read_text()
+    text = (ROOT / "docs" / "operate" / page).read_text()
     paths = _PATH.findall(text)
     assert paths
     missing = [path for path, name in paths if not (ROOT / path).exists()]
@@ -35,7 +35,7 @@ def test_every_test_that_a_page_names_exists(page: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_row_of_guarantees_names_a_test(page: str) -> None:
-    text = (ROOT / "docs" / page).read_text()
+    text = (ROOT / "docs" / "operate" / page).read_text()
     table = text.split("## Guarantees\n", 1)[1].split("\n## ", 1)[0]
     rows = [line for line in table.splitlines() if line.startswith("| ")][1:]
     assert len(rows) > 10

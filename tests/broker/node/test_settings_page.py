@@ -1,4 +1,4 @@
-"""docs/settings.md tells every setting as it is declared."""
+"""docs/reference/settings.md tells every setting as it is declared."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from flyball.broker.settings import Option, options
 
-PAGE = (Path(__file__).parents[3] / "docs" / "settings.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "settings.md").read_text()
 
 
 @pytest.mark.parametrize("option", list(options()), ids=lambda option: option.name)

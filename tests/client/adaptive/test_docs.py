@@ -1,4 +1,4 @@
-"""The blocks of docs/adaptive-consumer.md and the example run as they stand there, and what they say holds."""
+"""The blocks of docs/guides/adaptive-consumers.md and the example run as they stand there; what they say holds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.broker.protocols.amqp.compatibility.brokers import Broker
 from tests.client.adaptive.work import drain, fill
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs" / "adaptive-consumer.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "guides" / "adaptive-consumers.md").read_text(encoding="utf-8")
 DEFAULT_URL = "amqp://guest:guest@127.0.0.1:5672/"
 
 
@@ -31,7 +31,8 @@ def blocks() -> list[str]:
 async def run(block: str, broker: Broker, queue_name: str, names: dict[str, Any]) -> None:
     assert DEFAULT_URL in block
     source = block.replace(DEFAULT_URL, broker.url()).replace('"orders"', repr(queue_name))
-    result = eval(compile(source, "docs/adaptive-consumer.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), names)
+    code = compile(source, "docs/guides/adaptive-consumers.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    result = eval(code, names)
     if result is not None:
         await result
 
@@ -113,4 +114,4 @@ def test_limits_on_the_page_are_those_of_the_code() -> None:
 
 def test_links_of_the_page_lead_somewhere() -> None:
     targets = re.findall(r"\]\(([^)#:]*?)(?:#[^)]*)?\)", PAGE)
-    assert [target for target in targets if not (ROOT / "docs" / target).exists()] == []
+    assert [target for target in targets if not (ROOT / "docs" / "guides" / target).exists()] == []

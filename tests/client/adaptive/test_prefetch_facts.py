@@ -1,4 +1,4 @@
-"""How the prefetch of a running consumer can really be changed: the facts of docs/adaptive-consumer.md."""
+"""How the prefetch of a running consumer can really be changed: the facts of docs/guides/adaptive-consumers.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a message of another protocol looks to an AMQP client. docs/protocols/amqp.md has the mapping."""
+"""How a message of another protocol looks to an AMQP client. docs/reference/protocols/amqp.md has the mapping."""
 
 from __future__ import annotations
 

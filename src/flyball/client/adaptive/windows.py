@@ -1,6 +1,6 @@
 """The ways in which a broker lets the window of a running consumer change.
 
-docs/adaptive-consumer.md has the facts behind them. Each knows one way and no control.
+docs/guides/adaptive-consumers.md has the facts behind them. Each knows one way and no control.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""docs/domain.md, "From one node to three": its commands do what it says."""
+"""docs/guides/domain.md, "From one node to three": its commands do what it says."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from flyball.client.sync import ConnectionFactory
 from tests.broker.cluster.ends.site import LIMIT_S
 
-PAGE = (Path(__file__).parents[4] / "docs" / "domain.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[4] / "docs" / "guides" / "domain.md").read_text(encoding="utf-8")
 SECTION = re.findall(r"^## From one node to three$(.*?)^## ", PAGE, flags=re.MULTILINE | re.DOTALL)[0]
 STORE, SERVE, CREATE, CHANGE = re.findall(r"^```sh\n(.*?)^```", SECTION, flags=re.MULTILINE | re.DOTALL)
 

@@ -98,7 +98,7 @@ def test_it_is_made_once_and_names_the_cookie_of_the_address_that_is_asked(
 
 
 def test_the_page_about_http_has_all_that_is_flyballs_own_with_the_tags_it_needs(document: Any) -> None:
-    page = (Path(__file__).parents[4] / "docs" / "protocols" / "http.md").read_text()
+    page = (Path(__file__).parents[4] / "docs" / "reference" / "http-api.md").read_text()
     rows = [line for line in page.splitlines() if re.match(r"\| `[A-Z]+ ", line)]
     for path, method, operation in operations(document):
         if path.startswith("/api/flyball/"):

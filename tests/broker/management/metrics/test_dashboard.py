@@ -114,7 +114,7 @@ def test_a_leader_tells_of_its_domain(found: Scrape) -> None:
 
 
 def test_the_documentation_names_the_metrics_that_there_are(domain: RunningNode, found: Scrape) -> None:
-    text = (DOCS / "metrics.md").read_text()
+    text = (DOCS / "reference" / "metrics.md").read_text()
     named = {name.removesuffix("_bucket") for name in re.findall(r"`((?:flyball|process)_\w+)`", text)}
     objects = scrape(domain.address("http"), "/metrics/per-object")
     own = {name for name in {*found.kinds, *objects.kinds} if not name.startswith("rabbitmq_")}

@@ -1,5 +1,5 @@
-"""The examples of docs/protocols/amqp.md, the first message of the README and the AMQP programs in examples/ run as
-they stand there.
+"""The examples of docs/reference/protocols/amqp.md, the first message of the README and the AMQP programs in
+examples/ run as they stand there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from flyball.broker.protocols.amqp.context import _CAPABILITIES
 from tests.nodes import RunningNode
 
 ROOT = Path(__file__).parents[5]
-PAGE = ROOT / "docs" / "protocols" / "amqp.md"
+PAGE = ROOT / "docs" / "reference" / "protocols" / "amqp.md"
 README = ROOT / "README.md"
 DEFAULT_ADDRESS = "127.0.0.1:5672"
 
@@ -82,7 +82,7 @@ def test_every_argument_of_a_queue_and_every_capability_is_on_the_page() -> None
 
 
 def test_every_setting_of_a_policy_is_told() -> None:
-    page = (ROOT / "docs" / "access.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "operate" / "users.md").read_text(encoding="utf-8")
     assert [name for name in KEYS if f"`{name}`" not in page] == []
 
 
