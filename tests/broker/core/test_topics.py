@@ -65,6 +65,51 @@ def test_others_have_their_turn_while_subscriptions_are_listed(
     assert memory_node.run(turns_of_others) >= 5
 
 
+def test_others_have_their_turn_while_a_domain_is_described(
+    memory_node: RunningNode, client: Client, channel: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topics, "NAMES_SLICE", 2)
+    client.create_topic("news")
+    for name in ("b", "c", "a"):
+        channel.queue_declare(name)
+        channel.queue_bind(name, "news", "#")
+
+    async def names(node: Node) -> list[str]:
+        slices = node.hub.topics.queue_names("news")
+        # Each await of it lets others have their turn.
+        assert [slices.send(None) for _ in range(2)] == [None, None]
+        try:
+            slices.send(None)
+        except StopIteration as end:
+            return list(end.value)
+        raise AssertionError("more turns than slices")
+
+    assert memory_node.run(names) == ["a", "b", "c"]
+
+
+# Names
+
+
+def test_a_topic_cannot_have_a_name_of_the_brokers_own(client: Client) -> None:
+    for name in ("amq.topic", "amq.news"):
+        with pytest.raises(CommandRefused, match=f"topic name '{name}' contains reserved prefix 'amq.\\*'"):
+            client.create_topic(name)
+    client.create_topic("amq")
+    client.delete_topic("amq")
+
+
+def test_few_durable_subscriptions_are_named_when_a_topic_is_not_deleted(
+    client: Client, channel: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topics, "MAX_NAMED", 2)
+    client.create_topic("news")
+    for name in ("news/a", "news/b", "news/c"):
+        channel.queue_declare(name, durable=True)
+        channel.queue_bind(name, "news", "#")
+    with pytest.raises(CommandRefused, match="durable subscriptions a, b and more; end them first"):
+        client.delete_topic("news")
+
+
 # Hierarchy
 
 

@@ -52,7 +52,7 @@ class DomainGovernor:
         except ClusterError:
             # It may just have died: what all nodes know is shown nevertheless.
             told = {}
-        return self._model.read(None if leader is None else leader.name, told)
+        return await self._model.read(None if leader is None else leader.name, told)
 
     async def place(self, vhost: str, name: str, role: Role) -> PlaceFacts:
         place = await self._placement.place(PlaceRequest(vhost, name, WireRole[role.name], arrives=False))

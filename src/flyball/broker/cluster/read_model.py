@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from flyball.broker.cluster.facts import (
     MemberCounts,
     NodeFacts,
     QueueFacts,
+    TopicFacts,
     cluster_facts,
     domain_facts,
 )
@@ -18,6 +20,7 @@ from flyball.broker.cluster.options import Role
 from flyball.broker.cluster.overview import Overview, key_of
 from flyball.broker.node.node import Node
 from flyball.broker.store.registry import NodeRecord, NodeState
+from flyball.errors import TopicNotFound
 from flyball.model import Queue
 
 
@@ -29,8 +32,9 @@ class ReadModel:
         self._overview = overview
         self._provisioners = provisioners
 
-    def read(self, leader: str | None, told: Mapping[str, Any]) -> DomainFacts:
+    async def read(self, leader: str | None, told: Mapping[str, Any]) -> DomainFacts:
         """Return the present domain. `told` is what only the leader knows, empty if nobody could ask it."""
+        topics = await self._topic_facts()
         overview = self._overview
         nodes = {node.id: self._node_facts(node) for node in overview.nodes}
         clusters = {key for key, value in overview.clusters.items() if not value.get("deleted")}
@@ -49,22 +53,24 @@ class ReadModel:
         return domain_facts(
             nodes=nodes.values(),
             clusters=self._cluster_facts(members, counts, told),
-            topics=[
-                {
-                    "vhost": topic.vhost,
-                    "name": topic.name,
-                    "parent": topic.parent,
-                    "subscriptions": sorted(
-                        str(found["queue"]) for found in self._hub.topics.subscriptions(topic.name, topic.vhost)
-                    ),
-                }
-                for topic in self._hub.topics.all()
-            ],
+            topics=topics,
             users={user.name: user.tags for user in self._hub.authority.access.users},
             provisioners=self._provisioners,
             leader=leader,
             asked=None if own is None else own["name"],
         )
+
+    async def _topic_facts(self) -> list[TopicFacts]:
+        """Describe the topics, in turns of the loop: there may be very many subscriptions."""
+        found: list[TopicFacts] = []
+        for topic in self._hub.topics.all():
+            # One that is deleted meanwhile is left out.
+            with contextlib.suppress(TopicNotFound):
+                queue_names = await self._hub.topics.queue_names(topic.name, topic.vhost)
+                found.append(
+                    {"vhost": topic.vhost, "name": topic.name, "parent": topic.parent, "subscriptions": queue_names}
+                )
+        return found
 
     def _node_facts(self, node: NodeRecord) -> NodeFacts:
         origin = self._overview.origin(node.name)

@@ -8,27 +8,34 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from flyball.broker.core.definitions import Definitions
 from flyball.broker.core.pending import outcome, result
 from flyball.broker.core.queues import Queues
 from flyball.broker.engine.patterns import check_name
+from flyball.broker.engine.routing import RESERVED_PREFIX
 from flyball.errors import (
     FlyballError,
     InvalidArgument,
     InvalidName,
     QueueNotFound,
+    ReservedName,
     TopicInUse,
     TopicNotFound,
 )
 from flyball.model import DEFAULT_VHOST, Binding, Definition, Destination, Exchange, Queue
 
-# Subscriptions that are listed in one turn of the loop.
+# Subscriptions that are listed in one turn of the loop, and names of queues that are sorted in one.
 SLICE = 250
+NAMES_SLICE = 5000
+
+# Durable subscriptions that are named to a user whose topic cannot be deleted because of them.
+MAX_NAMED = 10
 
 KIND = "topic"
 """The kind of a topic's definition."""
@@ -90,10 +97,29 @@ class Topics:
         """
         return list(map(self._subscription, self._bindings_of(name, vhost)))
 
+    async def queue_names(self, name: str, vhost: str = DEFAULT_VHOST) -> list[str]:
+        """Return the names of the queues that get what is published to the topic itself, sorted."""
+        found: list[str] = []
+        bindings = self._bindings_of(name, vhost)
+        for begin in range(0, len(bindings), NAMES_SLICE):
+            found += [binding.destination for binding in bindings[begin : begin + NAMES_SLICE]]
+            # What is sorted already is only merged.
+            found.sort()
+            await asyncio.sleep(0)
+        return found
+
     def _bindings_of(self, name: str, vhost: str) -> list[Binding]:
         self._check_exchange(name, vhost)
         bindings = self._topology.router(vhost).bindings(source=name)
         return [binding for binding in bindings if binding.kind is Destination.QUEUE]
+
+    def _durable_subscriptions(self, name: str, vhost: str) -> Iterator[str]:
+        for binding in self._bindings_of(name, vhost):
+            # To look for each of thousands of other queues takes long.
+            if binding.destination.startswith(f"{name}/"):
+                subscription = self._subscription(binding)["subscription"]
+                if subscription:
+                    yield subscription
 
     def _subscription(self, binding: Binding) -> dict[str, Any]:
         working = self._topology.engine.find_queue(binding.destination, binding.vhost)
@@ -133,6 +159,9 @@ class Topics:
         check_name("topic", name)
         if len(name.encode()) > _MAX_BYTES:
             raise InvalidName(f"the name of a topic may have {_MAX_BYTES} bytes, not {len(name.encode())}")
+        if name.startswith(RESERVED_PREFIX):
+            # Some such exchanges exist, which would pass for the topic's and could never be deleted.
+            raise ReservedName(f"topic name '{name}' contains reserved prefix '{RESERVED_PREFIX}*'")
         topic = Topic(name, vhost, parent)
         known = self._find(name, vhost)
         if known is not None:
@@ -175,9 +204,11 @@ class Topics:
         children = [topic.name for topic in self.all(vhost) if topic.parent == name]
         if children:
             raise TopicInUse(name, f"it is the parent of {', '.join(children)}")
-        durable = [found["subscription"] for found in self.subscriptions(name, vhost) if found["subscription"]]
+        durable = list(islice(self._durable_subscriptions(name, vhost), MAX_NAMED + 1))
         if durable:
-            raise TopicInUse(name, f"it has the durable subscriptions {', '.join(durable)}; end them first")
+            more = " and more" if len(durable) > MAX_NAMED else ""
+            named = ", ".join(durable[:MAX_NAMED])
+            raise TopicInUse(name, f"it has the durable subscriptions {named}{more}; end them first")
         await outcome(lambda done: self._topology.delete_exchange(vhost, name, done, if_unused=False))
 
     async def unsubscribe(self, name: str, subscription: str, vhost: str = DEFAULT_VHOST) -> None:

@@ -22,7 +22,7 @@ from flyball.broker.core.queue_lifecycle import QueueLifecycle
 from flyball.broker.engine.limits import MAX_QUEUES
 from flyball.broker.engine.policies import effective
 from flyball.broker.engine.queue import WorkingQueue
-from flyball.broker.engine.routing import Removal, Router
+from flyball.broker.engine.routing import RESERVED_PREFIX, Removal, Router
 from flyball.broker.engine.routing.router import ALTERNATE
 from flyball.broker.engine.traits import MAX_SHORTSTR_BYTES, Traits, check_alike, check_declaration, usable
 from flyball.broker.store.changes import Change, DefinitionDeleted, DefinitionPut, QueueCreated, QueueDeleted
@@ -55,7 +55,6 @@ from flyball.model import (
 log = logging.getLogger(__name__)
 
 _EXCHANGE, _BINDING = "exchange", "binding"
-_RESERVED_PREFIX = "amq."
 
 # What a queue of another node takes here.
 REMOTE_QUEUE_BYTES = 1024
@@ -578,7 +577,7 @@ class Topology:
             removal = Removal()
             for exchange in router.exchanges:
                 self.broker.meters.forget_exchange(vhost, exchange.name)
-                if not exchange.name.startswith(_RESERVED_PREFIX) and exchange.name:
+                if not exchange.name.startswith(RESERVED_PREFIX) and exchange.name:
                     removal.exchanges.append(exchange)
             removal.bindings.extend(router.bindings())
             if is_followed:
@@ -648,7 +647,7 @@ def check_same(existing: Queue, declared: Queue) -> None:
 
 def check_queue_name(name: str) -> None:
     """Raise ReservedName for a name that only the broker may give to a new queue."""
-    if name.startswith(_RESERVED_PREFIX):
+    if name.startswith(RESERVED_PREFIX):
         raise ReservedName(f"queue name '{name}' contains reserved prefix 'amq.*'")
 
 

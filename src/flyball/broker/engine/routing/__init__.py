@@ -3,6 +3,6 @@
 Knows neither queues nor messages, only their names, routing keys and headers.
 """
 
-from flyball.broker.engine.routing.router import Removal, Router
+from flyball.broker.engine.routing.router import RESERVED_PREFIX, Removal, Router
 
-__all__ = ["Removal", "Router"]
+__all__ = ["RESERVED_PREFIX", "Removal", "Router"]

@@ -26,7 +26,8 @@ from flyball.model import BINDING_BYTES, EXCHANGE_BYTES, Arguments, Binding, Des
 ALTERNATE = "alternate-exchange"
 """The argument, of a declaration or a policy, that names where messages go that an exchange has no binding for."""
 
-_RESERVED_PREFIX = "amq."
+# Names that begin with this are the broker's own.
+RESERVED_PREFIX = "amq."
 _BUILT_IN = (
     ("", "direct", False),
     ("amq.direct", "direct", False),
@@ -141,7 +142,7 @@ class Router:
         if place is not None:
             self._check_alike(place.exchange, exchange)
             return False
-        if exchange.name.startswith(_RESERVED_PREFIX):
+        if exchange.name.startswith(RESERVED_PREFIX):
             raise ReservedName(f"exchange name '{exchange.name}' contains reserved prefix 'amq.*'")
         alternate = exchange.arguments.get(ALTERNATE, "")
         if not isinstance(alternate, str):
@@ -169,7 +170,7 @@ class Router:
         ExchangeInUse if it was to go only if unused and has bindings that lead away from it.
         """
         self._refuse_default(name)
-        if name.startswith(_RESERVED_PREFIX):
+        if name.startswith(RESERVED_PREFIX):
             raise ReservedName(f"deletion of system {self._described(name)} not allowed")
         removal = Removal()
         place = self._places.get(name)
