@@ -33,7 +33,7 @@ class FakePlaces(NodePlaces):
     def __init__(self, answer: Place | Exception) -> None:
         self._answer = answer
         self.queries: list[PlaceRequest] = []
-        self.ends: list[str] = []
+        self.ends: list[tuple[str, str]] = []
 
     async def place(self, request: PlaceRequest) -> Place:
         self.queries.append(request)
@@ -41,8 +41,8 @@ class FakePlaces(NodePlaces):
             raise self._answer
         return self._answer
 
-    async def ended(self, session_id: str) -> None:
-        self.ends.append(session_id)
+    async def ended(self, session_id: str, user_name: str) -> None:
+        self.ends.append((session_id, user_name))
 
     async def domain(self) -> Mapping[str, Any]:
         return {"leader": "north", "nodes": []}
@@ -112,7 +112,7 @@ def test_the_end_of_a_client_is_noted() -> None:
     places = FakePlaces(ANSWER)
     answer = asked(places, lambda client: client.delete("/api/place?session=s-1", auth=GUEST))
     assert answer.status_code == 204
-    assert places.ends == ["s-1"]
+    assert places.ends == [("s-1", "guest")]
 
 
 @pytest.mark.parametrize("header", [None, "Basic !", "Basic Z3Vlc3Q=", "Bearer x", "Basic Z3Vlc3Q6d3Jvbmc="])
@@ -188,7 +188,7 @@ def test_a_placer_asks_the_nodes_until_one_answers() -> None:
     with_server(places, use)
     assert places.queries[0] == PlaceRequest("/", "orders", Role.PRODUCER, "guest", arrives=False)
     assert places.queries[1] == PlaceRequest("/", "orders", Role.PRODUCER, "guest", "s-1", "north", arrives=False)
-    assert places.ends == ["s-1"]
+    assert places.ends == [("s-1", "guest")]
 
 
 @pytest.mark.parametrize(

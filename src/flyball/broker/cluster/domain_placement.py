@@ -6,6 +6,7 @@ import uuid
 
 from flyball.broker.cluster.agent import Agent
 from flyball.broker.cluster.names import cluster_key
+from flyball.broker.cluster.sessions import is_session_of
 from flyball.broker.core.placement import Movable, NoPlaceYet, Place, PlaceRequest
 from flyball.broker.node.listeners import advertised
 from flyball.broker.node.name import node_name
@@ -32,6 +33,7 @@ class DomainPlacement:
                 role=request.role.name.lower(),
                 session_id=request.session_id,
                 avoid=request.avoid,
+                user=request.client_name,
                 arrives=request.arrives,
             )
         except ClusterError as error:
@@ -44,11 +46,12 @@ class DomainPlacement:
         self._agent.sessions.arrived(session_id, connection)
 
     def left(self, session_id: str, connection: Movable, *, orderly: bool) -> None:
-        self._agent.sessions.left(session_id, connection)
-        if orderly:
-            self._node.hub.spawn(self.ended(session_id))
+        if self._agent.sessions.left(session_id, connection) and orderly:
+            self._node.hub.spawn(self.ended(session_id, connection.user_name))
 
-    async def ended(self, session_id: str) -> None:
+    async def ended(self, session_id: str, user_name: str) -> None:
+        if not is_session_of(session_id, user_name):
+            return
         try:
             await self._agent.ask_leader("cluster.left", session_id=session_id)
         except FlyballError:

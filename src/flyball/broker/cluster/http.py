@@ -51,9 +51,9 @@ class NodePlaces:
         # Without a name it is where it was asked.
         return found if found.node else replace(found, node=self._name, addresses=self._addresses)
 
-    async def ended(self, session_id: str) -> None:
+    async def ended(self, session_id: str, user_name: str) -> None:
         """A client that was placed is gone again, or never got there."""
-        await self._node.hub.placement.ended(session_id)
+        await self._node.hub.placement.ended(session_id, user_name)
 
     async def domain(self) -> Mapping[str, Any]:
         """Return the tree of the domain."""
@@ -104,7 +104,7 @@ class _Handlers:
 
     async def end(self, request: Request, user: User) -> Response:
         """Note that a client which was placed is gone."""
-        await self._places.ended(_needed(request, "session"))
+        await self._places.ended(_needed(request, "session"), user.name)
         return Response(status_code=204)
 
     async def domain(self, request: Request, user: User) -> Response:

@@ -29,7 +29,7 @@ from flyball.broker.cluster.overview import is_lasting
 from flyball.broker.cluster.provisioners import Provisioner
 from flyball.broker.cluster.provisioning_loops import ProvisioningLoops
 from flyball.broker.cluster.session_reports import SessionReports
-from flyball.broker.cluster.sessions import new_session_id, read_session_id
+from flyball.broker.cluster.sessions import is_session_of, new_session_id, read_session_id
 from flyball.broker.store.registry import NodeRecord, NodeState
 from flyball.errors import ClusterError, Fenced, FlyballError
 
@@ -118,7 +118,14 @@ class Leader:
     # Clients
 
     async def place(
-        self, vhost: str, name: str, role: str, session_id: str = "", avoid: str = "", arrives: bool = True
+        self,
+        vhost: str,
+        name: str,
+        role: str,
+        session_id: str = "",
+        avoid: str = "",
+        arrives: bool = True,
+        user: str = "",
     ) -> dict[str, Any]:
         """Elect a member for a client; return its node, or how long to wait. Raises ClusterError.
 
@@ -130,8 +137,9 @@ class Leader:
             self._observer.observe_all(now_s)
         wanted = self._role_of(role, cluster)
         known = read_session_id(session_id)
-        # Nobody looks for a place with a session of another clustered queue, unless it is not his.
-        known_as = session_id if known is not None and known[1] == cluster else new_session_id(wanted, cluster)
+        # Nobody looks for a place with a session of another clustered queue or user, unless it is not his.
+        is_own = known is not None and known[1] == cluster and is_session_of(session_id, user)
+        known_as = session_id if is_own else new_session_id(wanted, cluster, user)
         avoided = next((node.id for node in self.overview.nodes if node.name == avoid), None)
         # Whoever asks again waits as long as the member has been coming: nobody tells who asks again.
         waited_s = self.manager.waiting_s(cluster, now_s)

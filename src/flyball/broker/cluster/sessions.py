@@ -6,6 +6,7 @@ it does. All can be moved: the former is asked to go, the latter is served from 
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
 import uuid
@@ -54,9 +55,19 @@ class Session:
     """Messages that it published or was sent lately, where that is counted."""
 
 
-def new_session_id(role: Role, cluster: str) -> str:
-    """Return an id for a client that is placed, from which every node can tell what it is."""
-    return f"{role}.{uuid.uuid4().hex}.{cluster}"
+def new_session_id(role: Role, cluster: str, user: str) -> str:
+    """Return an id for a client that is placed, from which every node can tell what it is and whose."""
+    return f"{role}.{uuid.uuid4().hex}{_mark_of(user)}.{cluster}"
+
+
+def is_session_of(session_id: str, user: str) -> bool:
+    """Whether the id is that of a session of this user: others may have seen it, and cannot use it."""
+    return session_id.partition(".")[2].partition(".")[0].endswith(_mark_of(user))
+
+
+def _mark_of(user: str) -> str:
+    """Return what the ids of a user's sessions have in them. No other user can be found who has the same."""
+    return hashlib.sha256(user.encode(errors="surrogatepass")).hexdigest()[:32]
 
 
 def read_session_id(session_id: str) -> tuple[Role, str] | None:
@@ -117,13 +128,16 @@ class Sessions:
 
     def arrived(self, session_id: str, connection: Movable) -> None:
         known = read_session_id(session_id)
-        if known is not None:
+        if known is not None and is_session_of(session_id, connection.user_name):
             self._placed[session_id] = connection, *known
 
-    def left(self, session_id: str, connection: Movable) -> None:
+    def left(self, session_id: str, connection: Movable) -> bool:
+        """Return whether the session was served through this connection."""
         placed = self._placed.get(session_id)
-        if placed is not None and placed[0] is connection:
-            del self._placed[session_id]
+        if placed is None or placed[0] is not connection:
+            return False
+        del self._placed[session_id]
+        return True
 
     def all(self) -> list[Session]:
         """Return everybody who uses a member through this node now."""
@@ -286,4 +300,5 @@ class Sessions:
 
 def _placed_as(session: AmqpSession) -> set[tuple[Role, str] | None]:
     """Return what a connection was placed as, by role and clustered queue: it is not counted once more for that."""
-    return {read_session_id(placed.session_id) for channel in session.channels for placed in channel.placed.values()}
+    ids = [placed.session_id for channel in session.channels for placed in channel.placed.values()]
+    return {read_session_id(session_id) for session_id in ids if is_session_of(session_id, session.user.name)}

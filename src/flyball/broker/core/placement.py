@@ -73,6 +73,11 @@ class Movable(Protocol):
         """How many requests it has made: a measure of what its client does."""
         ...
 
+    @property
+    def user_name(self) -> str:
+        """The user that its client has logged in as: a session belongs to one."""
+        ...
+
     def may(self, action: Action, vhost: str, queue_name: str) -> bool:
         """Whether its client may do that to a queue."""
         ...
@@ -101,8 +106,8 @@ class Placement(Protocol):
         """
         ...
 
-    async def ended(self, session_id: str) -> None:
-        """A client that was placed is gone again, or never got anywhere."""
+    async def ended(self, session_id: str, user_name: str) -> None:
+        """A client that was placed is gone again, or never got anywhere. Only its user can say so."""
         ...
 
 
@@ -124,5 +129,5 @@ class HerePlacement:
     def left(self, session_id: str, connection: Movable, *, orderly: bool) -> None:
         """Nobody counts them."""
 
-    async def ended(self, session_id: str) -> None:
+    async def ended(self, session_id: str, user_name: str) -> None:
         """Nobody counts them."""

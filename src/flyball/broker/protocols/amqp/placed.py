@@ -44,6 +44,10 @@ class PlacedSession:
         """How much its connection has published and was delivered."""
         return self._deliveries.session.requests
 
+    @property
+    def user_name(self) -> str:
+        return self._deliveries.session.user.name
+
     def may(self, action: Action, vhost: str, queue_name: str) -> bool:
         session = self._deliveries.session
         access = session.hub.authority.access
