@@ -1,4 +1,4 @@
-"""A closed-loop load generator for the two research protocols: Send and Pop Same Client, of seed 002.
+"""A closed-loop load generator for the two research protocols: Send and Pop Same Client, of the ThorBangMQ report.
 
 Every client is a connection with one request under way: it sends a message to itself, pops it, and again. All
 clients of a process share one epoll loop without asyncio, so that the generator stays cheaper than what it measures.

@@ -1,4 +1,4 @@
-"""Send and Pop Same Client (seed 002): requests per second and latency, by protocol, store and number of clients.
+"""Send and Pop Same Client (ThorBangMQ report): requests/s and latency, by protocol, store and number of clients.
 
     python -m bench.send_and_pop                        # everything, about 6 minutes
     python -m bench.send_and_pop --clients 50 --stores embedded --preload 20000,1000000 --repeat 3

@@ -62,7 +62,7 @@ def assert_one_line(result: Result, told: str, code: int = 1) -> None:
 def plant_samples(
     a: float = 0.26, b: float = 59.73, count: int = 200, seed: int = 1
 ) -> Iterator[tuple[float, float]]:
-    """Measurements and actions of the plant of seed 004, with little noise."""
+    """Measurements and actions of the plant of the prefetch paper, with little noise."""
     chance = random.Random(seed)
     measurement = 0.0
     for _ in range(count):

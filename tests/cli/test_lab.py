@@ -19,6 +19,7 @@ from flyball.cli import laboratory
 from flyball.cli.main import app
 from flyball.lab.campaign import Failure, Watcher
 from flyball.lab.experiment import shipped_experiments
+from flyball.lab.papers import PAPERS
 from flyball.lab.plan import Plan
 from flyball.lab.results import Results
 
@@ -54,9 +55,23 @@ def lab(*arguments: str) -> Result:
 
 
 def test_list_shows_the_shipped_experiments() -> None:
-    names = [line.split()[0] for line in lab("list").stdout.splitlines()[1:]]
-    assert names == [experiment.name for experiment in shipped_experiments()]
+    names = [experiment.name for experiment in shipped_experiments()]
+    rows = lab("list").stdout.partition("\n\n")[0].splitlines()[1:]
+    assert [row.split()[0] for row in rows] == names
     assert [json.loads(line)["name"] for line in lab("list", "--json").stdout.splitlines()] == names
+
+
+def test_list_cites_every_paper() -> None:
+    papers = lab("list").stdout.partition("\n\n")[2]
+    for paper in PAPERS:
+        assert f"{paper.name}\n    {paper.citation}\n" in papers
+
+
+def test_former_names_of_papers_are_accepted() -> None:
+    for paper in PAPERS:
+        one = next(each for each in shipped_experiments() if each.name.startswith(f"{paper.name}/"))
+        former = one.name.replace(paper.name, paper.former_name, 1)
+        assert lab("show", former).stdout == lab("show", one.name).stdout
 
 
 def test_list_of_a_folder_shows_what_lies_in_it(tiny: str, tmp_path: Path) -> None:
@@ -106,7 +121,7 @@ def test_what_is_set_holds_in_a_quick_run_as_well(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["show", "seed-002/no"], "no experiment 'seed-002/no'"),
+        (["show", "thorbangmq/no"], "no experiment 'thorbangmq/no'"),
         (["show", "no.toml"], "cannot read no.toml: No such file or directory"),
         (["show", "TINY", "--set", "workload.client=1"], "workload.client: no such key; did you mean clients?"),
         (["show", "TINY", "--set", "workload.clients"], "--set workload.clients: give KEY=VALUE"),
@@ -116,7 +131,7 @@ def test_what_is_set_holds_in_a_quick_run_as_well(tmp_path: Path) -> None:
         ),
         (["show", "TINY", "--set", "sweep.workload.clients=[0]"], "workload.clients: Input should be greater than"),
         (["list", "no-folder"], "no-folder is no folder"),
-        (["reproduce", "seed-9", "--out", "x"], "no seed 'seed-9'; there are "),
+        (["reproduce", "seed-9", "--out", "x"], "no paper 'seed-9': give selfware, admission, thorbangmq, "),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_1(tiny: str, arguments: list[str], told: str) -> None:
@@ -171,9 +186,9 @@ def test_reproducing_a_seed_runs_all_its_experiments_and_then_writes_the_report(
 
     monkeypatch.setattr(laboratory, "run_all", note)
     monkeypatch.setattr("flyball.cli.pipeline.write_report_of", write_report_of)
-    result = lab("reproduce", "seed-003", "--out", str(tmp_path / "out"), "--quick")
+    result = lab("reproduce", "telesto", "--out", str(tmp_path / "out"), "--quick")
     assert result.exit_code == 0, result.stderr
-    experiments = [one.name for one in shipped_experiments() if one.name.startswith("seed-003/")]
+    experiments = [one.name for one in shipped_experiments() if one.name.startswith("telesto/")]
     assert made == [*experiments, "report on out/results in out"]
 
 
@@ -192,9 +207,9 @@ def test_reproducing_a_seed_goes_on_after_a_failed_run_if_told_so(
 
     monkeypatch.setattr(laboratory, "run_all", fail)
     monkeypatch.setattr("flyball.cli.pipeline.write_report_of", write_report_of)
-    arguments = ["reproduce", "seed-003", "--quick", "--out", str(tmp_path / "out")]
+    arguments = ["reproduce", "telesto", "--quick", "--out", str(tmp_path / "out")]
     assert lab(*arguments).exit_code == 1
-    first, *others = (one.name for one in shipped_experiments() if one.name.startswith("seed-003/"))
+    first, *others = (one.name for one in shipped_experiments() if one.name.startswith("telesto/"))
     assert made == [first]
 
     result = lab(*arguments, "--keep-going")
@@ -207,7 +222,7 @@ def test_reproducing_a_seed_asks_for_missing_packages_before_it_measures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    result = lab("reproduce", "seed-003", "--out", str(tmp_path / "out"))
+    result = lab("reproduce", "telesto", "--out", str(tmp_path / "out"))
     assert (result.exit_code, "pip install 'flyball[pipeline]'" in result.stderr) == (1, True)
     assert not (tmp_path / "out").exists()
 
@@ -225,29 +240,29 @@ def test_a_seed_is_reproduced_in_the_order_in_which_its_experiments_need_each_ot
 
     monkeypatch.setattr(laboratory, "run_all", note)
     monkeypatch.setattr("flyball.cli.pipeline.write_report_of", lambda source, out: made.append("report"))
-    arguments = ["reproduce", "seed-004", "--quick", "--out", str(tmp_path / "out")]
+    arguments = ["reproduce", "prefetch", "--quick", "--out", str(tmp_path / "out")]
     assert lab(*arguments).exit_code == 1
-    assert made[-2] == "seed-004/identification"
+    assert made[-2] == "prefetch/identification"
     made.clear()
     result = lab(*arguments, "--keep-going")
     assert len(made) == len(set(made)) == 7
     assert made[-1] == "report"
     assert result.exit_code == 1
-    assert "begins with the results of seed-004/identification" in result.stderr
+    assert "begins with the results of prefetch/identification" in result.stderr
 
 
 def test_an_experiment_without_what_it_needs_says_what_to_run_first(tmp_path: Path) -> None:
-    assert "the results of seed-004/identification" in lab("show", "seed-004/disturbances").stdout
-    result = lab("run", "seed-004/disturbances", "--quick", "--out", str(tmp_path))
+    assert "the results of prefetch/identification" in lab("show", "prefetch/disturbances").stdout
+    result = lab("run", "prefetch/disturbances", "--quick", "--out", str(tmp_path))
     assert result.exit_code == 1
-    assert f"first: flyball lab run seed-004/identification --quick --out {tmp_path}\n" in result.stderr
+    assert f"first: flyball lab run prefetch/identification --quick --out {tmp_path}\n" in result.stderr
 
 
 def test_packages_for_an_adaptive_consumer_are_asked_for_before_anything_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    result = lab("run", "seed-004/open-loop", "--quick", "--out", str(tmp_path / "out"))
+    result = lab("run", "prefetch/open-loop", "--quick", "--out", str(tmp_path / "out"))
     assert (result.exit_code, "pip install 'flyball[control]'" in result.stderr) == (1, True)
     assert not (tmp_path / "out").exists()
 

@@ -11,7 +11,7 @@ from flyball.control.plant import Plant
 
 Numbers = npt.NDArray[np.float64]
 
-SEED_004 = Plant(a=0.26, b=59.73)
+PAPER_PLANT = Plant(a=0.26, b=59.73)
 
 
 def measured(plant: Plant, actions: Sequence[float], noise: float = 0.0, seed: int = 1) -> Numbers:

@@ -15,7 +15,7 @@ from flyball.control.plant import OperatingPoint, Plant
 from flyball.control.stability import closed_loop_poles, gain_margin
 from flyball.errors import ControlError
 
-SEED = Plant(a=0.26, b=59.73)
+PAPER_PLANT = Plant(a=0.26, b=59.73)
 
 radii = st.floats(0, 0.95)
 angles = st.floats(0, cmath.pi)
@@ -48,9 +48,9 @@ def _value(poles: tuple[complex, ...], z: complex) -> complex:
 def test_a_pi_law_by_settling_steps_and_5_percent_overshoot(
     settling_steps: float, kp: float, ki: float, pole: complex
 ) -> None:
-    law = design.place_pi(SEED, *design.poles_for(settling_steps, 0.05))
+    law = design.place_pi(PAPER_PLANT, *design.poles_for(settling_steps, 0.05))
     assert (law.kp, law.ki) == pytest.approx((kp, ki), abs=0.6e-5)
-    assert_close(max(closed_loop_poles(law, SEED), key=lambda z: z.imag), pole)
+    assert_close(max(closed_loop_poles(law, PAPER_PLANT), key=lambda z: z.imag), pole)
 
 
 def assert_close(found: complex, expected: complex) -> None:
@@ -61,20 +61,20 @@ def assert_close(found: complex, expected: complex) -> None:
     ("pole", "kp", "ki"), [(0.5, 0.00218, 0.00619), (0.8, 0.00087, 0.00248), (0.9, 0.00044, 0.00124)]
 )
 def test_a_lambda_tuned_law_leaves_the_pole_and_the_plants_own(pole: float, kp: float, ki: float) -> None:
-    law = design.lambda_pi(SEED, pole)
+    law = design.lambda_pi(PAPER_PLANT, pole)
     assert (law.kp, law.ki) == pytest.approx((kp, ki), abs=0.6e-5)
-    assert closed_loop_poles(law, SEED) == pytest.approx((pole, 0.26))
-    assert gain_margin(law, SEED) == pytest.approx(2 / (1 - pole))
+    assert closed_loop_poles(law, PAPER_PLANT) == pytest.approx((pole, 0.26))
+    assert gain_margin(law, PAPER_PLANT) == pytest.approx(2 / (1 - pole))
 
 
 def test_the_seeds_pi_gains_corrected() -> None:
-    law = design.place_pi(SEED, 0.5 + 0.332j, 0.5 - 0.332j)
+    law = design.place_pi(PAPER_PLANT, 0.5 + 0.332j, 0.5 - 0.332j)
     assert law.kp == pytest.approx(-0.00167, abs=1e-5)
     assert law.ki == pytest.approx(0.00603, abs=1e-5)
 
 
 def test_the_seeds_pid_gains_corrected() -> None:
-    law = design.place_pid(SEED, 0.501 + 0.338j, 0.501 - 0.338j, -0.301)
+    law = design.place_pid(PAPER_PLANT, 0.501 + 0.338j, 0.501 - 0.338j, -0.301)
     assert law.kd == pytest.approx(0.0018417, abs=1e-5)
     assert law.kp == pytest.approx(-0.000385, abs=2e-5)
     assert law.ki == pytest.approx(0.007919, abs=2e-5)
@@ -138,9 +138,9 @@ def test_lambda_tuning_slows_down_for_a_delay_and_keeps_a_gain_margin_of_2(delay
 
 
 def test_feedforward_takes_the_droop_away_also_on_a_plant_with_an_offset() -> None:
-    law = design.place_p(SEED, 0.2)
+    law = design.place_p(PAPER_PLANT, 0.2)
     assert (law.kp, law.feedforward) == pytest.approx((0.06 / 59.73, 0.74 / 59.73))
-    assert design.place_p(SEED, 0.2, has_feedforward=False).feedforward == 0
+    assert design.place_p(PAPER_PLANT, 0.2, has_feedforward=False).feedforward == 0
     shifted = Plant(a=0.5, b=10.0, offset=50.0, operating_point=OperatingPoint(15.0, 400.0))
     assert design.place_p(shifted, 0.2).feedforward * 400 == pytest.approx(15)
 
@@ -154,8 +154,8 @@ def test_poles_for_one_and_three_poles() -> None:
 
 
 def test_laws_have_the_types_of_their_kind() -> None:
-    assert isinstance(design.place_pi(SEED, 0.5, 0.5), ProportionalIntegral)
-    assert isinstance(design.place_pid(SEED, 0.5, 0.5, 0.1), Pid)
+    assert isinstance(design.place_pi(PAPER_PLANT, 0.5, 0.5), ProportionalIntegral)
+    assert isinstance(design.place_pid(PAPER_PLANT, 0.5, 0.5, 0.1), Pid)
 
 
 @pytest.mark.parametrize(
@@ -164,14 +164,14 @@ def test_laws_have_the_types_of_their_kind() -> None:
         (lambda: design.poles_for(0, 0.05), "more than 0 steps"),
         (lambda: design.poles_for(8, 1.0), "below 1"),
         (lambda: design.poles_for(1, 0.9), "ask for less overshoot"),
-        (lambda: design.place_p(SEED, 1.0), "inside the unit circle"),
-        (lambda: design.place_p(SEED, 0.1 + 0.1j), "come in pairs"),
-        (lambda: design.place_pi(SEED, 0.1 + 0.1j, 0.1), "come in pairs"),
+        (lambda: design.place_p(PAPER_PLANT, 1.0), "inside the unit circle"),
+        (lambda: design.place_p(PAPER_PLANT, 0.1 + 0.1j), "come in pairs"),
+        (lambda: design.place_pi(PAPER_PLANT, 0.1 + 0.1j, 0.1), "come in pairs"),
         (lambda: design.place_pi(Plant(a=0.5, b=0.0), 0.1, 0.1), "no effect"),
         (lambda: design.place_pi(Plant(a=0.5, b=1.0, delay=1), 0.1, 0.1), "use lambda tuning"),
         (lambda: design.lambda_pi(Plant(a=0.5, b=1.0, ar=(0.1,), bs=(0.1,))), "order 1"),
         (lambda: design.lambda_pi(Plant(a=1.0, b=1.0)), "place the poles instead"),
-        (lambda: design.lambda_pi(SEED, 1.0), "below 1"),
+        (lambda: design.lambda_pi(PAPER_PLANT, 1.0), "below 1"),
     ],
 )
 def test_what_cannot_be_designed_is_refused_with_a_reason(call: object, complaint: str) -> None:
@@ -182,21 +182,21 @@ def test_what_cannot_be_designed_is_refused_with_a_reason(call: object, complain
 @pytest.mark.parametrize(
     ("name", "wish", "law"),
     [
-        ("p", {}, design.place_p(SEED, design.PROPORTIONAL_POLE)),
-        ("p", {"pole": 0.2}, design.place_p(SEED, 0.2)),
-        ("i", {"pole": 0.6}, design.integral(SEED, 0.6)),
-        ("lambda_pi", {}, design.lambda_pi(SEED)),
-        ("pi", {"pole": 0.6}, design.place_pi(SEED, 0.6, 0.6)),
-        ("pi", {"poles": (0.6, 0.1)}, design.place_pi(SEED, 0.6, 0.1)),
-        ("pi", {"settling_steps": 8.0}, design.place_pi(SEED, *design.poles_for(8, 0.05))),
-        ("pid", {"pole": 0.6}, design.place_pid(SEED, 0.6, 0.6, 0.6)),
-        ("pid", {"overshoot": 0.1}, design.place_pid(SEED, *design.poles_for(5, 0.1, 3))),
+        ("p", {}, design.place_p(PAPER_PLANT, design.PROPORTIONAL_POLE)),
+        ("p", {"pole": 0.2}, design.place_p(PAPER_PLANT, 0.2)),
+        ("i", {"pole": 0.6}, design.integral(PAPER_PLANT, 0.6)),
+        ("lambda_pi", {}, design.lambda_pi(PAPER_PLANT)),
+        ("pi", {"pole": 0.6}, design.place_pi(PAPER_PLANT, 0.6, 0.6)),
+        ("pi", {"poles": (0.6, 0.1)}, design.place_pi(PAPER_PLANT, 0.6, 0.1)),
+        ("pi", {"settling_steps": 8.0}, design.place_pi(PAPER_PLANT, *design.poles_for(8, 0.05))),
+        ("pid", {"pole": 0.6}, design.place_pid(PAPER_PLANT, 0.6, 0.6, 0.6)),
+        ("pid", {"overshoot": 0.1}, design.place_pid(PAPER_PLANT, *design.poles_for(5, 0.1, 3))),
     ],
 )
 def test_a_law_is_designed_by_name_and_wish(name: str, wish: dict[str, Any], law: Law[Any]) -> None:
-    assert design.design_law(name, SEED, **wish) == law
+    assert design.design_law(name, PAPER_PLANT, **wish) == law
 
 
 def test_a_design_that_does_not_exist_is_refused_with_those_that_do() -> None:
     with pytest.raises(ControlError, match="no design of 'fuzzy'; there are p, i, pi, pid, lambda_pi"):
-        design.design_law("fuzzy", SEED)
+        design.design_law("fuzzy", PAPER_PLANT)

@@ -146,7 +146,7 @@ def test_defaults_on_the_page_are_those_of_the_code() -> None:
     assert f"between {law.lowest_elasticity:g} and {law.highest_elasticity:g}" in PAGE.replace("\n", " ")
 
 
-def test_what_is_said_about_the_model_of_seed_004_follows_from_it() -> None:
+def test_what_is_said_about_the_model_of_the_prefetch_paper_follows_from_it() -> None:
     a, b = SEED_MODEL.a, SEED_MODEL.b
     assert f"{SEED_MODEL.gain:.1f}" == "80.7"
     assert [round(u * SEED_MODEL.gain) for u in (1, 22)] == [81, 1776]

@@ -17,7 +17,7 @@ from flyball.control.plant import Plant
 from flyball.control.signals import prbs, random_steps, staircase
 from flyball.errors import ControlError
 
-from .plants import SEED_004, little, measured
+from .plants import PAPER_PLANT, little, measured
 
 SECOND_ORDER = Plant(a=0.9, ar=(-0.3,), b=30.0, bs=(15.0,), offset=7.0)
 
@@ -31,7 +31,7 @@ def distance(found: Plant, truth: Plant) -> float:
 @pytest.mark.parametrize(
     "plant",
     [
-        SEED_004,
+        PAPER_PLANT,
         Plant(a=0.83, b=0.21, offset=-3.0),
         Plant(a=-0.4, b=-5.0),
         Plant(a=0.26, b=59.73, delay=3),
@@ -50,7 +50,7 @@ def test_without_noise_the_parameters_are_exact(plant: Plant) -> None:
     assert found.test.r2 == pytest.approx(1)
 
 
-@pytest.mark.parametrize("plant", [SEED_004, Plant(a=0.26, b=59.73, delay=2), SECOND_ORDER])
+@pytest.mark.parametrize("plant", [PAPER_PLANT, Plant(a=0.26, b=59.73, delay=2), SECOND_ORDER])
 def test_with_noise_the_parameters_are_within_their_errors(plant: Plant) -> None:
     actions = random_steps(1, 22, 3000, seed=2)
     y = measured(plant, actions, noise=92)
@@ -71,9 +71,9 @@ def test_the_confidence_set_holds_the_truth_as_often_as_it_promises() -> None:
     repetitions, held = 400, 0
     for seed in range(repetitions):
         actions = random_steps(1, 22, 200, seed=seed)
-        found = identify(measured(SEED_004, actions, noise=50, seed=1000 + seed), actions, sample_time_s=1.0)
+        found = identify(measured(PAPER_PLANT, actions, noise=50, seed=1000 + seed), actions, sample_time_s=1.0)
         assert found.degrees_of_freedom is not None
-        held += distance(found, SEED_004) <= 2 * stats.f.ppf(0.9, 2, found.degrees_of_freedom)
+        held += distance(found, PAPER_PLANT) <= 2 * stats.f.ppf(0.9, 2, found.degrees_of_freedom)
     # Four standard errors of a share of 0.9.
     assert held / repetitions == pytest.approx(0.9, abs=4 * math.sqrt(0.9 * 0.1 / repetitions))
 
@@ -82,16 +82,16 @@ def test_the_intervals_hold_the_truth_as_often_as_they_promise() -> None:
     repetitions, held = 300, np.zeros(2)
     for seed in range(repetitions):
         actions = prbs(2, 10, 150, seed=seed)
-        found = identify(measured(SEED_004, actions, noise=50, seed=2000 + seed), actions, sample_time_s=1.0)
+        found = identify(measured(PAPER_PLANT, actions, noise=50, seed=2000 + seed), actions, sample_time_s=1.0)
         assert found.intervals is not None
-        for index, truth in enumerate((SEED_004.a, SEED_004.b)):
+        for index, truth in enumerate((PAPER_PLANT.a, PAPER_PLANT.b)):
             held[index] += found.intervals[index].low <= truth <= found.intervals[index].high
     assert held / repetitions == pytest.approx(0.9, abs=4 * math.sqrt(0.9 * 0.1 / repetitions))
 
 
 def test_the_operating_point_lies_on_the_line() -> None:
     actions = random_steps(1, 22, 1000, seed=2)
-    found = identify(measured(SEED_004, actions, noise=20), actions, sample_time_s=1.0)
+    found = identify(measured(PAPER_PLANT, actions, noise=20), actions, sample_time_s=1.0)
     assert found.operating_point is not None
     assert found.operating_point.action == pytest.approx(11.5, abs=0.7)
     assert found.operating_point.measurement == pytest.approx(
@@ -102,13 +102,13 @@ def test_the_operating_point_lies_on_the_line() -> None:
 def test_the_linear_range_ends_where_the_plant_saturates() -> None:
     actions = random_steps(1, 40, 3000, seed=4)
     effective = [min(action, 22.0) for action in actions]
-    found = identify(measured(SEED_004, effective, noise=20), actions, sample_time_s=1.0)
+    found = identify(measured(PAPER_PLANT, effective, noise=20), actions, sample_time_s=1.0)
     assert found.linear_range is not None
     assert not found.linear_range.is_all
     assert found.linear_range.lowest == pytest.approx(1, abs=0.1)
     assert found.linear_range.highest == pytest.approx(22, abs=3)
     assert (found.a, found.b) == pytest.approx((0.26, 59.73), rel=0.05)
-    assert found.curve[-1][1] == pytest.approx(22 * SEED_004.gain, rel=0.02)
+    assert found.curve[-1][1] == pytest.approx(22 * PAPER_PLANT.gain, rel=0.02)
     assert len(found.curve) == len(found.curve_pairs)
 
 
@@ -156,13 +156,13 @@ def test_a_plant_that_integrates_is_warned_of(order: int) -> None:
 
 def test_an_order_that_is_too_high_is_warned_of() -> None:
     actions = random_steps(1, 22, 1000)
-    found = identify(measured(SEED_004, actions, noise=5), actions, sample_time_s=1.0, order=2)
+    found = identify(measured(PAPER_PLANT, actions, noise=5), actions, sample_time_s=1.0, order=2)
     assert any("try a lower order" in warning for warning in found.warnings)
 
 
 def test_two_runs_with_a_break_between_count_as_one_plant_and_make_no_pair() -> None:
     first, second = random_steps(1, 22, 100, seed=1), random_steps(1, 22, 100, seed=2)
-    y = np.concatenate([measured(SEED_004, first), measured(SEED_004, second)])
+    y = np.concatenate([measured(PAPER_PLANT, first), measured(PAPER_PLANT, second)])
     found = identify(y, first + second, sample_time_s=1.0, breaks=[100])
     assert found.pairs == 198
     assert (found.a, found.b) == pytest.approx((0.26, 59.73))
@@ -213,7 +213,7 @@ def test_a_delay_that_is_left_out_costs_accuracy() -> None:
 )
 def test_data_that_give_no_plant_are_one_line_that_says_why(change: dict[str, Any], message: str) -> None:
     actions = random_steps(1, 22, 100)
-    given_: dict[str, Any] = {"y": measured(SEED_004, actions), "u": actions, **change}
+    given_: dict[str, Any] = {"y": measured(PAPER_PLANT, actions), "u": actions, **change}
     with pytest.raises(ControlError, match=message) as caught:
         identify(given_.pop("y"), given_.pop("u"), sample_time_s=1.0, **given_)
     assert "\n" not in str(caught.value)
@@ -272,7 +272,7 @@ def test_data_of_sufficient_length_that_change_always_give_a_plant(
 @given(seed=st.integers(0, 10**6), y_unit=st.floats(1e-6, 1e6), u_unit=st.floats(1e-6, 1e6))
 def test_units_change_b_and_nothing_else(seed: int, y_unit: float, u_unit: float) -> None:
     actions = random_steps(1, 22, 200, seed=seed)
-    y, u = measured(SEED_004, actions, noise=30, seed=seed), np.array(actions)
+    y, u = measured(PAPER_PLANT, actions, noise=30, seed=seed), np.array(actions)
     plain, scaled = identify(y, u, sample_time_s=1.0), identify(y * y_unit, u * u_unit, sample_time_s=1.0)
     assert scaled.a == pytest.approx(plain.a, rel=1e-6)
     assert scaled.b == pytest.approx(plain.b * y_unit / u_unit, rel=1e-6)

@@ -52,7 +52,7 @@ def test_i_adds_up_errors() -> None:
     assert actions(Integral(0.5), ERRORS, start=1.0) == [3.0, 2.0, 2.5, 4.0, 4.0, 1.5]
 
 
-def test_pi_is_the_velocity_form_of_seed_004() -> None:
+def test_pi_is_the_velocity_form_of_the_prefetch_paper() -> None:
     kp, ki = 0.3, 0.2
     found = actions(ProportionalIntegral(kp, ki), ERRORS, start=7.0)
     for step, (earlier, later) in enumerate(pairwise(found), 1):
@@ -70,7 +70,7 @@ def test_pid_is_the_textbook_law_in_both_forms(form: Any) -> None:
     assert found[1:] == pytest.approx(expected)
 
 
-def test_the_pid_law_that_seed_004_prints_is_one_with_another_kp() -> None:
+def test_the_pid_law_that_the_prefetch_paper_prints_is_one_with_another_kp() -> None:
     kp, ki, kd = 0.3, 0.2, 0.1
     found = actions(Pid.as_printed(kp, ki, kd), [0.0, *ERRORS])
     printed = [

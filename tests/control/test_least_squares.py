@@ -11,7 +11,7 @@ from flyball.control.least_squares import errors_of, least_squares
 from flyball.control.moments import Moments, moments_of
 from flyball.control.signals import random_steps
 
-from .plants import SEED_004, Numbers, measured
+from .plants import PAPER_PLANT, Numbers, measured
 
 A, B = 0.83, 0.21
 
@@ -47,7 +47,7 @@ def test_parameters_and_standard_errors_are_those_of_the_textbook(order: int) ->
 
 def test_the_sums_of_the_seed_give_nonsense_as_printed_and_the_truth_with_the_right_s5() -> None:
     u = np.array(random_steps(1, 22, 300, seed=5))
-    y = measured(SEED_004, u.tolist())
+    y = measured(PAPER_PLANT, u.tolist())
     y, next_y, u, next_u = y[:-1], y[1:], u[:-1], u[1:]
     s1, s2, s3, s4, s5, printed = (
         float(one @ other) for one, other in ((y, y), (u, y), (u, u), (y, next_y), (u, next_y), (u, next_u))

@@ -11,7 +11,7 @@ from flyball.control.signals import prbs, random_steps, staircase
 from flyball.errors import ControlError
 
 
-def test_the_input_of_seed_004_is_a_staircase_of_360_levels() -> None:
+def test_the_input_of_the_prefetch_paper_is_a_staircase_of_360_levels() -> None:
     assert staircase(1, 360, 360) == [float(level) for level in range(1, 361)]
 
 

@@ -1,4 +1,4 @@
-"""Simulated loops behave as the critique of seed 004 says: its table of closed loops, within its noise."""
+"""Simulated loops behave as the critique of the prefetch paper says: its table of closed loops, within its noise."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_the_table_of_simulated_closed_loops(
 ) -> None:
     found_mean, found_std = figures(law, plant, is_integer=True)
     # 20 000 samples leave 1 % in the deviation of a fast loop, on both sides. The slow one with the pole 0.95 and
-    # whole actions has 18.2 to 19.5 by the seed, where the table says 18.
+    # whole actions has 18.2 to 19.5 by the seed of the noise, where the table says 18.
     assert found_mean == pytest.approx(mean, rel=0.01)
     assert found_std == pytest.approx(std_integer, rel=0.03, abs=1.6)
     if std_real is not None:

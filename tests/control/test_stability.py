@@ -20,7 +20,7 @@ from flyball.control.simulation import LinearPlant, simulate
 from flyball.control.stability import closed_loop_poles, delay_margin_samples, gain_margin, open_loop, step_response
 from flyball.errors import ControlError
 
-SEED = Plant(a=0.26, b=59.73)
+PAPER_PLANT = Plant(a=0.26, b=59.73)
 PURE_GAIN = Plant(a=0.0, b=1.0)
 
 
@@ -97,7 +97,7 @@ def test_the_gain_margin_of_an_unstable_loop_says_how_much_smaller_gains_are_sta
     [
         (ProportionalIntegral(-0.0016, 0.0060), 625),
         (ProportionalIntegral(-0.1 / 59.73, 0.36 / 59.73), 598),
-        (lambda_pi(SEED, 0.8), 474),
+        (lambda_pi(PAPER_PLANT, 0.8), 474),
         (Pid(0.0017761, 0.0058096, 0.0018417), 120),
         (Pid(-0.000385, 0.007919, 0.0018417), 138),
         (Proportional(0.0205), 49),
@@ -110,12 +110,12 @@ def test_the_largest_local_gain_that_the_seeds_laws_tolerate_on_a_plant_without_
 
 
 def test_the_printed_proportional_bounds_are_where_its_loop_becomes_unstable() -> None:
-    assert gain_margin(Proportional(0.01), SEED) == pytest.approx((1 + 0.26) / 59.73 / 0.01)
-    assert gain_margin(Proportional(-0.01), SEED) == pytest.approx((0.26 - 1) / 59.73 / -0.01)
+    assert gain_margin(Proportional(0.01), PAPER_PLANT) == pytest.approx((1 + 0.26) / 59.73 / 0.01)
+    assert gain_margin(Proportional(-0.01), PAPER_PLANT) == pytest.approx((0.26 - 1) / 59.73 / -0.01)
 
 
 def test_the_printed_pid_law_taken_literally_has_other_poles_than_the_design() -> None:
-    poles = closed_loop_poles(Pid.as_printed(0.0017761, 0.0058096, 0.0018417), SEED)
+    poles = closed_loop_poles(Pid.as_printed(0.0017761, 0.0058096, 0.0018417), PAPER_PLANT)
     expected = (0.588 - 0.331j, 0.588 + 0.331j, -0.242 + 0j)
     assert all(abs(found - wanted) < 1e-3 for found, wanted in zip(poles, expected, strict=True))
 
@@ -139,7 +139,7 @@ def test_no_delay_matters_where_nothing_is_amplified_and_none_is_left_where_it_i
 
 
 def test_a_law_without_gain_has_an_infinite_margin() -> None:
-    assert gain_margin(Proportional(0.0, 0.5), SEED) == math.inf
+    assert gain_margin(Proportional(0.0, 0.5), PAPER_PLANT) == math.inf
 
 
 def test_a_pole_on_the_circle_leaves_no_margin() -> None:
@@ -148,23 +148,23 @@ def test_a_pole_on_the_circle_leaves_no_margin() -> None:
 
 def test_velocity_and_positional_form_are_the_same_loop() -> None:
     gains = (0.002, 0.005, 0.001)
-    assert closed_loop_poles(Pid(*gains), SEED) == closed_loop_poles(PositionalPid(*gains), SEED)
+    assert closed_loop_poles(Pid(*gains), PAPER_PLANT) == closed_loop_poles(PositionalPid(*gains), PAPER_PLANT)
 
 
 @pytest.mark.parametrize(
     ("law", "share"),
     [
-        (lambda_pi(SEED), None),
-        (place_p(SEED, 0.1), None),
-        (place_p(SEED, 0.26), None),
+        (lambda_pi(PAPER_PLANT), None),
+        (place_p(PAPER_PLANT, 0.1), None),
+        (place_p(PAPER_PLANT, 0.26), None),
         (Proportional(0.01), None),
         (PositionalPid(-0.000385, 0.007919, 0.0018417), None),
         (Integral(0.004), 0.4),
-        (lambda_pi(SEED), 0.3),
+        (lambda_pi(PAPER_PLANT), 0.3),
     ],
 )
 @pytest.mark.parametrize(
-    "plant", [SEED, Plant(a=0.3, b=20.0, delay=2), Plant(a=0.4, b=20.0, ar=(0.1,), bs=(-5.0,), delay=1)]
+    "plant", [PAPER_PLANT, Plant(a=0.3, b=20.0, delay=2), Plant(a=0.4, b=20.0, ar=(0.1,), bs=(-5.0,), delay=1)]
 )
 def test_the_step_response_is_what_the_controller_does_on_the_plant(
     law: Law[Any], share: float | None, plant: Plant
@@ -181,15 +181,17 @@ def test_the_step_response_is_what_the_controller_does_on_the_plant(
 
 
 def test_a_filter_is_a_part_of_the_loop() -> None:
-    assert delay_margin_samples(lambda_pi(SEED), SEED, 0.3) < delay_margin_samples(lambda_pi(SEED), SEED)
-    assert len(closed_loop_poles(lambda_pi(SEED), SEED, 0.3)) == 3
+    assert delay_margin_samples(lambda_pi(PAPER_PLANT), PAPER_PLANT, 0.3) < delay_margin_samples(
+        lambda_pi(PAPER_PLANT), PAPER_PLANT
+    )
+    assert len(closed_loop_poles(lambda_pi(PAPER_PLANT), PAPER_PLANT, 0.3)) == 3
 
 
 def test_laws_that_are_not_linear_have_no_transfer_function() -> None:
     with pytest.raises(ControlError, match="multiplicative law is not linear"):
-        open_loop(Multiplicative(), SEED)
+        open_loop(Multiplicative(), PAPER_PLANT)
 
 
 def test_a_step_response_needs_two_samples() -> None:
     with pytest.raises(ControlError, match="two samples"):
-        step_response(lambda_pi(SEED), SEED, 1)
+        step_response(lambda_pi(PAPER_PLANT), PAPER_PLANT, 1)

@@ -28,16 +28,16 @@ from flyball.control.stability import closed_loop_poles, gain_margin
 from flyball.control.verification import certify, confidence_set, describe
 from flyball.errors import ControlError
 
-SEED = Plant(a=0.26, b=59.73)
+PAPER_PLANT = Plant(a=0.26, b=59.73)
 VAGUE = Plant(a=0.26, b=59.73, covariance=((0.0025, -0.1), (-0.1, 64.0)), degrees_of_freedom=50)
 CURVE = tuple((u, 1250 * u / (u + 3.34)) for u in (0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0))
 
-LAWS = (lambda_pi(SEED), ProportionalIntegral(-0.0016, 0.006), Pid(-0.000385, 0.007919, 0.0018417))
+LAWS = (lambda_pi(PAPER_PLANT), ProportionalIntegral(-0.0016, 0.006), Pid(-0.000385, 0.007919, 0.0018417))
 VAGUELY_CERTIFIED = [(law, certify(law, VAGUE)) for law in LAWS]
 
 
 def test_a_lambda_tuned_law_on_a_plant_that_is_known_well_is_sound() -> None:
-    certificate = certify(lambda_pi(SEED), SEED)
+    certificate = certify(lambda_pi(PAPER_PLANT), PAPER_PLANT)
     assert certificate.is_sound
     assert certificate.reason is None
     assert certificate.poles == pytest.approx((0.8, 0.26))
@@ -46,7 +46,7 @@ def test_a_lambda_tuned_law_on_a_plant_that_is_known_well_is_sound() -> None:
 
 
 def test_doubt_about_the_plant_costs_margin() -> None:
-    sure, unsure = certify(lambda_pi(SEED), SEED), certify(lambda_pi(SEED), VAGUE)
+    sure, unsure = certify(lambda_pi(PAPER_PLANT), PAPER_PLANT), certify(lambda_pi(PAPER_PLANT), VAGUE)
     assert unsure.gain_margin < sure.gain_margin
     assert unsure.largest_pole > sure.largest_pole
     assert unsure.delay_margin_samples <= sure.delay_margin_samples
@@ -83,21 +83,21 @@ def test_the_confidence_set_holds_the_estimate_the_boundary_and_the_inside() -> 
     plants = confidence_set(VAGUE)
     assert len(plants) == 1 + 3 * 24
     assert (plants[0].a, plants[0].b) == (VAGUE.a, VAGUE.b)
-    assert confidence_set(SEED) == [SEED]
+    assert confidence_set(PAPER_PLANT) == [PAPER_PLANT]
 
 
 def test_the_seeds_proportional_gain_is_refused_and_told_what_would_pass() -> None:
-    certificate = certify(Proportional(0.0205), SEED)
+    certificate = certify(Proportional(0.0205), PAPER_PLANT)
     assert not certificate.is_sound
     assert certificate.reason is not None
     assert "gain margin on y(k+1) = 0.26 y(k) + 59.7 u(k) is 1.03, below 2: multiply the gains by 0.51" in (
         certificate.reason
     )
-    assert certify(Proportional(0.51 * 0.0205), SEED).is_sound
+    assert certify(Proportional(0.51 * 0.0205), PAPER_PLANT).is_sound
 
 
 def test_what_only_the_doubt_makes_unsound_asks_for_more_samples() -> None:
-    law = lambda_pi(SEED, 0.1)
+    law = lambda_pi(PAPER_PLANT, 0.1)
     reason = certify(law, VAGUE).reason
     assert reason is not None
     assert "multiply the gains by 0." in reason
@@ -105,16 +105,16 @@ def test_what_only_the_doubt_makes_unsound_asks_for_more_samples() -> None:
 
 
 def test_an_unstable_law_is_refused_with_the_factor_that_would_make_it_sound() -> None:
-    certificate = certify(ProportionalIntegral(0.02, 0.03), SEED)
+    certificate = certify(ProportionalIntegral(0.02, 0.03), PAPER_PLANT)
     assert certificate.largest_pole > 1
     assert certificate.reason is not None
     assert "unstable" in certificate.reason
     factor = float(certificate.reason.split("multiply the gains by ")[1])
-    assert certify(ProportionalIntegral(0.02 * factor, 0.03 * factor), SEED).is_sound
+    assert certify(ProportionalIntegral(0.02 * factor, 0.03 * factor), PAPER_PLANT).is_sound
 
 
 def test_a_law_with_the_wrong_sign_is_not_told_to_be_smaller() -> None:
-    reason = certify(Integral(-0.001), SEED).reason
+    reason = certify(Integral(-0.001), PAPER_PLANT).reason
     assert reason is not None
     assert reason.endswith("no smaller gains help, design others for this plant")
 
@@ -126,8 +126,8 @@ def test_lambda_tuning_with_delay_is_sound_however_fast_it_is_asked_to_be() -> N
 
 
 def test_a_filter_belongs_to_the_certificate() -> None:
-    law = place_pi(SEED, 0.1, 0.1)
-    assert certify(law, SEED).largest_pole < certify(law, SEED, smoothing_share=0.2).largest_pole
+    law = place_pi(PAPER_PLANT, 0.1, 0.1)
+    assert certify(law, PAPER_PLANT).largest_pole < certify(law, PAPER_PLANT, smoothing_share=0.2).largest_pole
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_too_much_of_a_law_without_model_is_refused() -> None:
 @pytest.mark.parametrize("law", [Multiplicative(0.4), SelfTuning()])
 def test_with_a_plant_they_are_integral_action_on_its_memory_and_delay(law: Law[Any]) -> None:
     gain = 0.4 if isinstance(law, Multiplicative) else 1.0
-    assert certify(law, SEED).gain_margin == pytest.approx(2 * 1.26 / (gain * 0.74))
+    assert certify(law, PAPER_PLANT).gain_margin == pytest.approx(2 * 1.26 / (gain * 0.74))
     delayed = Plant(a=0.0, b=59.73, delay=1)
     assert certify(law, delayed).gain_margin == pytest.approx(1 / gain)
 
@@ -187,8 +187,8 @@ def test_a_scheduled_law_is_compared_only_within_limits_and_linear_range() -> No
 @pytest.mark.parametrize(
     ("law", "plant", "complaint"),
     [
-        (lambda_pi(SEED), None, "give its model"),
-        (lambda_pi(SEED), Plant(a=0.2, b=0.0), "no effect"),
+        (lambda_pi(PAPER_PLANT), None, "give its model"),
+        (lambda_pi(PAPER_PLANT), Plant(a=0.2, b=0.0), "no effect"),
         (Multiplicative(), Plant(a=0.2, b=-1.0), "rises with the action"),
         (Multiplicative(), Plant(a=1.0, b=1.0), "rises with the action and settles"),
     ],
@@ -199,12 +199,12 @@ def test_what_cannot_be_verified_is_refused(law: Law[Any], plant: Plant | None, 
 
 
 def test_a_certificate_goes_through_json_unharmed() -> None:
-    for certificate in (certify(lambda_pi(SEED), VAGUE, smoothing_share=0.5), certify(Multiplicative(), None)):
+    for certificate in (certify(lambda_pi(PAPER_PLANT), VAGUE, smoothing_share=0.5), certify(Multiplicative(), None)):
         assert certificate_from_json(json.loads(json.dumps(certificate_to_json(certificate)))) == certificate
 
 
 def test_infinite_margins_are_null_and_no_number_is_no_margin() -> None:
-    certificate = certify(Proportional(0.0, 0.0124), SEED)
+    certificate = certify(Proportional(0.0, 0.0124), PAPER_PLANT)
     document = certificate_to_json(certificate)
     assert document["gain_margin"] is None
     assert certificate_from_json(document).gain_margin == math.inf
@@ -219,20 +219,20 @@ def test_what_is_no_certificate_is_refused(document: object) -> None:
 
 
 def test_a_loop_starts_only_with_a_sound_certificate_of_its_own() -> None:
-    law = lambda_pi(SEED)
-    certificate = certify(law, SEED)
+    law = lambda_pi(PAPER_PLANT)
+    certificate = certify(law, PAPER_PLANT)
     check(certificate, law)
     check(certificate, law, sample_time_s=1.0)
     with pytest.raises(ControlError, match="has no certificate"):
         check(None, law)
     with pytest.raises(ControlError, match="of other gains"):
-        check(certificate, lambda_pi(SEED, 0.7))
+        check(certificate, lambda_pi(PAPER_PLANT, 0.7))
     with pytest.raises(ControlError, match=r"for a sample time of 1.0 s, not 10.0 s"):
         check(certificate, law, sample_time_s=10.0)
     with pytest.raises(ControlError, match=r"for no filter of measurements, but it has a filter with the share 0\.3"):
         check(certificate, law, smoothing_share=0.3)
     with pytest.raises(ControlError, match="does not start with the p law: its gain margin"):
-        check(certify(Proportional(0.0205), SEED), Proportional(0.0205))
+        check(certify(Proportional(0.0205), PAPER_PLANT), Proportional(0.0205))
 
 
 def test_a_plant_is_described_by_its_equation() -> None:

@@ -76,7 +76,7 @@ def test_a_recorded_rate_lies_beside_the_description(tmp_path: Path) -> None:
     ("right", "wrong", "told"),
     [
         ("store =", "stor =", "target.stor: no such key; did you mean store?"),
-        ('title = "Tiny"', 'title = "Tiny"\nneeds = "a b"', "needs: 'a b' is no name of an experiment"),
+        ('title = "Tiny"', 'title = "Tiny"\nneeds = "a b"', "needs: 'a b' is not a name of an experiment"),
         ("title", "titel", "titel: no such key; did you mean title?"),
         ('title = "Tiny"', "", "title is missing"),
         ("[run]", "[runs]", "runs: no such key; did you mean run?"),
@@ -158,8 +158,8 @@ def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
 
 
 def test_an_unknown_name_is_answered_with_what_to_do() -> None:
-    with pytest.raises(LabError, match=r"no experiment 'seed-002/no-such'.*flyball lab list"):
-        find("seed-002/no-such")
+    with pytest.raises(LabError, match=r"no experiment 'thorbangmq/no-such'.*flyball lab list"):
+        find("thorbangmq/no-such")
 
 
 def test_every_shipped_experiment_is_sound_and_found_by_its_name() -> None:

@@ -160,8 +160,8 @@ def test_quick_keeps_all_levels_if_the_description_wants_it(tmp_path: Path) -> N
     assert quick.sweep["workload.clients"] == [1, 2, 4, 8, 16, 32, 64]
 
 
-def test_the_experiments_of_seed_004_take_less_than_ten_minutes_when_quick() -> None:
-    plans = [plan(one, is_quick=True) for one in shipped_experiments() if one.name.startswith("seed-004/")]
+def test_the_experiments_of_the_prefetch_paper_take_less_than_ten_minutes_when_quick() -> None:
+    plans = [plan(one, is_quick=True) for one in shipped_experiments() if one.name.startswith("prefetch/")]
     assert sum(laid_out.expected_s for laid_out in plans) < 570
     kinds = {run.factors["controller"] for laid_out in plans for run in laid_out.runs if "controller" in run.factors}
     assert len(kinds) == 17

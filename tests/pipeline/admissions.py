@@ -64,7 +64,7 @@ def write_site_run(
     samples: Sequence[Row],
     *,
     length_s: float = 10.0,
-    experiment: str = "seed-001/clients",
+    experiment: str = "admission/clients",
     repetition: int = 1,
     factors: Mapping[str, Any] | None = None,
     **workload: Any,
@@ -90,7 +90,7 @@ def write_site_run(
     return made
 
 
-def write_site_experiment(folder: Path, name: str = "seed-001/clients", **facts: Any) -> Path:
+def write_site_experiment(folder: Path, name: str = "admission/clients", **facts: Any) -> Path:
     """Describe an experiment on policies; return its folder."""
     usual = {"title": "Policies over clients", "factors": {"policy": ["none", "dps"], "workload.clients": [100, 200]}}
     return write_experiment(folder, name, **{**usual, "run_count": 0, **facts})

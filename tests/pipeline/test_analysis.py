@@ -177,7 +177,7 @@ def looped(spark_process: SparkSession, tmp_path_factory: pytest.TempPathFactory
     """A closed loop around 400 and an open one of the plant y = 80 u, with what was published of the first."""
     source, out = (tmp_path_factory.mktemp(name) for name in ("loops", "looped"))
     references = [
-        {"label": "seed 004", "metric": metric, "mean": mean, "factors": {"workload.signal": "closed"}}
+        {"label": "prefetch paper", "metric": metric, "mean": mean, "factors": {"workload.signal": "closed"}}
         for metric, mean in (("loop_mean", 397.19), ("loop_std", 95.12))
     ]
     levels = {"workload.signal": ["closed", "random"]}

@@ -45,7 +45,7 @@ def run_of(name: str = "r1", *, length: int = 100, factors: dict[str, Any] | Non
     return Run(
         name,
         Measured(from_us, from_us + length * 1_000_000),
-        experiment="seed-004/closed",
+        experiment="prefetch/closed",
         factors=factors or {},
         target={"kind": "rabbitmq"},
         workload={**facts, **workload},
@@ -251,7 +251,7 @@ def test_each_cell_with_open_loops_has_its_own_plant_and_closed_ones_have_none(s
     assert found["rabbitmq"]["b"] == pytest.approx(80, rel=0.02)
     assert found["flyball"]["b"] == pytest.approx(50, rel=0.02)
     assert {plant["loop"] for plant in model["plants"]} == {"orders"}
-    assert {plant["experiment"] for plant in model["plants"]} == {"seed-004/closed"}
+    assert {plant["experiment"] for plant in model["plants"]} == {"prefetch/closed"}
 
 
 def test_a_loop_of_no_run_has_a_plant_as_before(spark: SparkSession) -> None:

@@ -1,4 +1,4 @@
-"""The numbers of runs and cells, and the seeds' beside them."""
+"""The numbers of runs and cells, and the papers' beside them."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_the_network_is_what_clients_wait_longer_than_nodes_work(spark: SparkSes
     assert ("clients", "network", "deliver") not in found
 
 
-def test_the_metrics_of_seed_003_have_its_names(spark: SparkSession) -> None:
+def test_the_metrics_of_the_telesto_report_have_its_names(spark: SparkSession) -> None:
     came: list[Row] = [{"kind": "take", "parse_ns": 1 * MS, "emit_ns": 2 * MS}, {"kind": "take", "store_ns": 8 * MS}]
     window = windows(spark, 1)
     of_nodes = telesto_metrics(tables(spark, came, [], window))
@@ -112,7 +112,7 @@ def test_the_metrics_of_seed_003_have_its_names(spark: SparkSession) -> None:
     }
 
 
-def test_the_response_time_of_seed_003_is_the_clients_where_there_are_some(spark: SparkSession) -> None:
+def test_the_response_time_of_the_telesto_report_is_the_clients_where_there_are_some(spark: SparkSession) -> None:
     found = telesto_metrics(tables(spark, [{"store_ns": 8 * MS}], [{"response_ns": 9 * MS}], windows(spark, 1)))
     response = found[(found["metric"] == "middleware response time") & (found["kind"] == "all")]
     assert list(response["mean"]) == [9.0]

@@ -1,4 +1,4 @@
-"""The breakdown of a node's time, in its own phases and in the components of seed 002."""
+"""The breakdown of a node's time, in its own phases and in the components of the ThorBangMQ report."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_every_phase_has_its_mean(spark: SparkSession) -> None:
     assert means == {**own, "socket": 8.0, "worker": 3.0, "persistence": 4.0}
 
 
-def test_the_components_of_seed_002_add_up_to_the_total(spark: SparkSession) -> None:
+def test_the_components_of_the_thorbangmq_report_add_up_to_the_total(spark: SparkSession) -> None:
     found = phases_of(spark, [ROW, {"wait_ns": 500_000}, {"store_ns": 7_000_000, "weight": 64}])
     parts = [found["node-1", "put", phase].mean_ms for phase in ("socket", "worker", "persistence")]
     assert sum(parts) == pytest.approx(found["node-1", "put", "total"].mean_ms)

@@ -66,7 +66,7 @@ def done(spark_process: SparkSession, tmp_path_factory: pytest.TempPathFactory) 
     loads = [*[1000.0, 1100.0] * 20, 9999.0]
     write_site_run(experiment, "dps.1000.r1", "dps", 1000, controlled_calls(), load_samples(loads, 1050.0))
     write_site_run(experiment, "dps.200.r1", "dps", 200, controlled_calls(), [])
-    write_site_experiment(source / "profile", "seed-001/profile", factors={"purpose": ["costs"]})
+    write_site_experiment(source / "profile", "admission/profile", factors={"purpose": ["costs"]})
     write_site_run(
         source / "profile",
         "costs",
@@ -74,7 +74,7 @@ def done(spark_process: SparkSession, tmp_path_factory: pytest.TempPathFactory) 
         5,
         [site_call("small", 1.0)],
         load_samples([10.0] * 40),
-        experiment="seed-001/profile",
+        experiment="admission/profile",
         factors={"purpose": "costs"},
         classes=None,
     )
@@ -151,7 +151,7 @@ def test_responses_over_time_are_those_of_each_class_in_each_second(done: tuple[
 
 
 def test_a_run_without_classes_is_no_policy(done: tuple[Analysis, Path]) -> None:
-    assert set(done[0].tables["policy_runs"]["experiment"]) == {"seed-001/clients"}
+    assert set(done[0].tables["policy_runs"]["experiment"]) == {"admission/clients"}
 
 
 def test_intervals_and_further_percentiles_stand_in_a_table_of_their_own(rows: Rows) -> None:

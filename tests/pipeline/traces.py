@@ -171,7 +171,7 @@ def _write(path: Path, rows: Sequence[Row], schema: pa.Schema, table: str, metad
     return path
 
 
-def write_experiment(folder: Path, name: str = "seed-002/clients", **facts: Any) -> Path:
+def write_experiment(folder: Path, name: str = "thorbangmq/clients", **facts: Any) -> Path:
     """Describe an experiment in `folder` as the lab does; return the folder."""
     description = {
         "version": 1,
@@ -195,7 +195,7 @@ def write_run(experiment: Path, run: str, /, *, length_s: float = 10.0, **facts:
     """Make a complete run of `length_s` without traces in the folder of its experiment; return its folder."""
     manifest = {
         "version": 1,
-        "experiment": "seed-002/clients",
+        "experiment": "thorbangmq/clients",
         "run": run,
         "factors": {"workload.clients": 1},
         "repetition": 1,

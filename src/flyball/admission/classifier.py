@@ -314,7 +314,7 @@ class Classifier:
 
 
 class OneClass:
-    """All requests in one class, each at the running mean of all: seed 001's controller before it had classes."""
+    """All requests in one class, each at the running mean of all: the paper's controller before it had classes."""
 
     def __init__(self, first_cost: float = FIRST_COST) -> None:
         self._first_cost = first_cost

@@ -40,7 +40,7 @@ class Unit(enum.Enum):
     BUSY_MS = "ms"
     """Milliseconds that connections are held: 1000 of them a second is one connection busy all the time."""
     CONNECTIONS = "connections"
-    """Connections taken, however long each is held: the unit of seed 001."""
+    """Connections taken, however long each is held: the unit of the admission paper."""
 
     def cost_of(self, use: Use | Usage) -> float:
         """Return what was taken as a cost."""

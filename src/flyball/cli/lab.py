@@ -24,7 +24,7 @@ def list_experiments(
     folder: Annotated[Path | None, typer.Argument(help="Folder of own experiments; else the shipped ones.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")] = False,
 ) -> None:
-    """List experiments.
+    """List experiments, and the papers that they reproduce.
 
     Example: flyball lab list
     """
@@ -37,7 +37,7 @@ def list_experiments(
 def show(name: Name, quick: Quick = False, values: Set = None) -> None:
     """Show what an experiment does: target, workload, cells, and how long it takes.
 
-    Example: flyball lab show seed-002/clients
+    Example: flyball lab show thorbangmq/clients
     """
     from flyball.cli import laboratory
 
@@ -55,7 +55,7 @@ def run(
 ) -> None:
     """Run an experiment. What is complete in the folder is not run again.
 
-    Example: flyball lab run seed-002/clients --quick
+    Example: flyball lab run thorbangmq/clients --quick
     """
     from flyball.cli import laboratory
 
@@ -113,16 +113,22 @@ def auction(
 
 @app.command()
 def reproduce(
-    seed: Annotated[str, typer.Argument(metavar="SEED", help="Which report to reproduce, as in seed-002.")],
+    paper: Annotated[
+        str,
+        typer.Argument(
+            metavar="PAPER",
+            help="Paper to reproduce: selfware, admission, thorbangmq, telesto or prefetch; see flyball lab list.",
+        ),
+    ],
     out: Annotated[Path, typer.Option("--out", help="Folder for results, tables and the report.")],
     quick: Quick = False,
     fresh: Fresh = False,
     keep_going: KeepGoing = False,
 ) -> None:
-    """Run all experiments of a seed and write a report that puts its figures beside ours.
+    """Run all experiments of a paper and write a report that compares its figures with ours.
 
-    Example: flyball lab reproduce seed-002 --out out --quick
+    Example: flyball lab reproduce thorbangmq --out out --quick
     """
     from flyball.cli import laboratory
 
-    laboratory.reproduce(seed, out, quick, fresh, keep_going)
+    laboratory.reproduce(paper, out, quick, fresh, keep_going)

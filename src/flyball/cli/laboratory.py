@@ -30,6 +30,7 @@ from flyball.lab.experiment import (
     label_of,
     shipped_experiments,
 )
+from flyball.lab.papers import PAPERS, current_name
 from flyball.lab.plan import Plan, PlannedRun, in_order, plan
 from flyball.lab.results import Results
 from flyball.lab.runner import Live
@@ -55,6 +56,10 @@ def list_experiments(folder: Path | None, as_json: bool) -> None:
         )
     elif not mistakes:
         out.tell("no experiments here", None)
+    if folder is None and not as_json:
+        out.tell("\nPapers that `flyball lab reproduce PAPER` repeats:\n", None)
+        for paper in PAPERS:
+            out.tell(f"{paper.name}\n    {paper.citation}", None)
     if mistakes:
         fail("; ".join(map(str, mistakes)))
 
@@ -166,15 +171,15 @@ def auction(host: str, port: int, options: Mapping[str, Any]) -> None:
         serve_auction(host, port, options)
 
 
-def reproduce(seed: str, out: Path, is_quick: bool, is_fresh: bool, keeps_going: bool) -> None:
-    """Run all experiments of a seed and write a report."""
+def reproduce(paper: str, out: Path, is_quick: bool, is_fresh: bool, keeps_going: bool) -> None:
+    """Run all experiments of a paper and write a report."""
     with _errors_told():
         # Here, not above: the pipeline takes long to import and may not be installed.
         from flyball.cli.pipeline import check_packages, write_report_of
 
         # Now, not when all has been measured for hours.
         check_packages()
-        plans = [plan(experiment, is_quick=is_quick) for experiment in in_order(_experiments_of(seed))]
+        plans = [plan(experiment, is_quick=is_quick) for experiment in in_order(_experiments_of(paper))]
         for laid_out in plans:
             laid_out.check_packages()
         failures: list[Failure] = []
@@ -197,11 +202,12 @@ def reproduce(seed: str, out: Path, is_quick: bool, is_fresh: bool, keeps_going:
         _exit_if_failed(failures)
 
 
-def _experiments_of(seed: str) -> list[Experiment]:
-    folders = sorted(path.name for path in SHIPPED.iterdir() if path.is_dir())
-    if seed not in folders:
-        raise LabError(f"no seed {seed!r}; there are {', '.join(folders)}")
-    return [experiment for experiment in shipped_experiments() if experiment.name.startswith(f"{seed}/")]
+def _experiments_of(paper: str) -> list[Experiment]:
+    folders = [each.name for each in PAPERS]
+    folder = current_name(paper)
+    if folder not in folders:
+        raise LabError(f"no paper {paper!r}: give {', '.join(folders[:-1])} or {folders[-1]}")
+    return [experiment for experiment in shipped_experiments() if experiment.name.startswith(f"{folder}/")]
 
 
 def _changed(experiment: Experiment, assignments: list[str]) -> Experiment:

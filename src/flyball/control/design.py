@@ -21,7 +21,7 @@ LAMBDA = 0.8
 """The default pole of lambda tuning: settled to 2 % after 18 samples, gain margin 10."""
 SETTLING_STEPS = 5.0
 OVERSHOOT = 0.05
-"""What a design by poles aims at unless it is told otherwise. Slower poles, as seed 004 has, take a negative kp on a
+"""What a design by poles aims at unless it is told otherwise. Slower poles, as the paper has, take a negative kp on a
 plant that forgets within a sample, and with it a small gain margin."""
 PROPORTIONAL_POLE = -0.3
 """The default pole of P: a plant that forgets within a sample is moved by it only if the loop swings a little."""

@@ -57,7 +57,7 @@ def least_squares(moments: Moments) -> Fit | None:
     """Return the parameters that fit best, or None if a column never changed, or only together with others.
 
     The normal equations about the mean; for order 1, with S1 = Σy², S2 = Σuy, S3 = Σu², S4 = Σy·y⁺ and S5 = Σu·y⁺ (y⁺
-    is y(k+1)), they say a = (S3·S4 - S2·S5) / (S1·S3 - S2²), b = (S1·S5 - S2·S4) / (S1·S3 - S2²). Seed 004 prints S5
+    is y(k+1)), they say a = (S3·S4 - S2·S5) / (S1·S3 - S2²), b = (S1·S5 - S2·S4) / (S1·S3 - S2²). The paper prints S5
     as Σu(k)u(k+1), which is a misprint. The covariance is s² [[S1, S2], [S2, S3]]⁻¹ with s² = SSE / (n - 3).
     """
     size = len(moments.means) - 1

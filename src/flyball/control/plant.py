@@ -260,7 +260,7 @@ def read_model(text: str, loop: str | None = None, sample_time_s: float | None =
     """Return the plant of a model file's text; name the loop, or the sample time, if it holds several.
 
     A loop that was identified in several experiments, or on several brokers, is named with as many of the words
-    before it as tell it apart: `rabbitmq/adaptive`, `seed-004/identification/rabbitmq/adaptive`. Loops in which no
+    before it as tell it apart: `rabbitmq/adaptive`, `prefetch/identification/rabbitmq/adaptive`. Loops in which no
     plant was found are passed over if there are others. Raises ControlError if the text is no model, or has not
     exactly one such plant; it lists the names.
     """

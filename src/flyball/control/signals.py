@@ -37,7 +37,7 @@ _TAPS = {
 def staircase(lowest: float, highest: float, count: int, *, hold: int = 1, is_integer: bool = False) -> list[float]:
     """Return `count` actions that climb from `lowest` to `highest` in equal steps, each held for `hold` samples.
 
-    This is the input of seed 004 (u = 1, 2 ... 360). It shows the whole curve, but not whether the plant has memory.
+    This is the input of the paper (u = 1, 2 ... 360). It shows the whole curve, but not whether the plant has memory.
     """
     _check(lowest, highest, count, hold, is_integer)
     steps = math.ceil(count / hold)

@@ -1,6 +1,6 @@
 """Closed loops in the computer: a controller on a plant that is known, with noise and disturbances, sample by sample.
 
-Time is the number of the sample. The plants of seed 004 and of its critique are here, by name.
+Time is the number of the sample. The plants of the prefetch paper and of its critique are here, by name.
 """
 
 from __future__ import annotations
@@ -95,16 +95,16 @@ class WindowPlant(SimulatedPlant):
 
 
 SEED_MODEL = Plant(a=0.26, b=59.73)
-"""The model that seed 004 prints."""
+"""The model that the prefetch paper prints."""
 SEED_CURVE = WindowPlant(most_per_s=1250.0, half_at=3.34, noise_ratio=0.05)
-"""A window's curve as the seed's authors measured it earlier: 400 messages a second lie between 1 and 2."""
+"""A window's curve as the paper's authors measured it earlier: 400 messages a second lie between 1 and 2."""
 PLANTS: dict[str, SimulatedPlant] = {
     "A": LinearPlant(SEED_MODEL, process_noise=92.0),
     "B": LinearPlant(SEED_MODEL, measurement_noise=92.0),
     "C": LinearPlant(SEED_MODEL, process_noise=24.0),
     "D": SEED_CURVE,
 }
-"""Seed 004's model with the noise that it reports, the same noise in the sensor only, and a quarter of it; and the
+"""The paper's model with the noise that it reports, the same noise in the sensor only, and a quarter of it; and the
 curve."""
 
 

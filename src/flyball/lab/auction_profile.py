@@ -46,7 +46,7 @@ def profiled(earlier: Sequence[EarlierRun]) -> dict[str, Any]:
 
 
 def fitted(costs: Mapping[str, Numbers], unit: Unit) -> Profile:
-    """Return the profile of requests: what they have cost, by key. There are two classes, as in seed 001."""
+    """Return the profile of requests: what they have cost, by key. There are two classes, as in the paper."""
     bound = _bound(np.concatenate(list(costs.values())))
     numbers = {key: int(found.mean() >= bound) for key, found in costs.items()}
     if len(set(numbers.values())) == 1:

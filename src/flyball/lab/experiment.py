@@ -21,6 +21,7 @@ from flyball.broker.cluster.options import ClusterOptions
 from flyball.broker.settings import ServeSettings, StoreChoice, load_settings
 from flyball.errors import ClusterError, LabError, SettingsError
 from flyball.lab.auction.settings import SiteSettings
+from flyball.lab.papers import current_name
 from flyball.lab.workloads import WORKLOADS, find_workload
 
 SHIPPED = Path(__file__).parent / "experiments"
@@ -59,7 +60,7 @@ def _check_address(text: str) -> str:
 
 def _check_name(text: str) -> str:
     if text and not re.fullmatch(r"[\w.-]+(/[\w.-]+)*", text):
-        raise ValueError(f"{text!r} is no name of an experiment: see `flyball lab list`")
+        raise ValueError(f"{text!r} is not a name of an experiment: see `flyball lab list`")
     return text
 
 
@@ -364,6 +365,7 @@ def find(name: str) -> Experiment:
     path = Path(name)
     if path.suffix == ".toml":
         return load(path)
+    name = current_name(name)
     shipped = SHIPPED / f"{name}.toml"
     if re.fullmatch(r"[\w.-]+/[\w.-]+", name) and shipped.is_file():
         return load(shipped, name)

@@ -59,9 +59,9 @@ class Ingested:
     samples: DataFrame
     admissions: DataFrame
     intervals: DataFrame
-    """From the logs of seed 002's servers: what they counted in each interval."""
+    """From the logs of ThorBangMQ's servers: what they counted in each interval."""
     downtimes: DataFrame
-    """From the logs of seed 003: how long workers waited for requests."""
+    """From the logs of Telesto: how long workers waited for requests."""
     windows: DataFrame
     """run, from_us, until_us: the part of each run that counts."""
     quarantine: list[Quarantined]

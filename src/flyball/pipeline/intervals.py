@@ -66,7 +66,7 @@ def batch_means(sums: Numbers, counts: Numbers | None = None) -> Interval:
 
 
 def quantile_offsets(values: Numbers) -> tuple[float, float]:
-    """Return the 5 % and 95 % quantiles minus the mean: seed 002's interval for asymmetric distributions."""
+    """Return the 5 % and 95 % quantiles minus the mean: ThorBangMQ's interval for asymmetric distributions."""
     low, high = np.quantile(values, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]) - values.mean()
     return float(low), float(high)
 

@@ -11,10 +11,10 @@ class LogFormat(enum.StrEnum):
     """The formats that can be read."""
 
     THORBANG_SERVER = "thorbang-server"
-    """Seed 002, B.1: `ms,pushes,pops,answers,total_ns,worker_ns,persistence_ns`, a line for each interval."""
+    """ThorBangMQ, B.1: `ms,pushes,pops,answers,total_ns,worker_ns,persistence_ns`, a line for each interval."""
     THORBANG_CLIENT = "thorbang-client"
-    """Seed 002, B.2: `ms,duration`, a line for each request, the duration in milliseconds."""
+    """The ThorBangMQ report, B.2: `ms,duration`, a line for each request, the duration in milliseconds."""
     THORBANG_CLIENT_NS = "thorbang-client-ns"
     """The same with the duration in nanoseconds, as its distributed test writes it."""
     TELESTO = "telesto"
-    """Seed 003, the metrics of 5.3: a line for each request with the columns of `TELESTO_HEADER`, which is line 1."""
+    """Telesto, the metrics of 5.3: a line for each request with the columns of `TELESTO_HEADER`, which is line 1."""

@@ -1,7 +1,7 @@
-"""What only the logs of the seeds' systems say, as rows of the tables that traces fill.
+"""What only the logs of the papers' systems say, as rows of the tables that traces fill.
 
-Seed 002's servers log sums over an interval where a trace has requests: there are means but no percentiles. Those of
-seed 003 log the downtime of workers, which a node does not have. Logs are small: pandas, no Spark.
+ThorBangMQ's servers log sums over an interval where a trace has requests: means, no percentiles. Those of
+Telesto log the downtime of workers, which a node does not have. Logs are small: pandas, no Spark.
 """
 
 from __future__ import annotations

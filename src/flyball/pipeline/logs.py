@@ -1,6 +1,6 @@
-"""The logs of the systems that the seeds measured, as tables of the pipeline.
+"""The logs of the systems that the papers measured, as tables of the pipeline.
 
-Seed 002's appendix B describes two formats. Seed 003 says only that the duration of each phase goes into a log, so
+ThorBangMQ's appendix B describes two formats. Telesto's says only that the duration of each phase goes into a log, so
 its format is defined here. Times in the logs count from the start of a process; here from `LOG_START_US`.
 """
 
@@ -25,7 +25,7 @@ LOG_START_US = 946_684_800_000_000
 """The first of January 2000: when every process started whose log does not say when it did."""
 
 _EPOCH_MS = 10**12
-"""Milliseconds from here on count from 1970, as in the oldest logs of seed 002."""
+"""Milliseconds from here on count from 1970, as in the oldest logs of the ThorBangMQ report."""
 _LINES = "lines"
 _BATCH_LINES = 1 << 16
 _SEPARATOR = re.compile(r"\s*[,\t]\s*")

@@ -65,7 +65,7 @@ class Experiment:
     title: str = ""
     about: str = ""
     source: str = ""
-    """Where it comes from, for example `seed 002, table 8`."""
+    """Where it comes from, for example `ThorBangMQ report, table 8`."""
     needs: str = ""
     """The experiment whose results it begins with."""
     factors: dict[str, list[Any]] = field(default_factory=dict)

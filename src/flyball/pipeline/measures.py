@@ -1,4 +1,4 @@
-"""The numbers of each run with their intervals, those of each cell of an experiment, and the seeds' beside them.
+"""The numbers of each run with their intervals, those of each cell of an experiment, and the papers' beside them.
 
 Works on the driver with the small tables that Spark has made: SERIES of `throughput`, PERCENTILES of `latency`.
 """
@@ -55,7 +55,7 @@ RECEIVED = ("take", "deliver")
 """The kinds that bring a message to a client: each message is counted there, once."""
 
 ALSO_CALLED = {"engine": "worker", "store": "persistence"}
-"""Seed 002's names for phases."""
+"""The ThorBangMQ report's names of phases."""
 
 TELESTO_NAMES = {
     (NODES, "response"): "middleware response time",
@@ -65,8 +65,8 @@ TELESTO_NAMES = {
     (NODES, "throughput"): "packet throughput",
     (NODES, "messages"): "message throughput",
 }
-"""Seed 003's metrics (section 5.3), by who measures them and our name. Clients, where there are any, measure the
-response time as the seed means it: until the response is there."""
+"""Telesto's metrics (section 5.3), by who measures them and our name. Clients, where there are any, measure the
+response time as the paper defines it: until the response is there."""
 
 LOOP_UNITS = {"loop_mean": "1/s", "loop_std": "1/s", "loop_settling": "samples", "loop_overshoot": "ratio"}
 """What is measured of a closed loop around a rate: its mean and standard deviation, and how it came to its goal."""
@@ -116,7 +116,7 @@ def measures(series: pd.DataFrame, percentiles: pd.DataFrame, windows: pd.DataFr
 
 
 def telesto_metrics(measured: pd.DataFrame) -> pd.DataFrame:
-    """Return those rows of `measures` that are metrics of seed 003, under the names of its section 5.3.
+    """Return those rows of `measures` that are metrics of the Telesto report, under the names of its section 5.3.
 
     The downtime of workers is not among them: a node has no pool of workers that could stand idle.
     """
@@ -263,7 +263,7 @@ def _shape(mean: float, shape: Row) -> Row:
 def _network(series: pd.DataFrame, windows: pd.DataFrame) -> Iterator[Row]:
     """Yield the measures `network`: the clients' mean time from really sending minus the nodes' mean response.
 
-    As seed 002 does it (4.15). A message that came unasked counts from its sender, so it says nothing about this.
+    As ThorBangMQ does it (4.15). A message that came unasked counts from its sender, so it says nothing about this.
     """
     seen = dict(_kinds(series[series["kind"] != "deliver"], windows))
     for (run, source), of_clients in seen.items():

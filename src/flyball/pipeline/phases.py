@@ -1,6 +1,6 @@
-"""Where the time of a request goes in a node: its five phases, and seed 002's breakdown of think times.
+"""Where the time of a request goes in a node: its five phases, and the ThorBangMQ report's breakdown of think times.
 
-Works on the small tables of `throughput` and `latency`, not on events. `docs/reference/traces.md` maps the seed's
+Works on the small tables of `throughput` and `latency`, not on events. `docs/reference/traces.md` maps the papers'
 names.
 """
 
@@ -26,7 +26,7 @@ METRIC_OF = {
     "worker": "engine",
     "persistence": "store",
 }
-"""The metric that each phase is; the last three are seed 002's, which together are the total."""
+"""The metric that each phase is; the last three are the ThorBangMQ report's, which together are the total."""
 
 _TEXT, _WHOLE, _REAL = StringType(), LongType(), DoubleType()
 _KEYS = {"run": _TEXT, "node": _TEXT, "kind": _TEXT, "phase": _TEXT}

@@ -30,7 +30,7 @@ SCALING_COLUMNS = ("nodes", "throughput", "experiment", "run", "repetition")
 nobody counted them; nodes are the most that served the queue at a time."""
 
 EDGE_S = 5
-"""So many seconds at both ends of a run do not count, as in seed 000, but at most EDGE_RATIO of it."""
+"""So many seconds at both ends of a run do not count, as in the Selfware report, but at most EDGE_RATIO of it."""
 EDGE_RATIO = 0.1
 
 

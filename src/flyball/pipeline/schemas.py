@@ -100,10 +100,10 @@ INTERVALS = table(
     worker_ns=_WHOLE,
     persistence_ns=_WHOLE,
 )
-"""What a server of seed 002 did between two lines of its log."""
+"""What ThorBangMQ's server did between two lines of its log."""
 
 DOWNTIMES = table(run=_TEXT, node=_TEXT, at_us=_WHOLE, downtime_ns=_WHOLE)
-"""How long workers of seed 003 had nothing to do before a request."""
+"""How long Telesto's workers had nothing to do before a request."""
 
 TABLES = {
     "requests": REQUESTS,
@@ -113,7 +113,7 @@ TABLES = {
     "intervals": INTERVALS,
     "downtimes": DOWNTIMES,
 }
-"""What can be ingested. The first four come in trace files, the last two only in the logs of the seeds."""
+"""What can be ingested. The first four come in trace files, the last two only in the logs of the papers' systems."""
 
 
 def require(frame: DataFrame, schema: StructType, what: str) -> None:

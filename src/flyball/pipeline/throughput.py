@@ -26,7 +26,7 @@ TIMES = {
 }
 """The times that are measured, by metric: the sum of columns of an event, in nanoseconds.
 
-`engine` and `store` are also seed 002's worker and persistence, `socket` is its "Socket I/O & Queuing".
+`engine` and `store` are also the ThorBangMQ report's worker and persistence, `socket` is its "Socket I/O & Queuing".
 """
 
 METRICS_OF = {

@@ -113,7 +113,7 @@ def test_loads_count_and_not_heads() -> None:
 def test_after_joins_only_shares_differ_by_at_most_one_client_of_the_smallest(
     capacities: list[int], policy: str, clients: list[Role]
 ) -> None:
-    """I11, as long as there is room; by the seed's rule if all are equal."""
+    """I11, as long as there is room; by the rule of the Selfware report if all are equal."""
     if policy == "plain":
         capacities = [capacities[0]] * len(capacities)
     roster = roster_of(*(float(capacity) for capacity in capacities), policy=policy, theta_up=1000, theta_hold=1000)

@@ -417,7 +417,7 @@ def test_the_algorithms_as_printed_end_with_everything_marked(target: int) -> No
 def test_ours_always_has_an_unmarked_member_and_adds_seldom(
     target: int, dwell_s: float, most_additions: float, most_marks: float
 ) -> None:
-    """An event a second, and nobody can be moved, as in the seed."""
+    """An event a second, and no client can be moved, as in the Selfware report."""
     world = World(small(dwell_s=dwell_s)).with_nodes(1.0)
     held: list[str] = []
     events = 40_000

@@ -25,7 +25,7 @@ Rows = dict[str, list[dict[str, Any]]]
 
 
 def experiment(
-    name: str = "seed-002/clients",
+    name: str = "thorbangmq/clients",
     title: str = "Number of clients",
     factors: Mapping[str, Sequence[Any]] | None = None,
     views: Sequence[View] = (),
@@ -37,7 +37,7 @@ def experiment(
     count = repetitions * int(np.prod([len(values) for values in levels.values()]))
     facts = {
         "about": "How throughput grows until the store is busy.",
-        "source": "seed 002, table 8",
+        "source": "ThorBangMQ report, table 8",
         "run_count": count,
     }
     return Experiment(

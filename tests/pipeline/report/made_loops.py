@@ -13,7 +13,7 @@ from flyball.pipeline.manifest import Experiment, Measured, Run, View
 from flyball.pipeline.report.chapters import COLUMNS
 
 START_US = 1_760_000_000_000_000
-CLOSED, OPEN = "seed-004/closed", "seed-004/open"
+CLOSED, OPEN = "prefetch/closed", "prefetch/open"
 HELD = {"λ-PI": (400.0, 12.0), "P, printed": (262.0, 128.0)}
 """The mean and the deviation of each controller."""
 PUBLISHED = {"P, printed": (414.37, 216.09)}
@@ -133,7 +133,13 @@ def _references(runs: Sequence[Run]) -> list[Row]:
     for cell, factors in {run.cell: run.factors for run in runs}.items():
         if factors["controller"] in PUBLISHED:
             for metric, theirs in zip(("loop_mean", "loop_std"), PUBLISHED[factors["controller"]], strict=True):
-                facts = {"experiment": CLOSED, "label": "seed 004", "cell": cell, "source": "clients", "kind": "all"}
+                facts = {
+                    "experiment": CLOSED,
+                    "label": "prefetch paper",
+                    "cell": cell,
+                    "source": "clients",
+                    "kind": "all",
+                }
                 rows.append({**facts, "metric": metric, "unit": "1/s", "ours": 1.0, "theirs": theirs})
     return rows
 

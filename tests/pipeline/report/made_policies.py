@@ -51,7 +51,7 @@ def compared(
     """Policies with each number of clients; `changes` are figures of a policy to replace."""
     factors: dict[str, list[Any]] = {"policy": list(policies), "workload.clients": list(clients)}
     experiment = Experiment(
-        "seed-001/clients", "Clients", factors=factors, repetitions=repetitions, views=list(views)
+        "admission/clients", "Clients", factors=factors, repetitions=repetitions, views=list(views)
     )
     runs, rows, cdf, seconds, loops = [], [], [], [], []
     random = np.random.default_rng(3)
@@ -80,7 +80,7 @@ def _run(policy: str, clients: int, repetition: int, schedule: Sequence[Row]) ->
     return Run(
         f"{policy}.{clients}.r{repetition}",
         Measured(START_US, START_US + LENGTH_S * 1_000_000),
-        experiment="seed-001/clients",
+        experiment="admission/clients",
         factors={"policy": policy, "workload.clients": clients},
         repetition=repetition,
         target={"kind": "auction", "settings": {"policy": policy}},

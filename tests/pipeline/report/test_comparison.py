@@ -76,7 +76,7 @@ def test_cells_that_only_one_has_are_left_out(compare: Compare) -> None:
 
 
 def test_two_different_experiments_alone_are_compared_by_cell(compare: Compare) -> None:
-    other = made.experiment("seed-003/clients", "Clients again")
+    other = made.experiment("telesto/clients", "Clients again")
     page = compare({"a": made.analysis(made.experiment()), "b": made.analysis(other)})
     assert (2, "Number of clients beside Clients again") in page.headings
 

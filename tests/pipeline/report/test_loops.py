@@ -118,26 +118,26 @@ def test_the_numbers_of_the_paper_stand_beside_ours(tmp_path: Path) -> None:
 
 def test_controllers_are_compared_at_a_glance_with_goal_and_paper() -> None:
     comparison, *_ = figures(made_loops.closed(), "loop")
-    rabbitmq, flyball, seed = comparison.data
-    assert [trace["name"] for trace in comparison.data] == ["RabbitMQ", "Flyball", "seed 004"]
+    rabbitmq, flyball, paper = comparison.data
+    assert [trace["name"] for trace in comparison.data] == ["RabbitMQ", "Flyball", "prefetch paper"]
     assert rabbitmq["y"] == ["λ-PI", "P, printed"]
     assert rabbitmq["x"] == [400, 262]
     assert rabbitmq["error_x"]["array"] == [12, 128]
     assert flyball["y"] == rabbitmq["y"]
-    assert seed["y"] == ["P, printed"], "once, though it stands beside two brokers"
-    assert (seed["x"], seed["error_x"]["array"]) == ([414.37], [216.09])
+    assert paper["y"] == ["P, printed"], "once, though it stands beside two brokers"
+    assert (paper["x"], paper["error_x"]["array"]) == ([414.37], [216.09])
     assert comparison.layout["shapes"][0]["x0"] == 400
 
 
 def test_what_was_published_in_several_places_is_one_entry_of_the_legend() -> None:
     analysis = made_loops.closed(["rabbitmq"], {"PI": (400.0, 8.0), "P, printed": (262.0, 128.0)})
-    [seed] = [trace for trace in figures(analysis, "loop")[0].data if trace["offsetgroup"] == "published"]
+    [paper] = [trace for trace in figures(analysis, "loop")[0].data if trace["offsetgroup"] == "published"]
     references = analysis.tables["references"]
     more = references.assign(label="figure 5", cell=references["cell"].str.replace("P, printed", "PI"))
     tables = {**analysis.tables, "references": pd.concat([references, more])}
     *_, published = figures(replace(analysis, tables=tables), "loop")[0].data
-    assert (seed["name"], published["name"]) == ("seed 004", "published")
-    assert sorted(published["text"]) == ["figure 5", "seed 004"]
+    assert (paper["name"], published["name"]) == ("prefetch paper", "published")
+    assert sorted(published["text"]) == ["figure 5", "prefetch paper"]
 
 
 def test_the_comparison_shows_the_bars_and_not_the_way_from_zero() -> None:

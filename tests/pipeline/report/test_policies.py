@@ -64,7 +64,7 @@ def test_a_site_without_control_holds_what_it_answers_without_errors_and_collaps
 def test_the_summary_says_what_collapsed_what_was_held_and_which_goals_were_reached(tmp_path: Path) -> None:
     summary = page_of(compared(), tmp_path).text
     assert "Without control 150 clients are held (goodput 120.0/s); with 200 it collapses: goodput 20.0/s" in summary
-    assert "With DPS 400 clients are held, 2.7 times as many (goal: at least 2.5; the seed: 150 → 400" in summary
+    assert "With DPS 400 clients are held, 2.7 times as many (goal: at least 2.5; the paper: 150 → 400" in summary
     assert "50 % were refused and 0.0 % failed; more were not tried. Goal reached." in summary
     assert "the standard deviation is 10 % of r (goal: at most 20 %). Goal reached." in summary
     assert "99 % of small requests within 50.0 ms, without control within 8,000.0 ms: 0.6 % of it" in summary

@@ -23,7 +23,7 @@ SECONDS = 40
 
 def compared(factor: str, rates: dict[str, float]) -> Analysis:
     """A queue that fills for half of the time and empties in the other, under policies of different rates."""
-    experiment = Experiment("seed-000/made", "Made", factors={factor: list(rates)})
+    experiment = Experiment("selfware/made", "Made", factors={factor: list(rates)})
     runs = [
         Run(
             policy,

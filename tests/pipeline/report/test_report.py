@@ -56,18 +56,18 @@ def test_cells_are_in_the_notation_of_the_seeds(report: Any) -> None:
 
 
 def test_the_numbers_of_the_seed_stand_beside_ours(report: Any) -> None:
-    table = report(made.analysis(made.experiment())).table("The seed's numbers")
+    table = report(made.analysis(made.experiment())).table("Published numbers")
     assert set(table.column("Published in")) == {"table 8"}
-    assert set(table.column("Ours / seed")) == {"5.0 ×", "0.200 ×"}
+    assert set(table.column("Ours / paper")) == {"5.0 ×", "0.200 ×"}
 
 
 def test_several_experiments_have_a_table_of_contents(report: Any) -> None:
-    experiments = [made.experiment(f"seed-002/e{number}", f"Experiment {number}") for number in range(20)]
+    experiments = [made.experiment(f"thorbangmq/e{number}", f"Experiment {number}") for number in range(20)]
     page = report(made.analysis(*experiments))
     links = {attributes["href"] for tag, attributes in page.tags if tag == "a"}
     anchors = {f"#{attributes['id']}" for tag, attributes in page.tags if tag == "section"}
     assert anchors <= links
-    assert page.headings[0] == (1, "Seed 002: 20 experiments")
+    assert page.headings[0] == (1, "ThorBangMQ report: 20 experiments")
     assert [text for level, text in page.headings if level == 2][:20] == [
         f"Experiment {number}" for number in range(20)
     ]
@@ -101,7 +101,7 @@ def test_each_plot_is_described_in_words_with_numbers(report: Any) -> None:
 
 
 def test_every_table_has_a_caption_and_headings_leave_out_no_level(report: Any) -> None:
-    page = report(made.analysis(made.experiment(), made.experiment("seed-002/other", "Other")))
+    page = report(made.analysis(made.experiment(), made.experiment("thorbangmq/other", "Other")))
     assert all(table.caption for table in page.tables)
     levels = [level for level, _ in page.headings]
     assert levels.count(1) == 1
@@ -149,7 +149,7 @@ def test_missing_runs_and_a_scaled_down_experiment_are_said(report: Any) -> None
     page = report(made.analysis(made.experiment(run_count=10, is_quick=True)))
     assert "2 planned runs are missing" in page.text
     assert "scaled down with --quick" in page.text
-    assert "flyball lab run seed-002/clients --quick" in page.text
+    assert "flyball lab run thorbangmq/clients --quick" in page.text
 
 
 def test_settings_versions_and_runs_are_at_the_end(report: Any) -> None:
@@ -157,12 +157,12 @@ def test_settings_versions_and_runs_are_at_the_end(report: Any) -> None:
     assert "target.settings.trace_most_per_s" in page.text
     assert "environment.python" in page.text
     runs = page.table("Runs of")
-    assert runs.column("Run")[0] == "seed-002-clients.1.r1"
+    assert runs.column("Run")[0] == "thorbangmq-clients.1.r1"
     assert runs.column("Peak memory [MiB]")[0] == "80.0"
 
 
 def test_models_are_shown_as_lines_and_tables(report: Any) -> None:
-    target = {"experiment": "seed-002/clients", "clients_at_knee": 28.04, "fit": {"model": "two lines"}}
+    target = {"experiment": "thorbangmq/clients", "clients_at_knee": 28.04, "fit": {"model": "two lines"}}
     capacity = {"version": 1, "kind": "capacity", "reason": None, "targets": [target]}
     other = {"kind": "unheard", "quality": 0.81234, "rows": [{"kind": "put", "cost": 1.5}]}
     page = report(made.analysis(made.experiment(), models={"capacity": capacity, "other": other}))
@@ -178,7 +178,7 @@ def test_a_number_of_the_seed_that_we_have_not_measured_is_counted_and_plotted(r
     references.loc[1, "cell"] = '{"workload.clients": 256}'
     references.loc[1, ["ours", "ours_low", "ours_high", "ratio", "theirs_low", "theirs_high"]] = np.nan
     page = report(with_table(analysis, "references", references))
-    assert page.table("The seed's numbers").column("Cell") == ["clients 1"]
+    assert page.table("Published numbers").column("Cell") == ["clients 1"]
     assert "1 of 2 published numbers have no run beside them" in page.text
     assert 256 in page.figures["experiment-1-plot-1"]["data"][1]["x"]
 

@@ -176,7 +176,7 @@ def test_a_breakdown_stacks_the_phases_in_their_order() -> None:
     assert figure.data[0]["y"][:2] == ["clients 1: put", "clients 1: take"]
 
 
-def test_a_breakdown_beside_seed_002_has_its_three_components() -> None:
+def test_a_breakdown_beside_the_thorbangmq_report_has_its_three_components() -> None:
     (figure,) = figures(made.analysis(made.experiment()), View("breakdown", "socket"))
     assert names(figure) == ["Socket I/O and queueing", "Request worker", "Persistence"]
 

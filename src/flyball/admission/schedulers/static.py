@@ -1,4 +1,4 @@
-"""Fixed probabilities: a baseline, the static probabilistic scheduling of seed 001."""
+"""Fixed probabilities: a baseline, the static probabilistic scheduling of the admission paper."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Policy(enum.StrEnum):
     POTENTIAL = "potential"
     """The one whose weighted potential grows least, among those that have room."""
     PLAIN = "plain"
-    """The seed's: the one with the smallest share of clients of that role, whatever else it bears."""
+    """The rule of Selfware: the one with the smallest share of clients of that role, whatever else it bears."""
 
 
 class Loads(enum.StrEnum):

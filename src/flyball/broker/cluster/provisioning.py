@@ -1,4 +1,4 @@
-"""When a clustered queue grows and shrinks: the seed's algorithms 1 and 2, without what was wrong with them.
+"""When a clustered queue grows and shrinks: algorithms 1 and 2 of Selfware, without what was wrong with them.
 
 It decides by the load of all sessions against the capacity of the members that get clients. It grows when that would
 exceed θ_up, and first takes back what is marked for removal. It shrinks when the others would bear at most θ_down,

@@ -92,7 +92,7 @@ class Integral(VelocityLaw):
 
 @dataclass(frozen=True, slots=True)
 class ProportionalIntegral(VelocityLaw):
-    """u += kp (e - e1) + ki e, which is seed 004's u(k) = u(k-1) + (kp + ki) e(k) - kp e(k-1)."""
+    """u += kp (e - e1) + ki e, which is the prefetch paper's u(k) = u(k-1) + (kp + ki) e(k) - kp e(k-1)."""
 
     kind: ClassVar[str] = "pi"
 
@@ -124,7 +124,7 @@ class Pid(VelocityLaw):
 
     @classmethod
     def as_printed(cls, kp: float, ki: float, kd: float) -> Self:
-        """Return the law that seed 004 prints, u = kp e + ki Σ' e + kd e + kd (e - e1), the sum Σ' without e itself.
+        """Return the law that the paper prints, u = kp e + ki Σ' e + kd e + kd (e - e1), the sum Σ' without e itself.
 
         It is a PID law with another kp than the design meant: kp - ki + kd.
         """

@@ -1,4 +1,4 @@
-"""Clients of one queue as seed 000 has them: producers and consumers that commit after every message.
+"""Clients of one queue as the Selfware report has them: producers and consumers that commit after every message.
 
 They come together or one after the other, and go where they are placed. What a queue is made of is not known here.
 """

@@ -1,4 +1,4 @@
-"""The micro-benchmarks of seed 002: push, peek and pop without a pause, one kind of request after the other."""
+"""The micro-benchmarks of ThorBangMQ: push, peek and pop without a pause, one kind of request after the other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Send and Pop Same Client, of seed 002: every client sends a message to itself and takes it back."""
+"""Send and Pop Same Client, of the ThorBangMQ report: every client sends a message to itself and takes it back."""
 
 from __future__ import annotations
 

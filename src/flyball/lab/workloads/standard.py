@@ -1,4 +1,4 @@
-"""The Standard Test of seed 002: one-way clients pass one message around, two-way clients ask and answer in pairs."""
+"""The Standard Test of ThorBangMQ: one-way clients pass one message around, two-way clients work in pairs."""
 
 from __future__ import annotations
 

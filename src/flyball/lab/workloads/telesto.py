@@ -1,4 +1,4 @@
-"""The tests of Telesto, seed 003: counters that are passed around, request-response pairs, and a request service."""
+"""The tests of the Telesto report: counters that are passed around, request-response pairs, and a request service."""
 
 from __future__ import annotations
 

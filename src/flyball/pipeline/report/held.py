@@ -15,7 +15,7 @@ from flyball.pipeline.report.chapters import Chapter
 from flyball.pipeline.report.content import Findings, Goal, Mark, Passage, Table
 from flyball.pipeline.report.words import NOTHING, count_of, factor_text, goal_text, percent, proper, student, whole
 
-# A loop holds its goal if its mean is this close to it and its deviation this small: 30 messages/s at seed 004's 400.
+# A loop holds its goal if its mean is this close to it and its deviation this small: 30/s at the paper's 400.
 MOST_MEAN_ERROR_RATIO = 0.01
 MOST_STD_RATIO = 0.075
 # Samples within which a loop should have settled after a disturbance.

@@ -1,6 +1,6 @@
 """Plots of a metric over the levels of a factor: curves, bars, and the network between clients and nodes.
 
-The seed's numbers stand in them as hollow diamonds.
+Published numbers are drawn as hollow diamonds.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from flyball.pipeline.report.figures import (
 from flyball.pipeline.report.selection import MOST_LINES, of_kind, quantiles_of, student_of, what, x_of
 from flyball.pipeline.report.words import ALL, NOTHING, amount, axis_name, capital, level, metric_name, unit_of, whole
 
-# The layout of bars side by side, with the seed's diamonds upon them.
+# The layout of bars side by side, with published numbers as diamonds on top.
 GROUPED = {"barmode": "group", "scattermode": "group", "bargap": 0.3, "bargroupgap": 0.06}
 # The names of more bars side by side need a plot as wide as the page.
 MOST_NARROW_BARS = 8
@@ -44,7 +44,7 @@ Points: TypeAlias = "list[tuple[dict[str, Any], pd.Series[Any]]]"
 
 
 def curve(chapter: Chapter, view: View) -> list[Figure]:
-    """A metric over the levels of a factor, a line for each level of another, with the seed's numbers."""
+    """A metric over the levels of a factor, a line for each level of another, with the published numbers."""
     x = x_of(chapter, view)
     return [] if x is None else _over_levels(chapter, view, x, is_bars=False)
 
@@ -195,7 +195,7 @@ def _bars_by_kind(chapter: Chapter, view: View) -> list[Figure]:
 
 
 def _references(chapter: Chapter, metric: str, source: str, kind: str) -> pd.DataFrame:
-    """Return the seed's numbers for what is plotted; it may have measured elsewhere than we plot."""
+    """Return the published numbers for what is plotted; it may have measured elsewhere than we plot."""
     rows = chapter.tables["references"]
     rows = rows[(rows["metric"] == metric) & (rows["kind"] == kind) & rows["theirs"].notna()]
     same = rows[rows["source"] == source]
@@ -212,7 +212,7 @@ def _reference_traces(
     *,
     is_category: bool = False,
 ) -> list[Trace]:
-    """Return the seed's numbers as hollow diamonds, in the colour of the line that they belong to."""
+    """Return the published numbers as hollow diamonds, in the colour of the line that they belong to."""
     groups: dict[tuple[str, str], list[Hashable]] = {}
     for index, row in rows.iterrows():
         cell = json.loads(row["cell"])
@@ -260,7 +260,7 @@ def _levels(cells: Sequence[Mapping[str, Any]], references: pd.DataFrame, x: str
 
 def _note(source: str, references: pd.DataFrame) -> str:
     seen = f"Measured by {source}; error bars span the 90 % confidence interval."
-    return seen if references.empty else f"{seen} Hollow diamonds: the seed's numbers."
+    return seen if references.empty else f"{seen} Hollow diamonds: published numbers."
 
 
 def _says_lines(opening: str, x_name: str, lines: Mapping[str, Points], x: str) -> str:

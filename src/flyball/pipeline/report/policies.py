@@ -1,4 +1,4 @@
-"""Which policy of admission did best, and whether seed 001's goals were reached: in numbers and in plain words.
+"""Which policy of admission did best, and whether the paper's goals were reached: in numbers and in plain words.
 
 It reads the table of policies' runs; what the figures in it mean is written with the stage that makes them.
 """
@@ -25,8 +25,8 @@ NEAR_BEST_RATIO = 0.9
 # A site with more errors has collapsed. With control a refusal is none of them: it is meant.
 MOST_FAILED_RATIO = 0.05
 WANTED_CLIENTS_RATIO = 2.5
-# What seed 001 held without and with control.
-SEED_CLIENTS = (150, 400)
+# What the admission paper held without and with control.
+PAPER_CLIENTS = (150, 400)
 MOST_STD_RATIO = 0.2
 MOST_P99_RATIO = 0.1
 # How far the admitted ratio of large requests may be from what the law says.
@@ -176,7 +176,7 @@ def goals_of(found: Sequence[Judged]) -> list[Goal]:
 def policy_findings(chapters: Sequence[Chapter]) -> list[Findings]:
     """Say in plain words which goals were reached; nothing if no policies were compared."""
     said = {chapter.title: goals for chapter in chapters if (goals := goals_of(judged_of(chapter)))}
-    return [Findings("Admission control against the goals of seed 001:", said)] if said else []
+    return [Findings("Admission control against the goals of the admission paper:", said)] if said else []
 
 
 def policies_table(chapter: Chapter) -> list[Passage]:
@@ -249,10 +249,10 @@ def _clients_goals(held: Held, ours: str) -> list[Goal]:
     more = "; more were not tried" if one.clients == held.most_clients else ""
     if held.without is None or held.collapsed is None:
         return [*said, Goal(f"With {ours} {one.clients:,} clients are held: {facts}{more}.")]
-    before, after = SEED_CLIENTS
+    before, after = PAPER_CLIENTS
     says = (
         f"With {ours} {one.clients:,} clients are held, {amount(held.ratio)} times as many (goal: at least "
-        f"{WANTED_CLIENTS_RATIO:g}; the seed: {before} → {after}, {amount(after / before)} times): {facts}{more}."
+        f"{WANTED_CLIENTS_RATIO:g}; the paper: {before} → {after}, {amount(after / before)} times): {facts}{more}."
     )
     return [*said, Goal(says, held.ratio >= WANTED_CLIENTS_RATIO)]
 

@@ -63,7 +63,7 @@ def policies(chapter: Chapter, view: View) -> list[Figure]:
 
 
 def load_cdf(chapter: Chapter, view: View) -> list[Figure]:
-    """How the database load is distributed under each policy; vertical lines are references. Seed 001, figure 2."""
+    """How the database load is distributed under each policy; vertical lines: references. Figure 2 of the paper."""
     found = overloaded(judged_of(chapter))
     rows = chapter.tables["load_cdf"]
     curves = {one: rows[rows["run"].isin(_runs_of(chapter, one))].groupby("ratio")["load"].mean() for one in found}
@@ -103,7 +103,7 @@ def load_cdf(chapter: Chapter, view: View) -> list[Figure]:
 
 
 def response_over_time(chapter: Chapter, view: View) -> list[Figure]:
-    """Response times of each class over time, a line for each policy. Seed 001, figures 3 and 4."""
+    """Response times of each class over time, a line for each policy. Figures 3 and 4 of the paper."""
     found = overloaded(judged_of(chapter))
     kinds = _CLASSES if view.request == ALL else (view.request,)
     figures = [_over_time(chapter, found, kind) for kind in kinds]

@@ -215,12 +215,12 @@ def _references(chapter: Chapter) -> list[Passage]:
                 f"{amount(row['ratio'])} ×" if pd.notna(row["ratio"]) else NOTHING,
             ]
         )
-    head = ["Cell", "Metric", "Published in", "Seed", "Ours", "Ours / seed"]
-    says = "The seeds ran on other machines: look at the shape before the size."
+    head = ["Cell", "Metric", "Published in", "Paper", "Ours", "Ours / paper"]
+    says = "The papers used other machines: compare shapes rather than sizes."
     if len(rows) < len(published):
         says += f" {len(published) - len(rows)} of {len(published)} published numbers have no run beside them."
-    table = Table("The seed's numbers beside ours", head, body, numbers_from=3)
-    return [Passage("Beside the seed", [Mark(says, "note"), folded(table)])]
+    table = Table("Published numbers beside ours", head, body, numbers_from=3)
+    return [Passage("Beside the paper", [Mark(says, "note"), folded(table)])]
 
 
 def _either(mean: float, low: float, high: float) -> str:

@@ -33,6 +33,16 @@ if TYPE_CHECKING:
     from flyball.pipeline.analysis import Analysis
 
 
+# Folders of experiments that repeat a paper's, as a title calls the paper.
+PAPERS = {
+    "selfware": "Selfware report",
+    "admission": "Admission paper",
+    "thorbangmq": "ThorBangMQ report",
+    "telesto": "Telesto report",
+    "prefetch": "Prefetch paper",
+}
+
+
 def title_of(chapters: Sequence[Chapter]) -> str:
     """Return the title of a report: the experiment's, or what its experiments have in common."""
     experiments = [chapter for chapter in chapters if chapter.experiment]
@@ -40,7 +50,8 @@ def title_of(chapters: Sequence[Chapter]) -> str:
         return experiments[0].title
     groups = {chapter.name.partition("/")[0] for chapter in experiments if "/" in chapter.name}
     if len(groups) == 1 and experiments:
-        group = capital(groups.pop().replace("-", " "))
+        name = groups.pop()
+        group = PAPERS.get(name) or capital(name.replace("-", " "))
         return f"{group}: {count_of(len(experiments), 'experiment')}"
     return f"{len(experiments)} experiments" if experiments else "What a node recorded"
 
@@ -199,13 +210,13 @@ def _laws(chapters: Sequence[Chapter]) -> Tile | None:
 
 
 def _references(chapters: Sequence[Chapter]) -> Tile | None:
-    """Return how our numbers relate to the seeds', which is the middle of all ratios of throughputs."""
+    """Return how our numbers relate to the published ones, which is the middle of all ratios of throughputs."""
     rows = _all(chapters, "references")
     rows = rows[(rows["metric"] == "throughput") & rows["ratio"].notna()]
     if rows.empty:
         return None
     more = f"median of {count_of(len(rows), 'cell')}"
-    return Tile("Throughput / the seed's", f"{amount(float(rows['ratio'].median()))} ×", "", more)
+    return Tile("Throughput / published", f"{amount(float(rows['ratio'].median()))} ×", "", more)
 
 
 def _failed_checks(runs: Sequence[Run]) -> Iterable[Caution]:

@@ -1,6 +1,6 @@
 """How numbers, intervals, metrics and factors are written for a reader.
 
-Intervals are in the seeds' notation: `10.0 ± 5.0` by Student, `10.0 ± [-3.0, 5.0]` by quantiles.
+Intervals are in the papers' notation: `10.0 ± 5.0` by Student, `10.0 ± [-3.0, 5.0]` by quantiles.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ALL = "all"
 # The parts of a request's time in a node, in the order in which they happen.
 PHASES = ("wait", "parse", "engine", "store", "emit")
 
-# The same time in the three parts of seed 002.
+# The same time in the three parts of the ThorBangMQ report.
 COMPONENTS = ("socket", "worker", "persistence")
 
 _METRICS = {

@@ -33,7 +33,7 @@ def test_without_a_report_the_page_says_how_to_make_one(visitor: Visitor, data: 
 
 def test_experiments_that_come_with_flyball_are_listed_with_the_command_that_runs_them(visitor: Visitor) -> None:
     visitor.open("/experiments", "Experiments")
-    visitor.page.get_by_label("Filter experiments by name").fill("seed-002/clients")
+    visitor.page.get_by_label("Filter experiments by name").fill("thorbangmq/clients")
     card = visitor.card("Number of clients")
     expect(card).to_contain_text("Response time")
     expect(card).to_contain_text("Varies")
@@ -41,7 +41,7 @@ def test_experiments_that_come_with_flyball_are_listed_with_the_command_that_run
     visitor.context.grant_permissions(["clipboard-read", "clipboard-write"])
     visitor.main.get_by_role("button", name="Copy").click()
     expect(visitor.toast("The command is copied")).to_be_visible()
-    assert visitor.page.evaluate("navigator.clipboard.readText()") == "flyball lab run seed-002/clients --quick"
+    assert visitor.page.evaluate("navigator.clipboard.readText()") == "flyball lab run thorbangmq/clients --quick"
     assert visitor.complaints == []
 
 

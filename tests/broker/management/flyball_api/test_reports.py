@@ -26,7 +26,7 @@ def report(folder: Path, text: str = PAGE, at: float = 1000.0) -> None:
 def roots(tmp_path: Path) -> list[Path]:
     roots = [tmp_path / "data" / "reports", tmp_path / "others"]
     report(roots[0] / "clients", at=1000.0)
-    report(roots[1] / "seed-002" / "quick", "<p>no title", at=2000.0)
+    report(roots[1] / "thorbangmq" / "quick", "<p>no title", at=2000.0)
     return roots
 
 
@@ -35,8 +35,8 @@ def test_reports_below_the_folders_are_found_newest_first(roots: list[Path]) -> 
     assert (older["name"], older["title"], older["created"]) == ("clients", "Number of clients & threads", 1000.0)
     assert [file["name"] for file in older["files"]] == ["report.html", "tables/latency.csv"]
     assert older["url"] == "/api/flyball/reports/clients/report.html"
-    assert (newer["name"], newer["title"]) == ("seed-002/quick", "seed-002/quick")
-    assert newer["url"] == "/api/flyball/reports/seed-002%2Fquick/report.html"
+    assert (newer["name"], newer["title"]) == ("thorbangmq/quick", "thorbangmq/quick")
+    assert newer["url"] == "/api/flyball/reports/thorbangmq%2Fquick/report.html"
 
 
 def test_a_folder_that_is_a_report_itself_has_its_own_name(tmp_path: Path) -> None:
@@ -61,14 +61,14 @@ def test_a_report_that_is_removed_while_they_are_listed_is_left_out(
         return open_file(path, *arguments)
 
     monkeypatch.setattr(Path, "open", open_or_miss)
-    assert [found["name"] for found in found_below(roots)] == ["seed-002/quick"]
+    assert [found["name"] for found in found_below(roots)] == ["thorbangmq/quick"]
 
 
 @pytest.mark.parametrize(
     ("name", "file"),
     [
         ("clients", "secret.key"),
-        ("clients", "../../../others/seed-002/quick/report.html"),
+        ("clients", "../../../others/thorbangmq/quick/report.html"),
         ("clients", "/etc/passwd"),
         ("clients", "tables"),
         ("clients", "tables/../secret.key"),
@@ -104,7 +104,7 @@ def test_a_report_is_served_without_any_power(api: httpx.Client, tmp_path: Path)
 
 def test_the_experiments_that_come_with_flyball_are_listed(api: httpx.Client) -> None:
     found = {experiment["name"]: experiment for experiment in api.get("/experiments").json()}
-    clients = found["seed-002/clients"]
+    clients = found["thorbangmq/clients"]
     assert clients["title"] == "Number of clients"
     assert clients["figures"] == ["Throughput", "Response time"]
     assert clients["factors"] == ["workload.clients"]
