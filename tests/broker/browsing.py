@@ -13,9 +13,9 @@ def browse(node: RunningNode, after_id: int, limit: int, queue: str = "queue") -
 
     async def read(node: Node) -> list[Message]:
         broker = node.hub.broker
-        working = broker.engine.find_queue(queue)
-        assert working is not None
-        queue_id = working.queue.id
+        state = broker.engine.find_queue(queue)
+        assert state is not None
+        queue_id = state.queue.id
         return await result(lambda done: broker.browse(queue_id, after_id, limit, done))
 
     return node.run(read)

@@ -75,7 +75,7 @@ async def test_a_subscription_without_a_name_ends_with_its_block_and_with_its_co
     memory_node: RunningNode, address: str, news: str
 ) -> None:
     def queues() -> list[str]:
-        found = memory_node.call(lambda node: [working.queue.name for working in node.hub.broker.engine.queues])
+        found = memory_node.call(lambda node: [state.queue.name for state in node.hub.broker.engine.queues])
         return [name for name in found if name.startswith(news)]
 
     async with Client.connect(address) as alice:
@@ -166,9 +166,9 @@ async def test_after_a_lost_connection_a_subscription_goes_on(
             await asyncio.to_thread(
                 memory_node.wait_until,
                 lambda node: any(
-                    working.consumers
-                    for working in node.hub.broker.engine.queues
-                    if working.queue.name.startswith(f"{news}/~")
+                    state.consumers
+                    for state in node.hub.broker.engine.queues
+                    if state.queue.name.startswith(f"{news}/~")
                 ),
             )
             await client.topic(news).publish("again")

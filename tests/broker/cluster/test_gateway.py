@@ -134,9 +134,7 @@ def test_each_client_goes_to_the_node_that_was_named_for_it(
     first, second = running.connect(), running.connect()
     first.channel().queue_declare("first")
     second.channel().queue_declare("second")
-    names = [
-        node.call(lambda node: [working.queue.name for working in node.hub.broker.engine.queues]) for node in nodes
-    ]
+    names = [node.call(lambda node: [state.queue.name for state in node.hub.broker.engine.queues]) for node in nodes]
     assert names == [["first"], ["second"]]
 
 

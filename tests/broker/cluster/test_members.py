@@ -29,8 +29,8 @@ class OneQueue:
         self.ready = list(ready)
         self.out: dict[int, Message] = {}
         self.handed: list[Message] = []
-        working = SimpleNamespace(consumers={}, out={}, traits=SimpleNamespace(selector=None))
-        engine = SimpleNamespace(find_working=lambda queue_id: working, settle=lambda message: True)
+        state = SimpleNamespace(consumers={}, out={}, traits=SimpleNamespace(selector=None))
+        engine = SimpleNamespace(find_queue_by_id=lambda queue_id: state, settle=lambda message: True)
         broker = SimpleNamespace(engine=engine, take_out=self._take_out, bring_back=self._bring_back)
         self.hub = SimpleNamespace(broker=broker)
         remote = SimpleNamespace(queue=Queue(2, "orders", member=True), owner=2)

@@ -22,9 +22,9 @@ def move(owner: SimulatedNode, heir: SimulatedNode) -> asyncio.Task[None]:
     assert owner.agent is not None
     assert owner.node is not None
     assert heir.node is not None
-    working = owner.node.hub.broker.engine.find_queue(QUEUE)
-    assert working is not None
-    return owner.process.start(owner.agent.members.release(working.queue.id, heir.node.membership.node_id))
+    state = owner.node.hub.broker.engine.find_queue(QUEUE)
+    assert state is not None
+    return owner.process.start(owner.agent.members.release(state.queue.id, heir.node.membership.node_id))
 
 
 async def create_queue(owner: SimulatedNode) -> None:

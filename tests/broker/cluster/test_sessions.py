@@ -58,8 +58,8 @@ class Client:
 
 
 def node_with_a_member(name: str) -> Any:
-    working = SimpleNamespace(queue=Queue(7, name, member=True))
-    found = {("/", name): working}
+    state = SimpleNamespace(queue=Queue(7, name, member=True))
+    found = {("/", name): state}
     engine = SimpleNamespace(find_queue=lambda name, vhost: found.get((vhost, name)))
     definitions = {"cluster": {cluster_key("/", name): {"vhost": "/", "name": name}}}
     hub = SimpleNamespace(broker=SimpleNamespace(engine=engine), connections=[])

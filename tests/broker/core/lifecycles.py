@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flyball.broker.core.broker import Broker
 from flyball.broker.core.queue_lifecycle import QueueLifecycle
-from flyball.broker.engine.queue import WorkingQueue
+from flyball.broker.engine.queue import QueueState
 from flyball.errors import FlyballError
 from flyball.model import Queue
 
@@ -12,7 +12,7 @@ from flyball.model import Queue
 class NothingElse:
     """What hangs on the queues of a broker: nothing."""
 
-    def queue_adopted(self, working: WorkingQueue) -> None:
+    def queue_adopted(self, state: QueueState) -> None:
         """No policy applies to it."""
 
     def queue_deleted(self, queue: Queue) -> None:

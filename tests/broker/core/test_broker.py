@@ -13,7 +13,7 @@ import pytest
 
 from flyball.broker.core.broker import ID_BLOCK, Broker
 from flyball.broker.engine.consumer import Consumer
-from flyball.broker.engine.queue import WorkingQueue
+from flyball.broker.engine.queue import QueueState
 from flyball.broker.store.changes import QueueCreated
 from flyball.broker.store.interface import Arrived, Batch, Transfer
 from flyball.broker.store.memory import MemoryDomain, MemoryStore
@@ -129,7 +129,7 @@ async def test_ids_that_a_node_gives_back_were_granted_to_nobody_else() -> None:
 
 
 @contextlib.asynccontextmanager
-async def one_arriving(kind: type[MemoryStore]) -> AsyncIterator[tuple[Broker, WorkingQueue]]:
+async def one_arriving(kind: type[MemoryStore]) -> AsyncIterator[tuple[Broker, QueueState]]:
     """A broker with a member of a clustered queue, to which another node has just given message 7."""
     domain = MemoryDomain()
     giver, store = MemoryStore(domain=domain, node="one"), kind(domain=domain, node="two")
@@ -138,16 +138,16 @@ async def one_arriving(kind: type[MemoryStore]) -> AsyncIterator[tuple[Broker, W
     await giver.registry.renew(600.0, addresses={}, report={}, known_generation=9, seen_version=0)
     async with running(store) as broker:
         await store.commit(Batch([QueueCreated(Queue(2, "orders", member=True))]))
-        [working] = await lifecycle_of(broker).adopt([2])
+        [state] = await lifecycle_of(broker).adopt([2])
         await giver.commit(Batch(transfers=[Transfer([7], 1, 2)]))
-        yield broker, working
+        yield broker, state
 
 
 @in_a_loop
 async def test_what_has_arrived_is_taken_in_once_though_two_look_at_the_same_time() -> None:
-    async with one_arriving(PatientStore) as (broker, working):
+    async with one_arriving(PatientStore) as (broker, state):
         await asyncio.gather(broker.take_arrivals(), broker.take_arrivals())
-        assert [(message.id, message.stored) for message in working.oldest(0, 10)] == [(7, True)]
+        assert [(message.id, message.stored) for message in state.oldest(0, 10)] == [(7, True)]
 
 
 class LosesAnswers(MemoryStore):
@@ -164,12 +164,12 @@ class LosesAnswers(MemoryStore):
 
 @in_a_loop
 async def test_what_has_arrived_is_known_to_be_stored_though_the_answer_was_lost() -> None:
-    async with one_arriving(LosesAnswers) as (broker, working):
+    async with one_arriving(LosesAnswers) as (broker, state):
         with pytest.raises(StoreUnavailable):
             await broker.take_arrivals()
-        assert not working.oldest(0, 10)[0].stored
+        assert not state.oldest(0, 10)[0].stored
         await broker.take_arrivals()
-        assert [(message.id, message.stored) for message in working.oldest(0, 10)] == [(7, True)]
+        assert [(message.id, message.stored) for message in state.oldest(0, 10)] == [(7, True)]
         assert not broker._arrived
 
 
@@ -211,7 +211,7 @@ async def test_what_a_cancelled_consumer_holds_of_a_queue_that_has_moved_cannot_
 
 @in_a_loop
 async def test_message_that_comes_back_before_it_has_gone_is_a_new_one() -> None:
-    async with one_arriving(MemoryStore) as (broker, working):
+    async with one_arriving(MemoryStore) as (broker, state):
         await broker.take_arrivals()
         taken: list[Message | None] = []
         broker.take_out(2, Selector(), lambda message, error: taken.append(message))
@@ -226,7 +226,7 @@ async def test_message_that_comes_back_before_it_has_gone_is_a_new_one() -> None
         # Now the first one hears that it has gone, or that it has not.
         assert not broker.engine.settle(former)
         assert broker.engine.restore(former, broker.now_us()) is None
-        assert working.out == {again.id: again}
+        assert state.out == {again.id: again}
         assert broker.engine.resident_bytes == before_bytes == again.footprint_bytes
 
 
@@ -323,12 +323,12 @@ async def test_messages_expire_though_another_one_meets_a_defect() -> None:
 @in_a_loop
 async def test_messages_whose_dead_letters_the_store_refuses_are_parked() -> None:
     async with running(MemoryStore()) as broker:
-        working = broker.engine.queue(create_queue(broker, "orders"))
+        state = broker.engine.queue(create_queue(broker, "orders"))
         waiting: deque[tuple[Message, str]] = deque()
         for body in (b"1", b"2"):
-            await put(broker, working.queue.id, body)
+            await put(broker, state.queue.id, body)
             broker.take_out(
-                working.queue.id,
+                state.queue.id,
                 Selector(),
                 lambda message, error: None if message is None else waiting.append((message, "rejected")),
             )
@@ -337,7 +337,7 @@ async def test_messages_whose_dead_letters_the_store_refuses_are_parked() -> Non
             raise StoreError("relation does not exist")
 
         broker.obtain_ids = refuse  # type: ignore[method-assign]
-        broker.dead_lettering._burying[working.queue.id] = waiting
-        await broker.dead_lettering._bury_in_order(working, waiting)
-        assert [parked.problem for parked in working.parked.values()] == ["relation does not exist"] * 2
-        assert len(working.out) == 2
+        broker.dead_lettering._burying[state.queue.id] = waiting
+        await broker.dead_lettering._bury_in_order(state, waiting)
+        assert [parked.problem for parked in state.parked.values()] == ["relation does not exist"] * 2
+        assert len(state.out) == 2

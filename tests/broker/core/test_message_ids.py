@@ -42,9 +42,9 @@ def opened(node: RunningNode) -> Peer:
 
 def bodies(node: RunningNode, queue: str) -> list[bytes]:
     def found(node: Node) -> list[bytes]:
-        working = node.hub.broker.engine.find_queue(queue)
-        assert working is not None
-        return [message.body for message in working.oldest(0, 1000)]
+        state = node.hub.broker.engine.find_queue(queue)
+        assert state is not None
+        return [message.body for message in state.oldest(0, 1000)]
 
     return node.call(found)
 
@@ -145,11 +145,11 @@ def test_dead_letters_wait_for_ids_and_keep_their_order(node: RunningNode) -> No
 
 
 def ready(node: Node, queue: str) -> list[Message]:
-    working = node.hub.broker.engine.find_queue(queue)
-    return [] if working is None else working.oldest(0, 1000)
+    state = node.hub.broker.engine.find_queue(queue)
+    return [] if state is None else state.oldest(0, 1000)
 
 
 def parked(node: Node, queue: str) -> dict[int, object]:
-    working = node.hub.broker.engine.find_queue(queue)
-    assert working is not None
-    return dict(working.parked)
+    state = node.hub.broker.engine.find_queue(queue)
+    assert state is not None
+    return dict(state.parked)

@@ -59,7 +59,7 @@ class Bench:
         engine = self.broker.engine
         router = self.topology.router("/")
         return {
-            "queues": {working.queue.name: len(working) for working in engine.queues},
+            "queues": {state.queue.name: len(state) for state in engine.queues},
             "clients": {client.name for client in engine.clients},
             "exchanges": {exchange.name for exchange in router.exchanges},
             "bindings": {(binding.source, binding.destination, binding.routing_key) for binding in router.bindings()},
@@ -191,8 +191,8 @@ def test_timestamp_beyond_the_calendar_is_an_argument_like_any_other(postgres: E
             bench.topology.declare_queue(Queue(0, "far", arguments=arguments), None, bench.done("far"))
         assert bench.told == {"far": None}
         async with running(postgres.dsn, schema) as bench:
-            [working] = bench.broker.engine.queues
-            assert working.queue.arguments == arguments
+            [state] = bench.broker.engine.queues
+            assert state.queue.arguments == arguments
 
     run(whole())
 

@@ -146,11 +146,11 @@ def test_loading_costs_by_what_is_loaded_and_not_by_what_waits() -> None:
     costs = []
     for count in (5_000, LONG):
         engine, queue_id = a_filled_engine(count)
-        working = engine.queue(queue_id)
-        stored = {message.id: message for message in working.oldest(0, count)}
+        state = engine.queue(queue_id)
+        stored = {message.id: message for message in state.oldest(0, count)}
         for message in stored.values():
             message.stored = True
-        working.evict(10**12, keep_bytes=0)
+        state.evict(10**12, keep_bytes=0)
         engine.resident_bytes = 0
 
         def load_and_take(engine: Engine = engine, queue_id: int = queue_id) -> None:

@@ -17,9 +17,9 @@ def test_a_queue_counts_what_comes_goes_out_and_comes_back() -> None:
     engine.settle(first, True)
     engine.requeue([second], 0)
     engine.feed(consumer, 0)
-    working = engine.queue(queue_id)
-    assert (working.arrived, working.acknowledged, working.requeued) == (3, 1, 1)
-    assert (working.delivered, working.redelivered) == (4, 1)
+    state = engine.queue(queue_id)
+    assert (state.arrived, state.acknowledged, state.requeued) == (3, 1, 1)
+    assert (state.delivered, state.redelivered) == (4, 1)
 
 
 def test_what_was_settled_for_another_reason_is_not_acknowledged() -> None:
@@ -36,8 +36,8 @@ def test_deliveries_to_a_consumer_that_keeps_none_are_counted_apart() -> None:
     keeper = engine.consume(queue_id, Selector(), 10, SOMEBODY, keeps_none=True)
     engine.feed(keeper, 0)
     engine.put(Draft(b"x"), [queue_id], 0)
-    working = engine.queue(queue_id)
-    assert (working.delivered_no_ack, working.delivered) == (1, 0)
+    state = engine.queue(queue_id)
+    assert (state.delivered_no_ack, state.delivered) == (1, 0)
 
 
 def test_what_a_deleted_queue_has_counted_is_kept() -> None:
@@ -49,11 +49,11 @@ def test_what_a_deleted_queue_has_counted_is_kept() -> None:
 
 def test_a_queue_is_idle_since_the_look_that_found_something_new() -> None:
     engine, queue_id = an_engine()
-    working = engine.queue(queue_id)
-    assert working.idle_since_s(10.0) == 10.0
-    assert working.idle_since_s(11.0) == 10.0
+    state = engine.queue(queue_id)
+    assert state.idle_since_s(10.0) == 10.0
+    assert state.idle_since_s(11.0) == 10.0
     put(engine, queue_id)
-    assert working.idle_since_s(12.0) == 12.0
+    assert state.idle_since_s(12.0) == 12.0
 
 
 def test_what_was_published_to_an_exchange_that_is_gone_still_counts_for_the_node() -> None:

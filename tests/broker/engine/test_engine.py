@@ -209,9 +209,9 @@ def test_spare_ids_are_those_behind_everything_that_others_were_granted_meanwhil
 def test_the_last_id_of_a_queue_is_the_largest_though_newer_messages_have_smaller_ones() -> None:
     engine = Engine(Snapshot())
     engine.grant_message_ids(10, 5)
-    working = engine.adopt_queue(QueueSummary(Queue(1, "orders"), message_count=3, last_message_id=1000))
+    state = engine.adopt_queue(QueueSummary(Queue(1, "orders"), message_count=3, last_message_id=1000))
     put(engine, 1)
-    assert working.last_message_id == 1000
+    assert state.last_message_id == 1000
 
 
 def test_a_member_that_is_taken_over_beside_another_one_is_its_twin_until_one_of_them_is_gone() -> None:
@@ -777,7 +777,7 @@ def test_put_that_fails_half_way_leaves_nothing() -> None:
     with pytest.raises(RuntimeError):
         engine.put(Draft(b"body", sender=7, expires_us=10), [first, first, second], 0)
     for queue_id in (first, second):
-        working = engine.queue(queue_id)
-        assert (len(working), working.out, working.sent) == (0, {}, {})
+        state = engine.queue(queue_id)
+        assert (len(state), state.out, state.sent) == (0, {}, {})
     assert (engine.resident_bytes, consumer.leases) == (0, {})
     assert engine.put(Draft(b"again"), [first], 0).messages[0].body == b"again"

@@ -24,7 +24,7 @@ from flyball.broker.engine.backlog import Build, IndexedBacklog, Load, Need
 from flyball.broker.engine.consumer import Consumer
 from flyball.broker.engine.engine import Engine
 from flyball.broker.engine.index import Key, Shape
-from flyball.broker.engine.queue import Delivery, WorkingQueue
+from flyball.broker.engine.queue import Delivery, QueueState
 from flyball.model import Draft, Message, Order, Selector, Snapshot
 from tests.broker.engine.messages import SOMEBODY, consume, set_prefetch
 
@@ -252,7 +252,7 @@ class EngineAndModel(RuleBasedStateMachine):
         newest = self.known.get(self.last_id)
         if newest is None or not newest.is_ready or newest.message.queue_id not in self.queue_ids:
             return
-        in_memory = {m.id: m for m in self._working(newest.message.queue_id).oldest(0, 10_000)}
+        in_memory = {m.id: m for m in self._state(newest.message.queue_id).oldest(0, 10_000)}
         message = in_memory.get(newest.message.id)
         if message is not None and not message.stored:
             assert self.engine.withdraw(message)
@@ -283,26 +283,26 @@ class EngineAndModel(RuleBasedStateMachine):
 
     def _purge(self, pick: int) -> None:
         queue_id = self._queue_id(pick)
-        working = self._working(queue_id)
-        out = set(working.out)
+        state = self._state(queue_id)
+        out = set(state.out)
         gone, absent = self.engine.purge(queue_id)
         ready = {known.message.id for known in self.ready(queue_id)} - out
         assert {message.id for message in gone} <= ready
         assert len(gone) + absent == len(ready)
         for message_id in ready:
             self.known[message_id].is_ready = False
-        self._purge_store(queue_id, working.last_message_id, out)
+        self._purge_store(queue_id, state.last_message_id, out)
 
     def _delete_queue(self, pick: int) -> None:
         queue_id = self._queue_id(pick)
-        working = self.engine.delete_queue(queue_id)
+        state = self.engine.delete_queue(queue_id)
         for consumer in list(self.consumers.values()):
             if consumer.queue_id == queue_id and not consumer.is_cancelled:
                 raise AssertionError("a consumer of a deleted queue goes on")
         self.consumers = {n: c for n, c in self.consumers.items() if c.queue_id != queue_id}
         for known in self.ready(queue_id):
             known.is_ready = False
-        self._purge_store(queue_id, working.last_message_id, set())
+        self._purge_store(queue_id, state.last_message_id, set())
         self.queue_ids[self.queue_ids.index(queue_id)] = self._create_queue()
 
     @rule(step_us=st.sampled_from([1, 4_000, 10_000, 40_000]))
@@ -385,7 +385,7 @@ class EngineAndModel(RuleBasedStateMachine):
     @rule(pick=picks)
     def serve_what_consumers_need(self, pick: int) -> None:
         queue_id = self._queue_id(pick)
-        need = self._working(queue_id).need
+        need = self._state(queue_id).need
         if isinstance(need, Load):
             self.loadings.append(Loading(queue_id, need))
         elif need is not None:
@@ -416,19 +416,19 @@ class EngineAndModel(RuleBasedStateMachine):
     def every_message_is_in_its_one_place(self) -> None:
         resident_bytes = 0
         for queue_id in self.queue_ids:
-            working = self._working(queue_id)
+            state = self._state(queue_id)
             ready = {known.message.id for known in self.ready(queue_id)}
-            in_memory = [message.id for message in working.oldest(0, 10_000)]
-            expired = ready & set(working.out)
+            in_memory = [message.id for message in state.oldest(0, 10_000)]
+            expired = ready & set(state.out)
             assert expired.isdisjoint(known.message.id for known in self.live(queue_id))
-            assert len(working) == len(ready) - len(expired)
+            assert len(state) == len(ready) - len(expired)
             assert in_memory == sorted(set(in_memory) & ready - expired)
-            assert working.absent == len(working) - len(in_memory)
+            assert state.absent == len(state) - len(in_memory)
             counted = Counter(self.known[message_id].message.receiver for message_id in ready - expired)
-            assert working.visible_to(1) == counted[None] + counted[1]
-            assert working.addressed == {who: count for who, count in counted.items() if who is not None}
-            resident_bytes += sum(m.footprint_bytes for m in working.oldest(0, 10_000))
-            resident_bytes += sum(m.footprint_bytes for m in working.out.values())
+            assert state.visible_to(1) == counted[None] + counted[1]
+            assert state.addressed == {who: count for who, count in counted.items() if who is not None}
+            resident_bytes += sum(m.footprint_bytes for m in state.oldest(0, 10_000))
+            resident_bytes += sum(m.footprint_bytes for m in state.out.values())
         assert self.engine.resident_bytes == resident_bytes
 
     @invariant()
@@ -439,7 +439,7 @@ class EngineAndModel(RuleBasedStateMachine):
             if consumer.turn:
                 assert self.first(consumer.queue_id, consumer.selector) is None
             else:
-                assert self._working(consumer.queue_id).need is not None
+                assert self._state(consumer.queue_id).need is not None
 
     def teardown(self) -> None:
         if not hasattr(self, "engine"):
@@ -463,7 +463,7 @@ class EngineAndModel(RuleBasedStateMachine):
         self.store.commit(10_000)
         assert self.engine.resident_bytes == 0
         assert not self.store.messages
-        assert all(len(working) == 0 and not working.out for working in self.engine.queues)
+        assert all(len(state) == 0 and not state.out for state in self.engine.queues)
 
     # Inside
 
@@ -474,7 +474,7 @@ class EngineAndModel(RuleBasedStateMachine):
     def _queue_id(self, pick: int) -> int:
         return self.queue_ids[1 if pick % 4 == 3 else 0]
 
-    def _working(self, queue_id: int) -> WorkingQueue:
+    def _state(self, queue_id: int) -> QueueState:
         return self.engine.queue(queue_id)
 
     def _consumer(self, pick: int) -> Consumer:
@@ -509,11 +509,11 @@ class EngineAndModel(RuleBasedStateMachine):
         self.store.pending.append(removed)
 
     def _begin(self, queue_id: int, shape: Shape) -> None:
-        working = self._working(queue_id)
-        backlog = working.indexed
+        state = self._state(queue_id)
+        backlog = state.indexed
         if not backlog.is_building(shape):
-            backlog.begin_index(shape, working.out)
-            self.indexings.append(Indexing(queue_id, shape, backlog, working.generation, working.last_message_id))
+            backlog.begin_index(shape, state.out)
+            self.indexings.append(Indexing(queue_id, shape, backlog, state.generation, state.last_message_id))
 
     def _load_step(self, loading: Loading, limit: int) -> None:
         if loading.read is None:
@@ -524,8 +524,8 @@ class EngineAndModel(RuleBasedStateMachine):
             self.check_deliveries(self.engine.loaded(loading.queue_id, loading.load, loading.read, self.now))
 
     def _index_step(self, indexing: Indexing, limit: int) -> None:
-        working = self.engine.queue(indexing.queue_id) if self.engine.has_queue(indexing.queue_id) else None
-        if working is None or working.generation != indexing.generation:
+        state = self.engine.queue(indexing.queue_id) if self.engine.has_queue(indexing.queue_id) else None
+        if state is None or state.generation != indexing.generation:
             self.indexings.remove(indexing)
         elif indexing.read is None:
             rows = self.store.of_queue(indexing.queue_id, indexing.filled_to, indexing.up_to_id)

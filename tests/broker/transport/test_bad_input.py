@@ -208,7 +208,7 @@ def test_a_peer_that_breaks_the_rules_is_disconnected_with_one_line_in_the_log(
 def test_web_page_that_sends_commands_is_cut_off_at_once(
     protocol: str, method: str, piece_bytes: int, node: RunningNode
 ) -> None:
-    queues = node.call(lambda node: [working.queue.name for working in node.hub.broker.engine.queues])
+    queues = node.call(lambda node: [state.queue.name for state in node.hub.broker.engine.queues])
     head = f"{method} / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: text/plain\r\n\r\n".encode()
     commands = {"thorbang": b"\0REMOVEQUEUE,1\0CREATEQUEUE,page\0", "telesto": plain(wire.CreateQueue(1, "page"))}
     data = head + commands[protocol]
@@ -218,7 +218,7 @@ def test_web_page_that_sends_commands_is_cut_off_at_once(
             connection.sendall(data[start : start + piece_bytes])
     with pytest.raises(Closed):
         Peer(connection).receive_raw()
-    assert node.call(lambda node: [working.queue.name for working in node.hub.broker.engine.queues]) == queues
+    assert node.call(lambda node: [state.queue.name for state in node.hub.broker.engine.queues]) == queues
 
 
 def test_good_requests_before_a_bad_one_are_carried_out(node: RunningNode) -> None:
@@ -260,7 +260,7 @@ def is_at_rest(node: Node) -> bool:
     queues = broker.engine.queues
     return (
         all(connection.in_flight == 0 for connection in node.hub.connections)
-        and not any(working.out or working.consumers for working in queues)
+        and not any(state.out or state.consumers for state in queues)
         and broker.journal.pending_count == 0
         and not node.hub.stalled
     )

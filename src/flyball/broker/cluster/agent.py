@@ -69,25 +69,25 @@ class Agent:
 
     def report(self) -> Mapping[str, Any]:
         """Return what this node tells the others with every renewal, as JSON can say it."""
-        queues = (working for working in self.node.hub.broker.engine.queues if not working.queue.member)
+        queues = (state for state in self.node.hub.broker.engine.queues if not state.queue.member)
         return {
             "leads": self.leads,
             "capacity": self.node.settings.capacity,
             "low_on_disk": self.node.disk is not None and self.node.disk.is_low,
             "members": {
-                str(working.queue.id): {
-                    "ready": len(working),
-                    "unacked": working.unacked,
-                    "idle": working.idle_consumers,
-                    "consumers": len(working.consumers),
-                    "given": working.handed_over,
+                str(state.queue.id): {
+                    "ready": len(state),
+                    "unacked": state.unacked,
+                    "idle": state.idle_consumers,
+                    "consumers": len(state.consumers),
+                    "given": state.handed_over,
                 }
-                for working in self.members.local()
+                for state in self.members.local()
             },
             "clients": self.sessions.counts(),
             "queues": {
-                str(working.queue.id): [len(working), working.unacked, len(working.consumers)]
-                for working in itertools.islice(queues, MOST_QUEUES_TOLD)
+                str(state.queue.id): [len(state), state.unacked, len(state.consumers)]
+                for state in itertools.islice(queues, MOST_QUEUES_TOLD)
             },
             "handing": list(self.members.handing),
         }

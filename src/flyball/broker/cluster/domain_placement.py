@@ -62,10 +62,10 @@ class DomainPlacement:
         """Return where an ordinary queue is served. Raises QueueNotFound."""
         vhost, name = request.vhost, request.queue_name
         session_id = request.session_id or uuid.uuid4().hex
-        working = self._node.hub.broker.engine.find_queue(name, vhost)
-        if working is not None:
+        state = self._node.hub.broker.engine.find_queue(name, vhost)
+        if state is not None:
             addresses = advertised(self._node.addresses, self._node.settings)
-            return Place(node_name(self._node.settings), working.queue.id, session_id, addresses)
+            return Place(node_name(self._node.settings), state.queue.id, session_id, addresses)
         remote = self._node.topology.directory.find(vhost, name)
         if remote is None:
             raise QueueNotFound(name, vhost)

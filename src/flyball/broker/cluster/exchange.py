@@ -15,7 +15,7 @@ from flyball.broker.cluster.members import Ask, Members
 from flyball.broker.cluster.overview import Overview, key_of
 from flyball.broker.cluster.transfer import MOST_AT_ONCE, MemberLoad, share, surplus, whom_to_ask
 from flyball.broker.core.supervisor import Supervisor
-from flyball.broker.engine.queue import WorkingQueue
+from flyball.broker.engine.queue import QueueState
 from flyball.broker.node.node import Node
 from flyball.broker.peering.membership import RENEW_S
 from flyball.errors import ClusterError, Fenced, FlyballError, StoreError
@@ -56,10 +56,10 @@ class Exchange:
             supervisor = self._node.supervisor.within(tasks)
             while True:
                 await asyncio.sleep(PERIOD_S)
-                for working in self._members.local():
-                    if working.queue.id not in self._busy:
+                for state in self._members.local():
+                    if state.queue.id not in self._busy:
                         try:
-                            self._look(working, supervisor)
+                            self._look(state, supervisor)
                         except Exception as error:
                             self._node.hub.faults.note("exchange of a member", error)
                 for twin in list(self._node.hub.broker.engine.twins.values()):
@@ -69,26 +69,26 @@ class Exchange:
 
     async def give(self, source: int, destination: int, most: int) -> int:
         """Another member asks for messages of one of ours; return how many it gets."""
-        working = self._node.hub.broker.engine.find_working(source)
-        definition = None if working is None else self._members.definition(working.queue)
-        if working is None or definition is None or source in self._busy:
+        state = self._node.hub.broker.engine.find_queue_by_id(source)
+        definition = None if state is None else self._members.definition(state.queue)
+        if state is None or definition is None or source in self._busy:
             return 0
         try:
-            return await self._hand_over(source, destination, share(self._load_of(working, definition), most))
+            return await self._hand_over(source, destination, share(self._load_of(state, definition), most))
         except StoreError as error:
             raise ClusterError(f"no messages were handed over: {error}") from error
 
     # Inside
 
-    def _look(self, working: WorkingQueue, supervisor: Supervisor) -> None:
+    def _look(self, state: QueueState, supervisor: Supervisor) -> None:
         """Hand over what a member holds too much of, or ask for messages if its consumers wait in vain."""
-        queue_id = working.queue.id
-        definition = self._members.definition(working.queue)
+        queue_id = state.queue.id
+        definition = self._members.definition(state.queue)
         if definition is None:
             return
-        own = self._load_of(working, definition)
-        others = self._others(working, definition)
-        handovers = surplus(own, others, self._overview.options(key_of(working.queue)).surplus)
+        own = self._load_of(state, definition)
+        others = self._others(state, definition)
+        handovers = surplus(own, others, self._overview.options(key_of(state.queue)).surplus)
         if handovers:
             # One at a time: the next round sees what is left.
             supervisor.spawn(self._give_surplus(queue_id, handovers[0].destination, handovers[0].count))
@@ -116,7 +116,7 @@ class Exchange:
         except FlyballError as error:
             log.warning("messages could not be handed to another member: %s", error)
 
-    async def _merge(self, twin: WorkingQueue) -> None:
+    async def _merge(self, twin: QueueState) -> None:
         try:
             await self._members.merge_twin(twin)
         except Fenced:
@@ -148,16 +148,16 @@ class Exchange:
         finally:
             self._busy.discard(queue_id)
 
-    def _load_of(self, working: WorkingQueue, definition: Mapping[str, Any]) -> MemberLoad:
-        queue_id = working.queue.id
+    def _load_of(self, state: QueueState, definition: Mapping[str, Any]) -> MemberLoad:
+        queue_id = state.queue.id
         is_marked = queue_id in definition.get("marked", ())
-        return MemberLoad(queue_id, len(working), working.idle_consumers, len(working.consumers), is_marked)
+        return MemberLoad(queue_id, len(state), state.idle_consumers, len(state.consumers), is_marked)
 
-    def _others(self, working: WorkingQueue, definition: Mapping[str, Any]) -> list[MemberLoad]:
+    def _others(self, state: QueueState, definition: Mapping[str, Any]) -> list[MemberLoad]:
         """Return what the other members of the same clustered queue, on live nodes, are taken to have."""
         marked = definition.get("marked", ())
         loads: list[MemberLoad] = []
-        for remote in self._node.topology.directory.members(working.queue.vhost, working.queue.name):
+        for remote in self._node.topology.directory.members(state.queue.vhost, state.queue.name):
             owner = self._node.membership.node(remote.owner)
             told = None if owner is None or not owner.is_live else owner.report.get("members", {})
             found = None if told is None else told.get(str(remote.queue.id))

@@ -10,7 +10,7 @@ from typing import Any
 from flyball.broker.cluster.names import cluster_key
 from flyball.broker.core.pending import Changing, outcome
 from flyball.broker.engine.consumer import QUEUE_MOVES
-from flyball.broker.engine.queue import WorkingQueue
+from flyball.broker.engine.queue import QueueState
 from flyball.broker.node.node import Node
 from flyball.broker.store.interface import RECOVERED, Transfer
 from flyball.errors import ClusterError, FlyballError, StoreError
@@ -41,12 +41,12 @@ class Members:
         self.handing: dict[int, int] = {}
         """How many transfers to each member elsewhere are under way."""
 
-    def local(self) -> Iterator[WorkingQueue]:
+    def local(self) -> Iterator[QueueState]:
         """Yield the members that this node serves."""
         for definition in self._node.definitions.of("cluster").values():
-            working = self._engine.find_queue(definition["name"], definition["vhost"])
-            if working is not None and working.queue.member:
-                yield working
+            state = self._engine.find_queue(definition["name"], definition["vhost"])
+            if state is not None and state.queue.member:
+                yield state
 
     def definition(self, queue: Queue) -> Mapping[str, Any] | None:
         """Return how the clustered queue of a member is defined."""
@@ -61,17 +61,17 @@ class Members:
             return existing.queue.id
         declared = Queue(0, name, vhost, member=True)
         await outcome(lambda done: self._node.topology.declare_queue(declared, None, done))
-        working = self._engine.find_queue(name, vhost)
-        assert working is not None, "it was declared just now"
-        return working.queue.id
+        state = self._engine.find_queue(name, vhost)
+        assert state is not None, "it was declared just now"
+        return state.queue.id
 
     async def remove(self, queue_id: int) -> bool:
         """Remove a member if nobody uses it and nothing is in it; tell whether it is gone."""
         await self._broker.take_arrivals()
-        working = self._engine.find_working(queue_id)
-        if working is None:
+        state = self._engine.find_queue_by_id(queue_id)
+        if state is None:
             return True
-        if len(working) or working.out or working.consumers:
+        if len(state) or state.out or state.consumers:
             return False
         await outcome(lambda done: self._node.topology.lifecycle.delete(queue_id, done))
         return True
@@ -102,12 +102,12 @@ class Members:
             self.handing[destination_id] -= 1
             if not self.handing[destination_id]:
                 del self.handing[destination_id]
-        source = self._engine.find_working(source_id)
+        source = self._engine.find_queue_by_id(source_id)
         if source is not None:
             source.handed_over += went
         return went
 
-    async def merge_twin(self, twin: WorkingQueue) -> None:
+    async def merge_twin(self, twin: QueueState) -> None:
         """Let the other member that this node serves have everything of one whose name means that; then delete it.
 
         What consumers hold stays until they have settled it. Raises FlyballError; then the rest is where it was.
@@ -144,19 +144,19 @@ class Members:
     async def release(self, queue_id: int, owner: int) -> None:
         """Leave an ordinary queue to another node. Who consumes it is served from there. Raises FlyballError."""
         broker = self._broker
-        working = self._engine.find_working(queue_id)
-        if working is None:
+        state = self._engine.find_queue_by_id(queue_id)
+        if state is None:
             return
-        consumers = list(working.consumers.values())
+        consumers = list(state.consumers.values())
         for consumer in consumers:
             broker.pause(consumer, QUEUE_MOVES)
         passing: list[Message] = []
         try:
-            await self._settled(working)
+            await self._settled(state)
             await outcome(lambda done: passing.extend(self._node.topology.lifecycle.release(queue_id, owner, done)))
         finally:
             # The queue stays if the store refused or the leader that wanted this has gone, and so do its consumers.
-            if self._engine.find_working(queue_id) is working:
+            if self._engine.find_queue_by_id(queue_id) is state:
                 for consumer in consumers:
                     broker.resume(consumer, QUEUE_MOVES)
         with contextlib.suppress(ClusterError):
@@ -172,12 +172,12 @@ class Members:
 
     # Inside
 
-    async def _settled(self, working: WorkingQueue) -> None:
+    async def _settled(self, state: QueueState) -> None:
         """Give consumers a moment to settle what they hold; the rest comes again, marked as redelivered."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + SETTLE_S
         # Settling has no event of its own: nobody but this needs one.
-        while working.out and loop.time() < deadline:  # noqa: ASYNC110
+        while state.out and loop.time() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(SETTLE_POLL_S)
 
     async def _take(self, queue_id: int, most: int) -> list[Message]:
@@ -192,8 +192,8 @@ class Members:
         return taken
 
     async def _take_one(self, queue_id: int) -> Message | None:
-        working = self._engine.find_working(queue_id)
-        if working is None:
+        state = self._engine.find_queue_by_id(queue_id)
+        if state is None:
             return None
         found: asyncio.Future[Message | None] = asyncio.get_running_loop().create_future()
 
@@ -206,7 +206,7 @@ class Members:
             else:
                 found.set_result(message)
 
-        self._broker.take_out(queue_id, working.traits.selector, done)
+        self._broker.take_out(queue_id, state.traits.selector, done)
         return await found
 
     async def _transfer(self, messages: Sequence[Message], source_id: int, destination_id: int) -> int:

@@ -148,11 +148,11 @@ async def attached(
         node.hub.reports["domain"] = leader.report
         supervisor = node.supervisor.within(tasks)
         long_lived = {"cluster agent": agent.exchange.run, "cluster leader": leader.run}
-        working = [supervisor.keep(name, run) for name, run in long_lived.items()]
+        state = [supervisor.keep(name, run) for name, run in long_lived.items()]
         try:
             yield agent, leader
         finally:
-            for task in working:
+            for task in state:
                 task.cancel()
 
 

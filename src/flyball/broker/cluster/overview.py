@@ -92,8 +92,8 @@ class Overview:
 
     def queues(self) -> Iterator[Placed]:
         """Yield every queue of the domain with the node that serves it."""
-        for working in self._engine.queues:
-            yield working.queue, self.own_id
+        for state in self._engine.queues:
+            yield state.queue, self.own_id
         for remote in self._directory.all():
             yield remote.queue, remote.owner
 
@@ -115,9 +115,9 @@ class Overview:
         return 0 if told is None else int(told[0])
 
     def has_ordinary(self, vhost: str, name: str) -> bool:
-        working = self._engine.find_queue(name, vhost)
+        state = self._engine.find_queue(name, vhost)
         remote = self._directory.find(vhost, name)
-        found = [place.queue for place in (working, remote) if place is not None]
+        found = [place.queue for place in (state, remote) if place is not None]
         return any(not queue.member for queue in found)
 
     # Clustered queues

@@ -218,8 +218,8 @@ class Sessions:
 
     def _member(self, queue_id: int) -> Queue | None:
         """Return a member, of this node or another."""
-        working = self._node.hub.broker.engine.find_working(queue_id)
-        found = self._node.topology.directory.get(queue_id) if working is None else working
+        state = self._node.hub.broker.engine.find_queue_by_id(queue_id)
+        found = self._node.topology.directory.get(queue_id) if state is None else state
         return found.queue if found is not None and found.queue.member else None
 
     def _placed_sessions(self) -> Iterator[Session]:
@@ -235,9 +235,9 @@ class Sessions:
         """Return the members that this node serves, by clustered queue."""
         found: dict[str, Queue] = {}
         for key, definition in self._node.definitions.of("cluster").items():
-            working = self._node.hub.broker.engine.find_queue(definition["name"], definition["vhost"])
-            if working is not None and working.queue.member:
-                found[key] = working.queue
+            state = self._node.hub.broker.engine.find_queue(definition["name"], definition["vhost"])
+            if state is not None and state.queue.member:
+                found[key] = state.queue
         return found
 
     def _consumers(self) -> Iterator[Session]:
@@ -268,7 +268,7 @@ class Sessions:
         for connection in self._amqp_sessions():
             queues: list[Queue] = []
             for route in connection.routes.entries.values():
-                queues += [working.queue for working in route.targets]
+                queues += [state.queue for state in route.targets]
                 queues += [remote.queue for remote in route.elsewhere]
             placed = _placed_as(connection)
             for vhost, name in {(queue.vhost, queue.name) for queue in queues if queue.member}:

@@ -35,7 +35,7 @@ from flyball.broker.engine.consumer import SLOW_PEER, Consumer, Receiver, Shared
 from flyball.broker.engine.counts import Meters
 from flyball.broker.engine.credit import SLOT_US
 from flyball.broker.engine.engine import Engine
-from flyball.broker.engine.queue import Delivery, WorkingQueue
+from flyball.broker.engine.queue import Delivery, QueueState
 from flyball.broker.store.changes import ClientCreated, ClientDeleted
 from flyball.broker.store.group_commit import GroupCommit
 from flyball.broker.store.interface import Arrived, Store
@@ -232,15 +232,15 @@ class Broker:
 
     def _take_in(self, arrived: Arrived) -> None:
         self._arrived.append(arrived)
-        working = self.engine.queue(arrived.queue_id)
+        state = self.engine.queue(arrived.queue_id)
         for message in arrived.messages:
             # Until the transfer is received the store does not tell of it, as of what it does not have.
             message.stored = False
-            former = working.out.get(message.id)
+            former = state.out.get(message.id)
             if former is not None:
                 # This node has given it away, has not heard yet that it has gone, and gets it back.
                 self.engine.settle(former)
-            delivery = self.engine.accept(working, message, self.now_us())
+            delivery = self.engine.accept(state, message, self.now_us())
             if delivery is not None:
                 self._dispatch([delivery])
 
@@ -262,8 +262,8 @@ class Broker:
 
     def purge(self, queue_id: int, done: Callable[[int, FlyballError | None], None]) -> None:
         """Remove all ready messages and tell how many went."""
-        working = self.engine.queue(queue_id)
-        up_to_id = working.last_message_id
+        state = self.engine.queue(queue_id)
+        up_to_id = state.last_message_id
         gone, in_store = self.engine.purge(queue_id)
         # What is not persistent is gone with that.
         doomed = [message for message in gone if message.persistent]
@@ -277,7 +277,7 @@ class Broker:
 
         def removed(error: FlyballError | None) -> None:
             if error is None and in_store:
-                self.spawn(self._purge_in_store(working, up_to_id, already, done))
+                self.spawn(self._purge_in_store(state, up_to_id, already, done))
             else:
                 done(already, error)
 
@@ -302,9 +302,9 @@ class Broker:
             done([], StoreUnavailable(NO_IDS))
             return []
         for queue_id in queue_ids:
-            working = self.engine.find_working(queue_id)
-            if working is not None and working.traits.rejects and working.is_full_for(len(draft.body)):
-                done([], QueueFull(working.queue.name, working.queue.vhost))
+            state = self.engine.find_queue_by_id(queue_id)
+            if state is not None and state.traits.rejects and state.is_full_for(len(draft.body)):
+                done([], QueueFull(state.queue.name, state.queue.vhost))
                 return []
         self.meters.put += 1
         arrival = self.engine.put(draft, queue_ids, self.now_us())
@@ -318,9 +318,9 @@ class Broker:
             self._dispatch(arrival.deliveries)
             done(messages, None)
         for queue_id in queue_ids:
-            working = self.engine.find_working(queue_id)
-            if working is not None and not working.traits.is_plain:
-                self.retention.look_after(working)
+            state = self.engine.find_queue_by_id(queue_id)
+            if state is not None and not state.traits.is_plain:
+                self.retention.look_after(state)
         if draft.expires_us is not None:
             self.retention.watch_expiries()
         return arrival.missing
@@ -335,9 +335,9 @@ class Broker:
         if size_bytes > self.max_message_bytes:
             raise InvalidBody(f"a message of {size_bytes} bytes exceeds {self.max_message_bytes}")
 
-    def accept(self, working: WorkingQueue, message: Message) -> None:
+    def accept(self, state: QueueState, message: Message) -> None:
         """Take a message in and hand it on. It is durable with the batch that is open, if it is persistent."""
-        delivery = self.engine.accept(working, message, message.arrived_us)
+        delivery = self.engine.accept(state, message, message.arrived_us)
         if message.persistent:
             self.journal.append(message, None)
         if delivery is not None:
@@ -346,8 +346,8 @@ class Broker:
                 owner.deliver(delivery.consumer, message)
             except Exception as error:
                 self._delivery_failed(delivery, error)
-        elif not working.traits.is_plain:
-            self.retention.look_after(working)
+        elif not state.traits.is_plain:
+            self.retention.look_after(state)
 
     def settle(self, message: Message, is_acknowledged: bool = False) -> bool:
         """A message that was taken out or leased is dealt with: it is gone, and soon in the store as well.
@@ -398,12 +398,12 @@ class Broker:
                 self._take_back(message)
 
     def _take_back(self, message: Message) -> None:
-        working = self.engine.find_working(message.queue_id)
-        if working is None:
+        state = self.engine.find_queue_by_id(message.queue_id)
+        if state is None:
             return
         message.stored = True
         message.delivery_count += 1
-        delivery = self.engine.accept(working, message, self.now_us())
+        delivery = self.engine.accept(state, message, self.now_us())
         if delivery is not None:
             self._dispatch([delivery])
 
@@ -415,26 +415,26 @@ class Broker:
             messages = [message for message in messages if not self.engine.must_be_whole(message)]
         back: list[Message] = []
         for message in messages:
-            working = self.engine.find_working(message.queue_id)
-            if working is None:
+            state = self.engine.find_queue_by_id(message.queue_id)
+            if state is None:
                 continue
-            if working.original is not None:
+            if state.original is not None:
                 self.engine.settle(message)
-                working.original.give_back(message)
+                state.original.give_back(message)
                 continue
-            limit = working.traits.delivery_limit
+            limit = state.traits.delivery_limit
             if limit is not None and message.delivery_count >= limit:
-                self.dead_lettering.bury(working, message, "delivery_limit")
+                self.dead_lettering.bury(state, message, "delivery_limit")
             else:
                 back.append(message)
         self._dispatch(self.engine.requeue(back, self.now_us()))
         if self.engine.has_expired:
             self.retention.expire()
         for queue_id in {message.queue_id for message in back}:
-            working = self.engine.find_working(queue_id)
-            if working is not None:
-                if not working.traits.is_plain and not working.traits.rejects:
-                    self.retention.look_after(working)
+            state = self.engine.find_queue_by_id(queue_id)
+            if state is not None:
+                if not state.traits.is_plain and not state.traits.rejects:
+                    self.retention.look_after(state)
                 self.reader.serve(queue_id)
 
     def feed(self, consumer: Consumer) -> None:
@@ -509,8 +509,8 @@ class Broker:
 
     def bring_back(self, message: Message) -> None:
         """A message that was taken out could not be handed over: it goes back to its old place."""
-        working = self.engine.find_working(message.queue_id)
-        if working is not None and working.original is not None:
+        state = self.engine.find_queue_by_id(message.queue_id)
+        if state is not None and state.original is not None:
             self.give_back([message])
             return
         if self.engine.must_be_whole(message):
@@ -527,11 +527,11 @@ class Broker:
         self, queue_id: int, after_id: int, limit: int, done: Callable[[list[Message], FlyballError | None], None]
     ) -> None:
         """Tell the queue's ready messages with a larger id, oldest first, without touching them."""
-        working = self.engine.queue(queue_id)
-        if working.absent or limit > CHEAP_MESSAGES:
-            self.spawn(self.reader.list_ready(working, after_id, limit, done))
+        state = self.engine.queue(queue_id)
+        if state.absent or limit > CHEAP_MESSAGES:
+            self.spawn(self.reader.list_ready(state, after_id, limit, done))
         else:
-            done(working.oldest(after_id, limit), None)
+            done(state.oldest(after_id, limit), None)
 
     # Consumers
 
@@ -556,9 +556,9 @@ class Broker:
         self._tick_if_needed()
 
     def set_prefetch(self, consumer: Consumer, prefetch: float) -> None:
-        working = self.engine.find_working(consumer.queue_id)
-        if working is not None and working.original is not None:
-            working.original.set_prefetch(prefetch)
+        state = self.engine.find_queue_by_id(consumer.queue_id)
+        if state is not None and state.original is not None:
+            state.original.set_prefetch(prefetch)
             return
         self.engine.set_prefetch(consumer, prefetch)
         self._feed(consumer)
@@ -566,16 +566,16 @@ class Broker:
 
     def shared_window_changed(self, consumer: Consumer, prefetch: float) -> None:
         """The window that a consumer shares has changed: if another node feeds it, that node has to know."""
-        working = self.engine.find_working(consumer.queue_id)
-        if working is not None and working.original is not None:
-            working.original.set_prefetch(prefetch)
+        state = self.engine.find_queue_by_id(consumer.queue_id)
+        if state is not None and state.original is not None:
+            state.original.set_prefetch(prefetch)
 
     def cancel(self, consumer: Consumer) -> None:
         """Send the consumer no more; what it holds it may still settle."""
-        working = self.engine.find_working(consumer.queue_id)
+        state = self.engine.find_queue_by_id(consumer.queue_id)
         successor = self.engine.cancel(consumer)
-        if working is not None and working.original is not None:
-            working.original.cancel()
+        if state is not None and state.original is not None:
+            state.original.cancel()
         if successor is not None:
             self._feed(successor)
 
@@ -593,14 +593,14 @@ class Broker:
         LeaseNotFound is told, as it is raised, if another node serves the queue by now: they come again there.
         """
         messages = self.engine.acknowledge(consumer, message_ids)
-        working = self.engine.find_working(consumer.queue_id)
-        out = () if working is None else working.out
+        state = self.engine.find_queue_by_id(consumer.queue_id)
+        out = () if state is None else state.out
         lost = next((message.id for message in messages if message.id not in out), None)
         if lost is not None:
             done(LeaseNotFound(lost))
             return
-        if working is not None:
-            working.acknowledged += len(messages)
+        if state is not None:
+            state.acknowledged += len(messages)
         self.remove_all(messages, done)
         self._feed(consumer)
 
@@ -691,15 +691,15 @@ class Broker:
 
     async def _purge_in_store(
         self,
-        working: WorkingQueue,
+        state: QueueState,
         up_to_id: int,
         already: int,
         done: Callable[[int, FlyballError | None], None],
     ) -> None:
-        kept = _InUse(self.engine, working)
+        kept = _InUse(self.engine, state)
         try:
             count = await self.reader.until_available(
-                lambda: self.store.delete_queue_messages(working.queue.id, up_to_id, kept)
+                lambda: self.store.delete_queue_messages(state.queue.id, up_to_id, kept)
             )
         except StoreError as error:
             done(already, error)
@@ -714,17 +714,17 @@ class _InUse:
     all of it is.
     """
 
-    __slots__ = ("_engine", "_working")
+    __slots__ = ("_engine", "_state")
 
-    def __init__(self, engine: Engine, working: WorkingQueue) -> None:
+    def __init__(self, engine: Engine, state: QueueState) -> None:
         self._engine = engine
-        self._working = working
+        self._state = state
 
     def __contains__(self, message_id: object) -> bool:
-        working = self._working
-        if self._engine.find_working(working.queue.id) is not working:
+        state = self._state
+        if self._engine.find_queue_by_id(state.queue.id) is not state:
             return True
-        return isinstance(message_id, int) and (message_id in working.out or working.get(message_id) is not None)
+        return isinstance(message_id, int) and (message_id in state.out or state.get(message_id) is not None)
 
 
 class _Removal:

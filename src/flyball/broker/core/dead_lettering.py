@@ -19,7 +19,7 @@ from flyball.broker.core.pending import Done
 from flyball.broker.core.reading import StoreReader
 from flyball.broker.engine.backlog import LOAD_AT_ONCE
 from flyball.broker.engine.engine import WORTH_PAGING_BYTES, Engine
-from flyball.broker.engine.queue import Parked, WorkingQueue
+from flyball.broker.engine.queue import Parked, QueueState
 from flyball.broker.store.group_commit import GroupCommit
 from flyball.errors import Fenced, FlyballError, RequestError
 from flyball.faults import Faults
@@ -57,13 +57,13 @@ class Burial(enum.Enum):
 
 
 # An unacked message that its queue has given up, and why: expired, maxlen, rejected or delivery_limit.
-_Dying = tuple[WorkingQueue, Message, str]
+_Dying = tuple[QueueState, Message, str]
 
 
 class Publisher(Protocol):
     """Publishes dead letters."""
 
-    def publish(self, working: WorkingQueue, message: Message, reason: str) -> Burial:
+    def publish(self, state: QueueState, message: Message, reason: str) -> Burial:
         """Publish the dead letter of a message that its queue gives up, if there is one, before it is removed."""
         ...
 
@@ -112,11 +112,11 @@ class DeadLettering:
         self._is_burying = False
         """Whether a dead letter is being published. What that displaces, and what is refused, is in these two."""
         self._displaced: list[_Dying] = []
-        self._refused: list[tuple[WorkingQueue, Message]] = []
+        self._refused: list[tuple[QueueState, Message]] = []
         self._burial_timer: asyncio.TimerHandle | None = None
         self._is_quiescent = False
         # Parked messages whose bodies are still in memory: not stored yet, or never.
-        self._parked_whole: dict[int, tuple[WorkingQueue, Message]] = {}
+        self._parked_whole: dict[int, tuple[QueueState, Message]] = {}
 
     @property
     def is_publishing(self) -> bool:
@@ -129,54 +129,54 @@ class DeadLettering:
         if self._burial_timer is not None:
             self._burial_timer.cancel()
 
-    def bury(self, working: WorkingQueue, message: Message, reason: str) -> None:
+    def bury(self, state: QueueState, message: Message, reason: str) -> None:
         """Drop an unacked message for good; its queue may have it dead-lettered."""
-        if working.original is not None:
+        if state.original is not None:
             self._engine.settle(message)
-            working.original.bury(message)
+            state.original.bury(message)
             return
         if self._is_burying:
-            self._displaced.append((working, message, reason))
+            self._displaced.append((state, message, reason))
             return
-        if working.queue.id in self._dying_counts and not self._broker.journal.is_grouping:
-            self.bury_later(working, message, reason)
+        if state.queue.id in self._dying_counts and not self._broker.journal.is_grouping:
+            self.bury_later(state, message, reason)
         else:
             # In a transaction it must be in the same batch as the rest, and may overtake others for that.
-            self._bury_or_load(working, message, reason)
+            self._bury_or_load(state, message, reason)
         self.go_on()
 
     def bury_all(self, messages: Sequence[Message], reason: str) -> None:
         """Drop unacked messages for good: many of them in several turns of the loop, unless in a transaction."""
         is_later = len(messages) > BURIED_AT_ONCE and not self._broker.journal.is_grouping
         for message in messages:
-            working = self._engine.find_working(message.queue_id)
-            if working is None:
+            state = self._engine.find_queue_by_id(message.queue_id)
+            if state is None:
                 continue
-            if is_later and working.original is None:
-                self.bury_later(working, message, reason)
+            if is_later and state.original is None:
+                self.bury_later(state, message, reason)
             else:
-                self.bury(working, message, reason)
+                self.bury(state, message, reason)
         self.go_on()
 
-    def bury_refused(self, working: WorkingQueue, message: Message) -> None:
+    def bury_refused(self, state: QueueState, message: Message) -> None:
         """Dead-letter a message that a full queue has refused: it is in no queue."""
         if self._is_burying:
-            self._refused.append((working, message))
+            self._refused.append((state, message))
             return
         try:
-            self._dead_letter(working, message, "maxlen")
+            self._dead_letter(state, message, "maxlen")
         except Exception as error:
             # Its publisher hears that it was refused.
             self._broker.faults.note("dead letters", error, quiet=True)
         self.go_on()
 
-    def bury_later(self, working: WorkingQueue, message: Message, reason: str) -> None:
+    def bury_later(self, state: QueueState, message: Message, reason: str) -> None:
         """Drop an unacked message when its turn comes; `go_on` follows."""
-        self._dying.append((working, message, reason))
-        self._count_dying(working)
+        self._dying.append((state, message, reason))
+        self._count_dying(state)
 
-    def _count_dying(self, working: WorkingQueue) -> None:
-        queue_id = working.queue.id
+    def _count_dying(self, state: QueueState) -> None:
+        queue_id = state.queue.id
         self._dying_counts[queue_id] = self._dying_counts.get(queue_id, 0) + 1
 
     def go_on(self) -> None:
@@ -209,42 +209,42 @@ class DeadLettering:
                 return
 
     def _bury_first_of_dying(self) -> None:
-        working, message, reason = self._dying.popleft()
-        queue_id = working.queue.id
+        state, message, reason = self._dying.popleft()
+        queue_id = state.queue.id
         left = self._dying_counts.pop(queue_id) - 1
         if left:
             self._dying_counts[queue_id] = left
-        if self._is_unacked(working, message):
+        if self._is_unacked(state, message):
             try:
-                self._bury_or_load(working, message, reason)
+                self._bury_or_load(state, message, reason)
             except Exception as error:
-                self.park(working, message, reason, error)
+                self.park(state, message, reason, error)
 
-    def _is_unacked(self, working: WorkingQueue, message: Message) -> bool:
+    def _is_unacked(self, state: QueueState, message: Message) -> bool:
         """Whether it still is, though its queue may have moved away meanwhile, and come back with the same ids."""
-        return self._engine.find_working(working.queue.id) is working and working.out.get(message.id) is message
+        return self._engine.find_queue_by_id(state.queue.id) is state and state.out.get(message.id) is message
 
-    def _bury_or_load(self, working: WorkingQueue, message: Message, reason: str) -> None:
-        queue_id = working.queue.id
-        if working.traits.dead_letter_exchange is not None and (
+    def _bury_or_load(self, state: QueueState, message: Message, reason: str) -> None:
+        queue_id = state.queue.id
+        if state.traits.dead_letter_exchange is not None and (
             message.is_paged or queue_id in self._burying or self._engine.message_ids_left < self._engine.most_copies
         ):
             # Its dead letter needs its body and an id for each copy, and those behind it must not overtake it.
             line = self._burying.get(queue_id)
             if line is None:
                 self._burying[queue_id] = line = deque()
-                self._spawn(self._bury_in_order(working, line))
+                self._spawn(self._bury_in_order(state, line))
             line.append((message, reason))
             return
-        self._bury(working, message, reason)
+        self._bury(state, message, reason)
 
-    def _bury(self, working: WorkingQueue, message: Message, reason: str) -> None:
+    def _bury(self, state: QueueState, message: Message, reason: str) -> None:
         try:
-            burial = self._dead_letter(working, message, reason)
+            burial = self._dead_letter(state, message, reason)
         except Exception as error:
-            self.park(working, message, reason, error)
+            self.park(state, message, reason, error)
             return
-        working.dropped += 1
+        state.dropped += 1
         if burial is Burial.LATER:
             return
         if burial is Burial.SUCCEEDED or reason in _ASKED_FOR:
@@ -254,7 +254,7 @@ class DeadLettering:
         else:
             self._broker.settle(message)
 
-    def _dead_letter(self, working: WorkingQueue, message: Message, reason: str) -> Burial:
+    def _dead_letter(self, state: QueueState, message: Message, reason: str) -> Burial:
         """Publish the dead letter of a message, and those of all that full queues refuse on its way.
 
         What is refused is in no queue, so all of it has to be in the batch in which the message itself is removed: a
@@ -264,7 +264,7 @@ class DeadLettering:
         """
         self._is_burying = True
         try:
-            burial = self._publish(working, message, reason)
+            burial = self._publish(state, message, reason)
             refused = deque(self._refused)
             count = 0
             while refused:
@@ -283,42 +283,42 @@ class DeadLettering:
                 self._count_dying(displaced[0])
             self._displaced.clear()
 
-    def _publish(self, working: WorkingQueue, message: Message, reason: str) -> Burial:
+    def _publish(self, state: QueueState, message: Message, reason: str) -> Burial:
         publisher = self.publisher
-        return Burial.NO_SUCCESSOR if publisher is None else publisher.publish(working, message, reason)
+        return Burial.NO_SUCCESSOR if publisher is None else publisher.publish(state, message, reason)
 
-    def park(self, working: WorkingQueue, message: Message, reason: str, error: Exception) -> None:
+    def park(self, state: QueueState, message: Message, reason: str, error: Exception) -> None:
         """Keep a message, which is out and could not be dead-lettered, for an operator: nobody gets it meanwhile.
 
         It stays in the store, where it is found again, and tried once more, after a restart.
         """
-        if message.id not in working.out:
+        if message.id not in state.out:
             return
         problem = str(error) if isinstance(error, FlyballError) else f"{type(error).__name__}: {error}"
         if not isinstance(error, FlyballError):
             self._broker.faults.note("dead letters", error, quiet=True)
-        if not any(parked.problem == problem for parked in working.parked.values()):
-            queue = working.queue
+        if not any(parked.problem == problem for parked in state.parked.values()):
+            queue = state.queue
             log.error(
                 "message cannot be dead-lettered; parked queue=%r vhost=%r id=%d reason=%s problem=%r",
                 *(queue.name, queue.vhost, message.id, reason, problem),
             )
-        working.parked[message.id] = Parked(message, reason, problem, self._broker.now_us())
-        can_be_paged = message.persistent and working.is_stored and len(message.body) >= WORTH_PAGING_BYTES
+        state.parked[message.id] = Parked(message, reason, problem, self._broker.now_us())
+        can_be_paged = message.persistent and state.is_stored and len(message.body) >= WORTH_PAGING_BYTES
         if can_be_paged and not message.is_paged and not self._engine.page_out(message):
-            self._parked_whole[message.id] = (working, message)
+            self._parked_whole[message.id] = (state, message)
 
     def page_out_parked(self) -> None:
         """Leave the bodies of parked messages to the store that was not ready for that when they were parked.
 
         They may stay for days, and what they hold is taken from what publishers may fill.
         """
-        for message_id, (working, message) in list(self._parked_whole.items()):
-            is_here = self._engine.find_working(working.queue.id) is working and message_id in working.parked
+        for message_id, (state, message) in list(self._parked_whole.items()):
+            is_here = self._engine.find_queue_by_id(state.queue.id) is state and message_id in state.parked
             if not is_here or message.is_paged or self._engine.page_out(message):
                 del self._parked_whole[message_id]
 
-    async def _bury_in_order(self, working: WorkingQueue, line: deque[tuple[Message, str]]) -> None:
+    async def _bury_in_order(self, state: QueueState, line: deque[tuple[Message, str]]) -> None:
         """Bury messages of which some have to be read from the store first, or for which there were no ids."""
         engine = self._engine
         try:
@@ -331,8 +331,8 @@ class DeadLettering:
                 ends_s = time.monotonic() + BURIALS_S
                 while line and not line[0][0].is_paged and engine.message_ids_left >= engine.most_copies:
                     message, reason = line.popleft()
-                    if self._is_unacked(working, message):
-                        self._bury(working, message, reason)
+                    if self._is_unacked(state, message):
+                        self._bury(state, message, reason)
                     if time.monotonic() > ends_s:
                         break
                 self.go_on()
@@ -342,30 +342,30 @@ class DeadLettering:
             return
         except Exception as error:
             for message, reason in line:
-                self.park(working, message, reason, error)
+                self.park(state, message, reason, error)
         finally:
-            del self._burying[working.queue.id]
+            del self._burying[state.queue.id]
 
-    def requeue_parked(self, working: WorkingQueue, message_ids: Iterable[int] | None = None) -> int:
+    def requeue_parked(self, state: QueueState, message_ids: Iterable[int] | None = None) -> int:
         """Let parked messages, or all, go back to their places; return how many did.
 
         One whose time is up, or that came back too often, is given up again at once: that is another attempt.
         """
-        messages = self._unpark(working, message_ids)
+        messages = self._unpark(state, message_ids)
         self._broker.give_back(messages)
         return len(messages)
 
-    def drop_parked(self, working: WorkingQueue, message_ids: Iterable[int] | None, done: Done) -> int:
+    def drop_parked(self, state: QueueState, message_ids: Iterable[int] | None, done: Done) -> int:
         """Remove parked messages, or all, for good; return how many that are. Done when it is durable."""
-        messages = self._unpark(working, message_ids)
-        working.dropped += len(messages)
+        messages = self._unpark(state, message_ids)
+        state.dropped += len(messages)
         for message in messages:
             # Not `remove`: a message whose body is only in the store could not be written again.
             self._broker.settle(message)
         self._broker.when_durable(done)
         return len(messages)
 
-    def _unpark(self, working: WorkingQueue, message_ids: Iterable[int] | None) -> list[Message]:
-        wanted = list(working.parked) if message_ids is None else message_ids
-        found = [working.parked.pop(message_id, None) for message_id in wanted]
+    def _unpark(self, state: QueueState, message_ids: Iterable[int] | None) -> list[Message]:
+        wanted = list(state.parked) if message_ids is None else message_ids
+        found = [state.parked.pop(message_id, None) for message_id in wanted]
         return [parked.message for parked in found if parked is not None]

@@ -13,7 +13,7 @@ from flyball.broker.core.directory import RemoteQueue
 from flyball.broker.core.intake import Intake
 from flyball.broker.core.presentation import PERSISTENT, present
 from flyball.broker.core.queues import Queues
-from flyball.broker.engine.queue import WorkingQueue
+from flyball.broker.engine.queue import QueueState
 from flyball.broker.engine.traits import MAX_SHORTSTR_BYTES, described
 from flyball.broker.wire.amqp import (
     EMPTY_TABLE,
@@ -50,16 +50,16 @@ class DeadLetters:
         self._topology = queues.topology
         self._intake = intake
 
-    def publish(self, working: WorkingQueue, message: Message, reason: str) -> Burial:
+    def publish(self, state: QueueState, message: Message, reason: str) -> Burial:
         """Publish a message that its queue gives up, if there is an exchange and a route for it.
 
         Raises InvalidArgument if the queue, which was declared before that was checked, names what cannot be.
         """
-        traits = working.traits
+        traits = state.traits
         exchange = traits.dead_letter_exchange
         if exchange is None:
             return Burial.NO_SUCCESSOR
-        queue = working.queue
+        queue = state.queue
         if self._topology.router(queue.vhost).find(exchange) is None:
             return Burial.NO_SUCCESSOR
         origin, encoded = message.origin, message.properties
@@ -100,7 +100,7 @@ class DeadLetters:
         self._intake.put_content(targets, content)
         if elsewhere:
             # Until another node has its successor it stays where it is.
-            self._send(elsewhere, content, working, message, reason)
+            self._send(elsewhere, content, state, message, reason)
             return Burial.LATER
         return Burial.SUCCEEDED if targets else Burial.NO_SUCCESSOR
 
@@ -108,7 +108,7 @@ class DeadLetters:
         self,
         remotes: Sequence[RemoteQueue],
         content: Content,
-        working: WorkingQueue,
+        state: QueueState,
         message: Message,
         reason: str,
     ) -> None:
@@ -117,7 +117,7 @@ class DeadLetters:
         While nobody knows whether it is, it is put again: better twice than never.
         """
         broker, peering = self._topology.broker, self._queues.peering
-        is_out = message.id in working.out
+        is_out = message.id in state.out
         retries = Retries(PUT_AGAIN)
 
         def answered(_: int, outcome: int) -> None:
@@ -128,12 +128,12 @@ class DeadLetters:
                 broker.settle_written(message)
 
         def put_again() -> None:
-            if message.id not in working.out:
+            if message.id not in state.out:
                 return
             try:
                 peering.put(remotes, content, answered, 0)
             except Exception as error:
-                broker.dead_lettering.park(working, message, reason, error)
+                broker.dead_lettering.park(state, message, reason, error)
 
         peering.put(remotes, content, answered, 0)
 

@@ -15,7 +15,7 @@ from flyball.broker.core.fit import Fit, fits, misfit
 from flyball.broker.core.pending import Answer, Done, TakeDone
 from flyball.broker.core.topology import Topology
 from flyball.broker.engine.consumer import Consumer, SharedWindow
-from flyball.broker.engine.queue import WorkingQueue
+from flyball.broker.engine.queue import QueueState
 from flyball.broker.engine.traits import Traits
 from flyball.errors import FlyballError
 from flyball.model import Message, Queue, Selector
@@ -153,75 +153,75 @@ class QueueHandle(Protocol):
 class LocalQueue:
     """A queue that this node serves."""
 
-    __slots__ = ("_broker", "_topology", "_working")
+    __slots__ = ("_broker", "_state", "_topology")
 
-    def __init__(self, topology: Topology, working: WorkingQueue) -> None:
+    def __init__(self, topology: Topology, state: QueueState) -> None:
         self._topology = topology
         self._broker = topology.broker
-        self._working = working
+        self._state = state
 
     @property
     def queue(self) -> Queue:
-        return self._working.queue
+        return self._state.queue
 
     @property
     def traits(self) -> Traits:
-        return self._working.traits
+        return self._state.traits
 
     @property
     def _counts(self) -> Counts:
-        return Counts(len(self._working), len(self._working.consumers))
+        return Counts(len(self._state), len(self._state.consumers))
 
     def check_access(self, owner: object) -> None:
-        self._topology.check_owner(self._working, owner)
+        self._topology.check_owner(self._state, owner)
 
     def declare(self, declared: Queue, owner: object, done: Answer[Counts]) -> None:
         self._topology.declare_queue(declared, owner, lambda error: done(self._counts, error))
 
     def use(self, done: Answer[Counts]) -> None:
-        self._topology.touch(self._working)
+        self._topology.touch(self._state)
         done(self._counts, None)
 
     def purge(self, done: Answer[int]) -> None:
-        count = len(self._working)
+        count = len(self._state)
         self._broker.purge(self.queue.id, lambda removed, error: done(count, error))
 
     def delete(self, done: Answer[int], *, if_unused: bool = False, if_empty: bool = False) -> None:
-        count = len(self._working)
+        count = len(self._state)
         self._topology.delete_queue(
-            self._working, lambda error: done(count, error), if_unused=if_unused, if_empty=if_empty
+            self._state, lambda error: done(count, error), if_unused=if_unused, if_empty=if_empty
         )
 
     def delete_empty(self, done: Answer[None]) -> None:
         self._topology.lifecycle.delete(self.queue.id, partial(done, None), only_empty=True)
 
     def get(self, done: Answer[Got], *, no_ack: bool) -> None:
-        working = self._working
-        self._topology.touch(working)
+        state = self._state
+        self._topology.touch(state)
 
         def found(message: Message | None, error: FlyballError | None) -> None:
             if message is not None:
-                working.count_get(message, is_gone=no_ack)
+                state.count_get(message, is_gone=no_ack)
             elif error is None:
                 self._broker.meters.get_empty += 1
-            done(Got(message, len(working)), error)
+            done(Got(message, len(state)), error)
 
-        self._broker.take_out(working.queue.id, working.traits.selector, found)
+        self._broker.take_out(state.queue.id, state.traits.selector, found)
 
     def consume(self, subscriber: Subscriber, done: Done) -> None:
-        working = self._working
+        state = self._state
         if subscriber.is_over:
             done(None)
             return
-        self._topology.check_consumer(working, exclusive=subscriber.exclusive)
+        self._topology.check_consumer(state, exclusive=subscriber.exclusive)
 
         def started(consumer: Consumer) -> None:
-            subscriber.started(consumer, working.queue)
+            subscriber.started(consumer, state.queue)
             done(None)
 
         self._broker.consume(
-            working.queue.id,
-            subscriber.selector or working.traits.selector,
+            state.queue.id,
+            subscriber.selector or state.traits.selector,
             _UNLIMITED if subscriber.no_ack else subscriber.prefetch,
             subscriber,
             started,
@@ -231,7 +231,7 @@ class LocalQueue:
         )
         # It may have failed meanwhile, with its first message.
         if subscriber.is_attached:
-            self._topology.consumer_added(working, subscriber, exclusive=subscriber.exclusive)
+            self._topology.consumer_added(state, subscriber, exclusive=subscriber.exclusive)
 
     def take(
         self, selector: Selector, done: TakeDone, fit: int = Fit.ALL, taken: Callable[[Message], None] | None = None

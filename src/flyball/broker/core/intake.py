@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from flyball.broker.core.broker import NO_IDS, Broker
-from flyball.broker.engine.queue import WorkingQueue
+from flyball.broker.engine.queue import QueueState
 from flyball.broker.wire.link import Content, Outcome
 from flyball.errors import StoreUnavailable
 from flyball.model import Correlation, Message, Receipt
@@ -24,7 +24,7 @@ class Intake:
 
     def put(
         self,
-        targets: Sequence[WorkingQueue],
+        targets: Sequence[QueueState],
         body: bytes,
         properties: bytes,
         origin: bytes,
@@ -33,7 +33,7 @@ class Intake:
         ttl_us: int | None,
         receipt: Receipt | None = None,
         correlation: Correlation | None = None,
-    ) -> list[WorkingQueue]:
+    ) -> list[QueueState]:
         """Put a message into each of the queues; return those that are full and refuse it.
 
         `receipt` is for a message that goes to one queue.
@@ -46,23 +46,23 @@ class Intake:
             # Before the first has its copy. Whoever routes to that many waits for ids, so that this is rare.
             raise StoreUnavailable(NO_IDS)
         now_us = broker.now_us()
-        refused: list[WorkingQueue] = []
-        for working in targets:
-            traits = working.traits
+        refused: list[QueueState] = []
+        for state in targets:
+            traits = state.traits
             expires_us = None if ttl_us is None else now_us + ttl_us
             kept_priority = priority
             if not traits.is_plain:
-                if traits.rejects and working.is_full_for(len(body)):
-                    refused.append(working)
+                if traits.rejects and state.is_full_for(len(body)):
+                    refused.append(state)
                     if traits.overflow == "reject-publish-dlx":
-                        refuse = (working, body, properties, origin, persistent, priority, now_us)
+                        refuse = (state, body, properties, origin, persistent, priority, now_us)
                         broker.when_numbered(1 + engine.most_copies, partial(self._bury_refused, *refuse))
                     continue
                 expires_us = traits.expiry_of(expires_us, now_us)
                 kept_priority = traits.priority_of(priority)
             message = Message(
                 engine.use_message_id(),
-                working.queue.id,
+                state.queue.id,
                 body,
                 None,
                 None,
@@ -71,18 +71,18 @@ class Intake:
                 now_us,
                 expires_us,
                 properties,
-                persistent and working.is_stored,
+                persistent and state.is_stored,
                 origin,
             )
             message.receipt = receipt
             if correlation is not None:
                 message.sender, message.receiver, message.context = correlation
-            broker.accept(working, message)
+            broker.accept(state, message)
         if ttl_us is not None:
             broker.retention.watch_expiries()
         return refused
 
-    def put_content(self, targets: Sequence[WorkingQueue], content: Content) -> Outcome | None:
+    def put_content(self, targets: Sequence[QueueState], content: Content) -> Outcome | None:
         """Put a message into each of the queues. Return what became of it, or None: the next commit tells."""
         refused = self.put(
             targets,
@@ -97,13 +97,13 @@ class Intake:
         )
         if refused:
             return Outcome.FULL
-        if content.persistent and any(working.is_stored for working in targets):
+        if content.persistent and any(state.is_stored for state in targets):
             return None
         return Outcome.STORED
 
     def _bury_refused(
         self,
-        working: WorkingQueue,
+        state: QueueState,
         body: bytes,
         properties: bytes,
         origin: bytes,
@@ -113,7 +113,7 @@ class Intake:
     ) -> None:
         message = Message(
             self._engine.use_message_id(),
-            working.queue.id,
+            state.queue.id,
             body,
             priority=priority,
             arrived_us=now_us,
@@ -121,4 +121,4 @@ class Intake:
             persistent=persistent,
             origin=origin,
         )
-        self._broker.dead_lettering.bury_refused(working, message)
+        self._broker.dead_lettering.bury_refused(state, message)

@@ -118,10 +118,10 @@ class HerePlacement:
         self._engine = engine
 
     async def place(self, request: PlaceRequest) -> Place | NoPlaceYet:
-        working = self._engine.find_queue(request.queue_name, request.vhost)
-        if working is None:
+        state = self._engine.find_queue(request.queue_name, request.vhost)
+        if state is None:
             raise QueueNotFound(request.queue_name, request.vhost)
-        return Place("", working.queue.id, request.session_id or uuid.uuid4().hex)
+        return Place("", state.queue.id, request.session_id or uuid.uuid4().hex)
 
     def arrived(self, session_id: str, connection: Movable) -> None:
         """Nobody counts them."""

@@ -12,7 +12,7 @@ from typing import Protocol
 from flyball.broker.core.broker import ID_BLOCK, Broker
 from flyball.broker.core.pending import Changing, Done, change_for_good
 from flyball.broker.engine.consumer import Consumer
-from flyball.broker.engine.queue import WorkingQueue
+from flyball.broker.engine.queue import QueueState
 from flyball.broker.store.changes import QueueCreated, QueueDeleted, QueueMoved
 from flyball.errors import FlyballError, StoreError
 from flyball.model import Message, Queue
@@ -21,7 +21,7 @@ from flyball.model import Message, Queue
 class QueueListener(Protocol):
     """What has to follow when queues come and go: the topology."""
 
-    def queue_adopted(self, working: WorkingQueue) -> None:
+    def queue_adopted(self, state: QueueState) -> None:
         """This node serves a queue from now on that another one has served."""
         ...
 
@@ -60,15 +60,15 @@ class QueueLifecycle:
     def delete(self, queue_id: int, done: Done, *, only_empty: bool = False) -> None:
         """Remove the queue and its messages; done when nothing of it can come back."""
         unacked = list(self._engine.queue(queue_id).out.values())
-        working = self._forget(queue_id, only_empty=only_empty)
-        if not self._registers(working):
+        state = self._forget(queue_id, only_empty=only_empty)
+        if not self._registers(state):
             drop_bodies(unacked)
             done(None)
             return
 
         def deleted(error: FlyballError | None) -> None:
-            if error is None and working.last_message_id and self._store.keeps_messages:
-                self._broker.spawn(self._sweep(queue_id, working.last_message_id))
+            if error is None and state.last_message_id and self._store.keeps_messages:
+                self._broker.spawn(self._sweep(queue_id, state.last_message_id))
             done(error)
 
         change_for_good(self._journal, [QueueDeleted(queue_id)], deleted)
@@ -76,16 +76,16 @@ class QueueLifecycle:
         # taken is answered with its commit.
         self._journal.mark(_Dropping(unacked))
 
-    async def adopt(self, queue_ids: Sequence[int]) -> list[WorkingQueue]:
+    async def adopt(self, queue_ids: Sequence[int]) -> list[QueueState]:
         """Serve queues whose owner this node has become, as far as they still exist. Raises StoreError."""
         summaries = await self._reader.until_available(lambda: self._store.adopt(queue_ids), patient=True)
         expiries = await self._reader.until_available(self._store.expiring, patient=True)
         await self._number_above(max((summary.last_message_id for summary in summaries), default=0))
         adopted = [self._engine.adopt_queue(summary) for summary in summaries]
-        new = {working.queue.id for working in adopted}
+        new = {state.queue.id for state in adopted}
         self._engine.expect_expiries([expiry for expiry in expiries if expiry[0] in new])
-        for working in adopted:
-            self._listener.queue_adopted(working)
+        for state in adopted:
+            self._listener.queue_adopted(state)
         self._broker.retention.watch_expiries()
         return adopted
 
@@ -94,26 +94,26 @@ class QueueLifecycle:
 
         This node serves it to nobody from now on. What was leased comes again at the new owner.
         """
-        working = self._engine.queue(queue_id)
-        known = (*working.oldest(0, len(working)), *working.out.values())
+        state = self._engine.queue(queue_id)
+        known = (*state.oldest(0, len(state)), *state.out.values())
         passing = [message for message in known if not message.persistent]
         self._engine.delete_queue(queue_id)
-        change_for_good(self._journal, [QueueMoved(working.queue, owner)], done)
-        self._listener.queue_released(working.queue, owner)
-        _notify(working, lambda consumer: consumer.owner.queue_moved(consumer))
+        change_for_good(self._journal, [QueueMoved(state.queue, owner)], done)
+        self._listener.queue_released(state.queue, owner)
+        _notify(state, lambda consumer: consumer.owner.queue_moved(consumer))
         return passing
 
     # Inside
 
-    def _registers(self, working: WorkingQueue) -> bool:
+    def _registers(self, state: QueueState) -> bool:
         """Whether the store has to know the queue."""
-        return working.is_stored or self._broker.is_clustered
+        return state.is_stored or self._broker.is_clustered
 
-    def _forget(self, queue_id: int, *, only_empty: bool = False) -> WorkingQueue:
-        working = self._engine.delete_queue(queue_id, only_empty=only_empty)
-        _notify(working, lambda consumer: consumer.owner.queue_deleted(consumer))
-        self._listener.queue_deleted(working.queue)
-        return working
+    def _forget(self, queue_id: int, *, only_empty: bool = False) -> QueueState:
+        state = self._engine.delete_queue(queue_id, only_empty=only_empty)
+        _notify(state, lambda consumer: consumer.owner.queue_deleted(consumer))
+        self._listener.queue_deleted(state.queue)
+        return state
 
     async def _number_above(self, message_id: int) -> None:
         """Let new messages have higher ids than that, which another node has given: ids tell what comes first."""
@@ -153,9 +153,9 @@ def drop_bodies(unacked: Iterable[Message]) -> None:
         message.body = message.properties = b""
 
 
-def _notify(working: WorkingQueue, call: Callable[[Consumer], None]) -> None:
+def _notify(state: QueueState, call: Callable[[Consumer], None]) -> None:
     """Tell the consumers of a queue that is gone from here. One that fails must not keep it from the others."""
-    for consumer in list(working.consumers.values()):
+    for consumer in list(state.consumers.values()):
         try:
             call(consumer)
         except Exception as error:

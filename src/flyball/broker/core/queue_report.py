@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from flyball.broker.engine.queue import WorkingQueue
+from flyball.broker.engine.queue import QueueState
 
 
-def queue_report(working: WorkingQueue) -> dict[str, Any]:
+def queue_report(state: QueueState) -> dict[str, Any]:
     """Return what a queue of this node holds."""
     return {
-        "id": working.queue.id,
-        "name": working.queue.name,
-        "ready": len(working),
-        "leased": working.unacked,
-        "parked": len(working.parked),
-        "in_memory": len(working) - working.absent,
-        "consumers": len(working.consumers),
+        "id": state.queue.id,
+        "name": state.queue.name,
+        "ready": len(state),
+        "leased": state.unacked,
+        "parked": len(state.parked),
+        "in_memory": len(state) - state.absent,
+        "consumers": len(state.consumers),
     }

@@ -11,7 +11,7 @@ from flyball.broker.core.intake import Intake
 from flyball.broker.core.peering import Peering
 from flyball.broker.core.pending import Done, Marking, Together, outcome
 from flyball.broker.core.topology import Headers, Topology
-from flyball.broker.engine.queue import WorkingQueue
+from flyball.broker.engine.queue import QueueState
 from flyball.broker.wire.link import Content, Outcome
 from flyball.errors import (
     ConsumerRefused,
@@ -75,7 +75,7 @@ class Queues:
         """Return the queue of that id as far as this node knows."""
         return self._handle(self._by_id(queue_id))
 
-    def locate(self, vhost: str, name: str, homes: Homes = _NO_HOMES) -> WorkingQueue | RemoteQueue | None:
+    def locate(self, vhost: str, name: str, homes: Homes = _NO_HOMES) -> QueueState | RemoteQueue | None:
         """Return what a name means for a connection: its home, else the queue of this node, else that of another."""
         if homes:
             home = homes.get((vhost, name))
@@ -83,15 +83,15 @@ class Queues:
                 found = self._by_id(home)
                 if found is not None:
                     return found
-        working = self._engine.find_queue(name, vhost)
-        return self._directory.find(vhost, name) if working is None else working
+        state = self._engine.find_queue(name, vhost)
+        return self._directory.find(vhost, name) if state is None else state
 
-    def _by_id(self, queue_id: int) -> WorkingQueue | RemoteQueue | None:
-        working = self._engine.find_working(queue_id)
-        return self._directory.get(queue_id) if working is None else working
+    def _by_id(self, queue_id: int) -> QueueState | RemoteQueue | None:
+        state = self._engine.find_queue_by_id(queue_id)
+        return self._directory.get(queue_id) if state is None else state
 
-    def _handle(self, found: WorkingQueue | RemoteQueue | None) -> QueueHandle | None:
-        if isinstance(found, WorkingQueue):
+    def _handle(self, found: QueueState | RemoteQueue | None) -> QueueHandle | None:
+        if isinstance(found, QueueState):
             return LocalQueue(self.topology, found)
         return None if found is None else self.peering.handle(found)
 
@@ -102,18 +102,18 @@ class Queues:
         routing_keys: Sequence[str],
         headers: Headers,
         homes: Homes = _NO_HOMES,
-    ) -> tuple[list[WorkingQueue], list[RemoteQueue]]:
+    ) -> tuple[list[QueueState], list[RemoteQueue]]:
         """Return the queues here and on other nodes that get a message, each once. Raises ExchangeNotFound."""
         router = self.topology.router(vhost)
         if len(routing_keys) == 1:
             names = router.route(exchange, routing_keys[0], headers)
         else:
             names = router.route_keys(exchange, routing_keys, headers)
-        here: list[WorkingQueue] = []
+        here: list[QueueState] = []
         elsewhere: list[RemoteQueue] = []
         for name in names:
             found = self.locate(vhost, name, homes)
-            if isinstance(found, WorkingQueue):
+            if isinstance(found, QueueState):
                 here.append(found)
             elif found is not None:
                 elsewhere.append(found)
@@ -121,7 +121,7 @@ class Queues:
 
     def put(
         self,
-        here: Sequence[WorkingQueue],
+        here: Sequence[QueueState],
         elsewhere: Sequence[RemoteQueue],
         content: Content,
         done: Callable[[bool], None] | None,
@@ -171,9 +171,9 @@ class Queues:
 
     def is_lost(self, message: Message) -> bool:
         """Whether a delivered message comes again from another node: to ack it has no effect."""
-        working = self._engine.find_working(message.queue_id)
-        if working is not None:
-            return message.id not in working.out
+        state = self._engine.find_queue_by_id(message.queue_id)
+        if state is not None:
+            return message.id not in state.out
         # If no node serves its queue that is deleted, and the message gone. Shadows have negative ids.
         return message.queue_id < 0 or self._directory.get(message.queue_id) is not None
 

@@ -13,7 +13,7 @@ from flyball.broker.core.listings import Listings
 from flyball.broker.engine.backlog import LOAD_AT_ONCE, Build, Load, Need
 from flyball.broker.engine.engine import Engine
 from flyball.broker.engine.index import Shape
-from flyball.broker.engine.queue import Delivery, WorkingQueue
+from flyball.broker.engine.queue import Delivery, QueueState
 from flyball.broker.store.interface import IndexColumns, Store
 from flyball.errors import FlyballError, StoreError, StoreUnavailable
 from flyball.faults import Faults
@@ -141,23 +141,23 @@ class StoreReader:
 
     async def _build(self, queue_id: int, build: Build) -> None:
         """Make an index of messages that are in the store, while the queue is in use."""
-        working = self._engine.find_working(queue_id)
-        if working is None:
+        state = self._engine.find_queue_by_id(queue_id)
+        if state is None:
             return
-        generation, shape = working.generation, build.shape
-        working.indexed.begin_index(shape, self._removing_ids().union(working.out))
+        generation, shape = state.generation, build.shape
+        state.indexed.begin_index(shape, self._removing_ids().union(state.out))
         try:
-            async for piece in self._store.index(queue_id, _columns(shape), working.last_message_id):
+            async for piece in self._store.index(queue_id, _columns(shape), state.last_message_id):
                 if self._generation(queue_id) != generation:
                     return
                 keys = (((k.receiver, k.sender, k.context), k.priority or 0, k.message_ids) for k in piece.keys)
-                working.indexed.fill_index(shape, keys, piece.up_to_id)
+                state.indexed.fill_index(shape, keys, piece.up_to_id)
         except StoreError:
             if self._generation(queue_id) == generation:
-                working.indexed.abandon_index(shape)
+                state.indexed.abandon_index(shape)
             raise
         if self._generation(queue_id) == generation:
-            working.indexed.finish_index(shape)
+            state.indexed.finish_index(shape)
             self._dispatch(self._engine.wake(queue_id, self._now_us()))
 
     def _generation(self, queue_id: int) -> int | None:
@@ -165,26 +165,26 @@ class StoreReader:
 
     async def list_ready(
         self,
-        working: WorkingQueue,
+        state: QueueState,
         after_id: int,
         limit: int,
         done: Callable[[list[Message], FlyballError | None], None],
     ) -> None:
         """List a queue's ready messages, when the node has time for it."""
         try:
-            found = None if working.absent else await self._list_resident(working, after_id, limit)
-            done(await self._list_stored(working, after_id, limit) if found is None else found, None)
+            found = None if state.absent else await self._list_resident(state, after_id, limit)
+            done(await self._list_stored(state, after_id, limit) if found is None else found, None)
         except StoreError as error:
             done([], error)
 
-    async def _list_resident(self, working: WorkingQueue, after_id: int, limit: int) -> list[Message] | None:
+    async def _list_resident(self, state: QueueState, after_id: int, limit: int) -> list[Message] | None:
         """List a queue that is in memory, None if it is not any more when it is time."""
         async with self._listings.turn(limit):
-            return None if working.absent else working.oldest(after_id, limit)
+            return None if state.absent else state.oldest(after_id, limit)
 
-    async def _list_stored(self, working: WorkingQueue, after_id: int, limit: int) -> list[Message]:
+    async def _list_stored(self, state: QueueState, after_id: int, limit: int) -> list[Message]:
         """List a queue that is partly not in memory: what the store has, and what it does not have yet."""
-        unstored = [message for message in working.oldest(after_id, limit) if not message.stored]
+        unstored = [message for message in state.oldest(after_id, limit) if not message.stored]
         found: list[Message] = []
         size_bytes = 0
         while len(found) < limit and size_bytes < LOAD_BYTES:
@@ -193,12 +193,12 @@ class StoreReader:
             async with self._listings.turn(wanted):
                 removing = self._removing_ids()
                 page = await self.until_available(
-                    partial(self._store.page, working.queue.id, after_id, wanted, room_bytes)
+                    partial(self._store.page, state.queue.id, after_id, wanted, room_bytes)
                 )
             if not page:
-                after_id = working.last_message_id
+                after_id = state.last_message_id
                 break
-            ready = [message for message in page if message.id not in working.out and message.id not in removing]
+            ready = [message for message in page if message.id not in state.out and message.id not in removing]
             found += ready
             size_bytes += sum(message.footprint_bytes for message in ready)
             after_id = page[-1].id

@@ -14,7 +14,7 @@ from typing import Any
 from flyball.broker.core.dead_lettering import CONGESTED_S, DeadLettering, Keeper
 from flyball.broker.core.reading import StoreReader
 from flyball.broker.engine.backlog import Build, Load
-from flyball.broker.engine.queue import WorkingQueue
+from flyball.broker.engine.queue import QueueState
 from flyball.broker.store.interface import Store
 from flyball.errors import FlyballError, StoreError
 from flyball.model import Message
@@ -61,29 +61,29 @@ class Retention:
     def expire(self) -> None:
         """Remove what is past its time."""
         for message in self._engine.expire(self._broker.now_us(), EXPIRED_AT_ONCE):
-            working = self._engine.find_working(message.queue_id)
-            if working is None:
+            state = self._engine.find_queue_by_id(message.queue_id)
+            if state is None:
                 continue
-            if working.original is None and working.traits.dead_letter_exchange is not None:
-                self._dead_lettering.bury_later(working, message, "expired")
+            if state.original is None and state.traits.dead_letter_exchange is not None:
+                self._dead_lettering.bury_later(state, message, "expired")
             else:
                 # It needs no store, and does not wait for one that is slow or away. The others have left their queues
                 # already: one that fails must not keep them from their end.
-                self._faults.guard("expiry", self._dead_lettering.bury, working, message, "expired")
+                self._faults.guard("expiry", self._dead_lettering.bury, state, message, "expired")
         self._dead_lettering.go_on()
         for queue_id in self._engine.overdue_queue_ids():
             self._faults.guard("expiry in the store", self._expire_absent, queue_id)
 
     def _expire_absent(self, queue_id: int) -> None:
         """Remove what is past its time at the head of a queue and only in the store; further back it can wait."""
-        working = self._engine.find_working(queue_id)
-        if working is None:
+        state = self._engine.find_queue_by_id(queue_id)
+        if state is None:
             return
         if self._broker.is_congested:
             # They may have dead letters, which wait for the store in memory.
             asyncio.get_running_loop().call_later(CONGESTED_S, self._expire_absent, queue_id)
             return
-        found = self._engine.peek(queue_id, working.traits.selector, self._broker.now_us())
+        found = self._engine.peek(queue_id, state.traits.selector, self._broker.now_us())
         if self._engine.has_expired:
             self.expire()
         if isinstance(found, Load | Build):
@@ -94,61 +94,61 @@ class Retention:
 
             self._reader.fetch(queue_id, found, again, failed)
 
-    def enforce_limits(self, working: WorkingQueue) -> None:
+    def enforce_limits(self, state: QueueState) -> None:
         """Drop messages from the head while the queue holds more than it may: of many, a part in each turn."""
-        queue_id = working.queue.id
+        queue_id = state.queue.id
         if queue_id in self._shrinking:
             # It goes on in the next turn, and not with every message that comes meanwhile.
             return
         dropped = 0
-        while working.is_too_long and not working.traits.rejects:
+        while state.is_too_long and not state.traits.rejects:
             if dropped == DROPPED_AT_ONCE:
-                again = partial(self._faults.guard, "limits of a queue", self._go_on_shrinking, working)
+                again = partial(self._faults.guard, "limits of a queue", self._go_on_shrinking, state)
                 self._shrinking[queue_id] = asyncio.get_running_loop().call_later(0, again)
                 break
             dropped += 1
-            found = self._engine.take(queue_id, working.traits.selector, self._broker.now_us())
+            found = self._engine.take(queue_id, state.traits.selector, self._broker.now_us())
             if isinstance(found, Message):
-                self._dead_lettering.bury(working, found, "maxlen")
+                self._dead_lettering.bury(state, found, "maxlen")
             elif found is None:
                 break
             else:
-                self._reader.fetch(queue_id, found, partial(self.enforce_limits, working), lambda error: None)
+                self._reader.fetch(queue_id, found, partial(self.enforce_limits, state), lambda error: None)
                 break
 
-    def _go_on_shrinking(self, working: WorkingQueue) -> None:
-        del self._shrinking[working.queue.id]
-        if self._engine.find_working(working.queue.id) is working:
-            self.enforce_limits(working)
+    def _go_on_shrinking(self, state: QueueState) -> None:
+        del self._shrinking[state.queue.id]
+        if self._engine.find_queue_by_id(state.queue.id) is state:
+            self.enforce_limits(state)
 
-    def enforce_new_limits(self, working: WorkingQueue) -> None:
+    def enforce_new_limits(self, state: QueueState) -> None:
         """The queue may hold less than before: drop what is too much."""
-        if working.is_unmeasured:
-            self._spawn(self._measure_and_enforce(working))
-        elif not working.traits.rejects:
-            self.enforce_limits(working)
+        if state.is_unmeasured:
+            self._spawn(self._measure_and_enforce(state))
+        elif not state.traits.rejects:
+            self.enforce_limits(state)
 
-    async def measure(self, working: WorkingQueue) -> None:
+    async def measure(self, state: QueueState) -> None:
         """Find out how many bytes a queue holds whose messages were found at the start. Raises StoreError.
 
         Exact while the queue rests; what comes and goes meanwhile may be counted twice, until the queue is empty.
         """
-        leaving = [*working.out, *self._broker.journal.removing_ids()]
-        generation, before, unstored = working.generation, working.ready_bytes, working.unstored_bytes
-        stored = await self._reader.until_available(lambda: self._store.body_bytes(working.queue.id, leaving))
-        if working.generation == generation and not working.knows_bytes:
-            working.learn_bytes(stored + unstored + working.ready_bytes - before)
+        leaving = [*state.out, *self._broker.journal.removing_ids()]
+        generation, before, unstored = state.generation, state.ready_bytes, state.unstored_bytes
+        stored = await self._reader.until_available(lambda: self._store.body_bytes(state.queue.id, leaving))
+        if state.generation == generation and not state.knows_bytes:
+            state.learn_bytes(stored + unstored + state.ready_bytes - before)
 
-    async def _measure_and_enforce(self, working: WorkingQueue) -> None:
+    async def _measure_and_enforce(self, state: QueueState) -> None:
         with contextlib.suppress(StoreError):
-            await self.measure(working)
-        if not working.traits.rejects:
-            self.enforce_limits(working)
+            await self.measure(state)
+        if not state.traits.rejects:
+            self.enforce_limits(state)
 
-    def look_after(self, working: WorkingQueue) -> None:
+    def look_after(self, state: QueueState) -> None:
         """A message waits in a queue with limits: see that they are kept, now and when its time is up."""
-        if working.is_too_long and not working.traits.rejects:
-            self.enforce_limits(working)
+        if state.is_too_long and not state.traits.rejects:
+            self.enforce_limits(state)
         self.watch_expiries()
 
     def watch_expiries(self) -> None:

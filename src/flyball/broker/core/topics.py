@@ -122,16 +122,16 @@ class Topics:
                     yield subscription
 
     def _subscription(self, binding: Binding) -> dict[str, Any]:
-        working = self._topology.engine.find_queue(binding.destination, binding.vhost)
-        remote = self._topology.directory.find(binding.vhost, binding.destination) if working is None else working
+        state = self._topology.engine.find_queue(binding.destination, binding.vhost)
+        remote = self._topology.directory.find(binding.vhost, binding.destination) if state is None else state
         queue = None if remote is None else remote.queue
         return {
             "subscription": _subscription_of(binding.source, binding.destination, queue),
             "queue": binding.destination,
             "pattern": binding.routing_key,
             "durable": queue is None or queue.durable,
-            "messages": None if working is None else len(working),
-            "consumers": None if working is None else len(working.consumers),
+            "messages": None if state is None else len(state),
+            "consumers": None if state is None else len(state.consumers),
         }
 
     async def list_subscriptions(self, name: str, vhost: str = DEFAULT_VHOST) -> list[dict[str, Any]]:

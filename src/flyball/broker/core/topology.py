@@ -21,7 +21,7 @@ from flyball.broker.core.pending import Changing, Done, Marking
 from flyball.broker.core.queue_lifecycle import QueueLifecycle
 from flyball.broker.engine.limits import MAX_QUEUES
 from flyball.broker.engine.policies import effective
-from flyball.broker.engine.queue import WorkingQueue
+from flyball.broker.engine.queue import QueueState
 from flyball.broker.engine.routing import RESERVED_PREFIX, Removal, Router
 from flyball.broker.engine.routing.router import ALTERNATE
 from flyball.broker.engine.traits import MAX_SHORTSTR_BYTES, Traits, check_alike, check_declaration, usable
@@ -110,15 +110,15 @@ class Topology:
         self._load(definitions)
         authority.policies_changed.subscribe(self._apply_policies)
         authority.vhost_deleted.subscribe(self._vhost_deleted)
-        for working in self.engine.queues:
-            working.traits = self._traits(working.queue)
-            self._set_expiry(working)
+        for state in self.engine.queues:
+            state.traits = self._traits(state.queue)
+            self._set_expiry(state)
 
     async def start(self) -> None:
         """Find out what the queues hold whose bytes are limited. Raises StoreError."""
-        for working in self.engine.queues:
-            if working.is_unmeasured:
-                await self.broker.retention.measure(working)
+        for state in self.engine.queues:
+            if state.is_unmeasured:
+                await self.broker.retention.measure(state)
 
     def definitions_bytes(self) -> int:
         """What queues, exchanges, bindings and clients take in memory, those of other nodes included; about."""
@@ -129,8 +129,8 @@ class Topology:
     def definitions_bytes_by_vhost(self) -> dict[str, int]:
         """The same for each virtual host, without the queues of other nodes."""
         found = {vhost: router.size_bytes for vhost, router in self._routers.items()}
-        for working in self.engine.queues:
-            queue = working.queue
+        for state in self.engine.queues:
+            queue = state.queue
             found[queue.vhost] = found.get(queue.vhost, 0) + QUEUE_BYTES + size_of(queue.arguments)
         return found
 
@@ -204,18 +204,18 @@ class Topology:
 
     # Queues
 
-    def queue(self, vhost: str, name: str, owner: object) -> WorkingQueue:
+    def queue(self, vhost: str, name: str, owner: object) -> QueueState:
         """Return a queue that the owner may use. Raises QueueNotFound, QueueLocked."""
-        working = self.engine.find_queue(name, vhost)
-        if working is None:
+        state = self.engine.find_queue(name, vhost)
+        if state is None:
             raise QueueNotFound(name, vhost)
-        self.check_owner(working, owner)
-        return working
+        self.check_owner(state, owner)
+        return state
 
-    def check_owner(self, working: WorkingQueue, owner: object) -> None:
+    def check_owner(self, state: QueueState, owner: object) -> None:
         """Raise QueueLocked if a queue is exclusive to somebody else."""
-        if working.queue.exclusive and self._usage_of(working).owner is not owner:
-            raise QueueLocked(working.queue.name, working.queue.vhost)
+        if state.queue.exclusive and self._usage_of(state).owner is not owner:
+            raise QueueLocked(state.queue.name, state.queue.vhost)
 
     def declare_queue(self, declared: Queue, owner: object, done: Callable[[FlyballError | None], None]) -> None:
         """Declare a queue, or see that it is as declared. The id of `declared` is not looked at."""
@@ -252,11 +252,11 @@ class Topology:
             traits=self._traits(declared),
         )
         self.version.advance()
-        working = self.engine.queue(queue.id)
+        state = self.engine.queue(queue.id)
         if queue.exclusive:
-            self._usage_of(working).owner = owner
+            self._usage_of(state).owner = owner
             self._owned.setdefault(owner, set()).add(queue.id)
-        self._set_expiry(working)
+        self._set_expiry(state)
         self.lifecycle.store_queue(queue, done)
         return queue
 
@@ -268,15 +268,15 @@ class Topology:
 
     def queue_count(self, vhost: str) -> int:
         """Return how many queues a virtual host has on all nodes, members of one clustered queue being one."""
-        members = {working.queue.name for working in self.engine.members.values() if working.queue.vhost == vhost}
+        members = {state.queue.name for state in self.engine.members.values() if state.queue.vhost == vhost}
         twice = sum(self.directory.find(vhost, name) is not None for name in members)
         return self.engine.queue_count(vhost) + self.directory.count_in(vhost) - twice
 
-    def delete_queue(self, working: WorkingQueue, done: Done, *, if_unused: bool, if_empty: bool) -> None:
-        queue = working.queue
-        if if_unused and working.consumers:
+    def delete_queue(self, state: QueueState, done: Done, *, if_unused: bool, if_empty: bool) -> None:
+        queue = state.queue
+        if if_unused and state.consumers:
             raise QueueInUse(queue.name, queue.vhost)
-        if if_empty and (len(working) or working.parked):
+        if if_empty and (len(state) or state.parked):
             raise QueueNotEmpty(queue.name, queue.vhost)
         self.lifecycle.delete(queue.id, done)
 
@@ -286,34 +286,34 @@ class Topology:
             if self.engine.has_queue(queue_id):
                 self.broker.faults.guard("exclusive queue", self.lifecycle.delete, queue_id, _nobody_asks)
 
-    def owner_of(self, working: WorkingQueue) -> object | None:
+    def owner_of(self, state: QueueState) -> object | None:
         """Return the connection that has the queue for itself, if one has."""
-        usage = self._usage.get(working.queue.id)
+        usage = self._usage.get(state.queue.id)
         return None if usage is None else usage.owner
 
-    def has_exclusive_consumer(self, working: WorkingQueue) -> bool:
+    def has_exclusive_consumer(self, state: QueueState) -> bool:
         """Return whether the queue has a consumer that is to be alone."""
-        usage = self._usage.get(working.queue.id)
+        usage = self._usage.get(state.queue.id)
         return usage is not None and usage.exclusive_consumer is not None
 
-    def touch(self, working: WorkingQueue) -> None:
+    def touch(self, state: QueueState) -> None:
         """Somebody uses the queue: it expires later."""
-        if working.traits.expires_us is not None:
-            self._set_expiry(working)
+        if state.traits.expires_us is not None:
+            self._set_expiry(state)
 
-    def check_consumer(self, working: WorkingQueue, *, exclusive: bool) -> None:
+    def check_consumer(self, state: QueueState, *, exclusive: bool) -> None:
         """Raise ConsumerRefused if a consumer may not come: it, or another one, is to be alone."""
-        traits = working.traits
+        traits = state.traits
         if traits.is_quorum:
             return
-        is_taken = self._usage_of(working).exclusive_consumer is not None
-        if is_taken or (exclusive and (working.consumers or traits.single_active_consumer)):
-            raise ConsumerRefused(working.queue.name, working.queue.vhost)
+        is_taken = self._usage_of(state).exclusive_consumer is not None
+        if is_taken or (exclusive and (state.consumers or traits.single_active_consumer)):
+            raise ConsumerRefused(state.queue.name, state.queue.vhost)
 
-    def consumer_added(self, working: WorkingQueue, consumer: object, *, exclusive: bool) -> None:
+    def consumer_added(self, state: QueueState, consumer: object, *, exclusive: bool) -> None:
         """Note a consumer that has come."""
-        usage = self._usage_of(working)
-        if exclusive and not working.traits.is_quorum:
+        usage = self._usage_of(state)
+        if exclusive and not state.traits.is_quorum:
             usage.exclusive_consumer = consumer
         if usage.expiry is not None:
             usage.expiry.cancel()
@@ -324,16 +324,16 @@ class Topology:
 
         If the consumer was only lost it may return: for so long the queue waits.
         """
-        working = self.engine.find_working(queue_id)
+        state = self.engine.find_queue_by_id(queue_id)
         usage = self._usage.get(queue_id)
-        if working is None or usage is None:
+        if state is None or usage is None:
             return
         if usage.exclusive_consumer is consumer:
             usage.exclusive_consumer = None
-        if working.consumers:
+        if state.consumers:
             return
-        if not working.queue.auto_delete:
-            self._set_expiry(working)
+        if not state.queue.auto_delete:
+            self._set_expiry(state)
         elif may_return_s:
             if usage.expiry is not None:
                 usage.expiry.cancel()
@@ -346,31 +346,31 @@ class Topology:
     def _has_queue(self, vhost: str, name: str) -> bool:
         return self.engine.find_queue(name, vhost) is not None or self.directory.find(vhost, name) is not None
 
-    def _usage_of(self, working: WorkingQueue) -> Usage:
-        usage = self._usage.get(working.queue.id)
+    def _usage_of(self, state: QueueState) -> Usage:
+        usage = self._usage.get(state.queue.id)
         if usage is None:
-            usage = self._usage[working.queue.id] = Usage()
+            usage = self._usage[state.queue.id] = Usage()
         return usage
 
-    def _set_expiry(self, working: WorkingQueue) -> None:
+    def _set_expiry(self, state: QueueState) -> None:
         """Let the queue go when nobody has used it for its time, counted from now."""
-        expires_us = working.traits.expires_us
-        usage = self._usage.get(working.queue.id)
+        expires_us = state.traits.expires_us
+        usage = self._usage.get(state.queue.id)
         if usage is not None and usage.expiry is not None:
             usage.expiry.cancel()
             usage.expiry = None
-        if expires_us is not None and not working.consumers:
+        if expires_us is not None and not state.consumers:
             loop = asyncio.get_running_loop()
-            self._usage_of(working).expiry = loop.call_later(expires_us / 1e6, self._expire_queue, working.queue.id)
+            self._usage_of(state).expiry = loop.call_later(expires_us / 1e6, self._expire_queue, state.queue.id)
 
     def _expire_queue(self, queue_id: int) -> None:
-        working = self.engine.find_working(queue_id)
-        if working is not None and not working.consumers:
+        state = self.engine.find_queue_by_id(queue_id)
+        if state is not None and not state.consumers:
             self.lifecycle.delete(queue_id, _nobody_asks)
 
-    def queue_adopted(self, working: WorkingQueue) -> None:
+    def queue_adopted(self, state: QueueState) -> None:
         """Policies apply to it, and messages find it here."""
-        working.traits = self._traits(working.queue)
+        state.traits = self._traits(state.queue)
         self.version.advance()
 
     def queue_deleted(self, queue: Queue) -> None:
@@ -430,20 +430,20 @@ class Topology:
             return False
         if binding.kind is Destination.EXCHANGE:
             return router.get(binding.destination).durable
-        working = self.engine.find_queue(binding.destination, binding.vhost)
-        if working is None:
+        state = self.engine.find_queue(binding.destination, binding.vhost)
+        if state is None:
             remote = self.directory.find(binding.vhost, binding.destination)
             return remote is not None and remote.is_stored
-        return working.is_stored
+        return state.is_stored
 
     # Other nodes
 
     def share_with_others(self) -> list[tuple[str, str]]:
         """Let the store know what it did not need to know before; return the names of all queues."""
         journal = self.broker.journal
-        for working in self.engine.queues:
-            if not working.is_stored:
-                journal.change(QueueCreated(working.queue), None)
+        for state in self.engine.queues:
+            if not state.is_stored:
+                journal.change(QueueCreated(state.queue), None)
         for router in self._routers.values():
             for exchange in router.exchanges:
                 if not exchange.durable:
@@ -453,7 +453,7 @@ class Topology:
                 if definition.key not in self._kept_bindings:
                     self._kept_bindings.add(definition.key)
                     journal.change(DefinitionPut(definition), None)
-        return [(working.queue.vhost, working.queue.name) for working in self.engine.queues]
+        return [(state.queue.vhost, state.queue.name) for state in self.engine.queues]
 
     def knows(self, kind: str) -> bool:
         """Whether definitions of that kind are for the topology."""
@@ -529,9 +529,9 @@ class Topology:
     def _apply_policies(self, vhost: str) -> None:
         for exchange in self.router(vhost).exchanges:
             self._unapplied[vhost, exchange.name] = None
-        for working in self.engine.queues:
-            if working.queue.vhost == vhost:
-                self._unapplied[vhost, working.queue.id] = None
+        for state in self.engine.queues:
+            if state.queue.vhost == vhost:
+                self._unapplied[vhost, state.queue.id] = None
         if self._applying is None:
             self._apply_in_turns()
 
@@ -550,19 +550,19 @@ class Topology:
 
     def _apply_policy(self, vhost: str, key: str | int) -> None:
         if isinstance(key, int):
-            working = self.engine.find_working(key)
-            if working is not None:
-                self._apply_policy_to_queue(working)
+            state = self.engine.find_queue_by_id(key)
+            if state is not None:
+                self._apply_policy_to_queue(state)
             return
         router = self._routers.get(vhost)
         exchange = None if router is None else router.find(key)
         if router is not None and exchange is not None:
             self._apply_policy_to_exchange(router, exchange)
 
-    def _apply_policy_to_queue(self, working: WorkingQueue) -> None:
-        working.traits = self._traits(working.queue)
-        self._set_expiry(working)
-        self.broker.retention.enforce_new_limits(working)
+    def _apply_policy_to_queue(self, state: QueueState) -> None:
+        state.traits = self._traits(state.queue)
+        self._set_expiry(state)
+        self.broker.retention.enforce_new_limits(state)
 
     def _vhost_deleted(self, vhost: str, is_followed: bool) -> None:
         """Everything goes with its virtual host. Only the node that was asked to delete that makes it durable.
@@ -570,9 +570,9 @@ class Topology:
         Somebody may have made another one of that name since, with what is to be in it.
         """
         router = self._routers.pop(vhost, None)
-        for working in self.engine.queues:
-            if working.queue.vhost == vhost:
-                self.broker.faults.guard("queue of a vhost", self.lifecycle.delete, working.queue.id, _nobody_asks)
+        for state in self.engine.queues:
+            if state.queue.vhost == vhost:
+                self.broker.faults.guard("queue of a vhost", self.lifecycle.delete, state.queue.id, _nobody_asks)
         if router is not None:
             removal = Removal()
             for exchange in router.exchanges:

@@ -14,7 +14,7 @@ from flyball.broker.engine.consumer import Consumer, Receiver, SharedWindow
 from flyball.broker.engine.counts import Counts
 from flyball.broker.engine.credit import UNLIMITED, Credit
 from flyball.broker.engine.expiries import Expiries
-from flyball.broker.engine.queue import Delivery, Original, WorkingQueue
+from flyball.broker.engine.queue import Delivery, Original, QueueState
 from flyball.broker.engine.traits import Traits
 from flyball.errors import (
     ClientInUse,
@@ -126,16 +126,16 @@ class Engine:
         self._clients = {client.id: client for client in snapshot.clients}
         self._clients_by_name = {client.name: client for client in snapshot.clients}
         self._expired: list[Message] = []
-        self._queues = {summary.queue.id: WorkingQueue(summary, self._expired) for summary in snapshot.queues}
-        self._queues_by_name: dict[tuple[str, str], WorkingQueue] = {}
+        self._queues = {summary.queue.id: QueueState(summary, self._expired) for summary in snapshot.queues}
+        self._queues_by_name: dict[tuple[str, str], QueueState] = {}
         self._name_counts: dict[str, int] = {}
         """How many names of queues there are, by virtual host."""
-        self.twins: dict[int, WorkingQueue] = {}
+        self.twins: dict[int, QueueState] = {}
         """Members of clustered queues whose name means another one here, since this node has taken them over."""
-        self.members: dict[int, WorkingQueue] = {}
+        self.members: dict[int, QueueState] = {}
         """The members of clustered queues, by id."""
-        for working in self._queues.values():
-            self._name(working)
+        for state in self._queues.values():
+            self._name(state)
         self._next_client_id = snapshot.next_client_id
         self._client_id_end: int | None = None
         """Up to where the ids of clients were granted; None while this engine alone gives them out."""
@@ -156,7 +156,7 @@ class Engine:
         """What happened in queues that are not here any more."""
         self.queues_created = 0
         self.queues_deleted = 0
-        self.queues_bytes = sum([_queue_bytes(working.queue) for working in self._queues.values()])
+        self.queues_bytes = sum([_queue_bytes(state.queue) for state in self._queues.values()])
         """What the queues take in memory without their messages, about."""
 
     # Clients
@@ -227,28 +227,28 @@ class Engine:
 
     def is_sender(self, client_id: int) -> bool:
         """Whether a message of the client's is stored."""
-        return any(client_id in working.sent for working in self._queues.values())
+        return any(client_id in state.sent for state in self._queues.values())
 
     # Queues
 
     @property
-    def queues(self) -> list[WorkingQueue]:
+    def queues(self) -> list[QueueState]:
         """All but the shadows of queues of other nodes."""
-        return [working for working in self._queues.values() if working.original is None]
+        return [state for state in self._queues.values() if state.original is None]
 
-    def queue(self, queue_id: int) -> WorkingQueue:
-        working = self._queues.get(queue_id)
-        if working is None:
+    def queue(self, queue_id: int) -> QueueState:
+        state = self._queues.get(queue_id)
+        if state is None:
             raise QueueNotFound(queue_id)
-        return working
+        return state
 
-    def find_working(self, queue_id: int) -> WorkingQueue | None:
+    def find_queue_by_id(self, queue_id: int) -> QueueState | None:
         return self._queues.get(queue_id)
 
     def has_queue(self, queue_id: int) -> bool:
         return queue_id in self._queues
 
-    def find_queue(self, name: str, vhost: str = DEFAULT_VHOST) -> WorkingQueue | None:
+    def find_queue(self, name: str, vhost: str = DEFAULT_VHOST) -> QueueState | None:
         return self._queues_by_name.get((vhost, name))
 
     @property
@@ -280,12 +280,12 @@ class Engine:
         if (vhost, name) in self._queues_by_name:
             raise QueueNameTaken(name)
         queue = Queue(queue_id, name, vhost, durable, exclusive, auto_delete, arguments or {}, member)
-        working = WorkingQueue(QueueSummary(queue), self._expired)
+        state = QueueState(QueueSummary(queue), self._expired)
         if traits is not None:
-            working.traits = traits
-        self._queues[queue_id] = working
+            state.traits = traits
+        self._queues[queue_id] = state
         self.queues_bytes += _queue_bytes(queue)
-        self._name(working)
+        self._name(state)
         self.queues_created += 1
         return queue
 
@@ -299,92 +299,92 @@ class Engine:
         self._next_queue_id = first
         self._queue_id_end = first + count
 
-    def adopt_queue(self, summary: QueueSummary) -> WorkingQueue:
+    def adopt_queue(self, summary: QueueSummary) -> QueueState:
         """Serve a queue that another node has served, with what the store has of it."""
-        working = WorkingQueue(summary, self._expired)
-        self._queues[summary.queue.id] = working
+        state = QueueState(summary, self._expired)
+        self._queues[summary.queue.id] = state
         self.queues_bytes += _queue_bytes(summary.queue)
-        self._name(working)
-        return working
+        self._name(state)
+        return state
 
-    def _name(self, working: WorkingQueue) -> None:
+    def _name(self, state: QueueState) -> None:
         """Let its name mean the queue, unless it means another one."""
-        if working.queue.member:
-            self.members[working.queue.id] = working
-        place = (working.queue.vhost, working.queue.name)
-        if self._queues_by_name.setdefault(place, working) is not working:
-            self.twins[working.queue.id] = working
+        if state.queue.member:
+            self.members[state.queue.id] = state
+        place = (state.queue.vhost, state.queue.name)
+        if self._queues_by_name.setdefault(place, state) is not state:
+            self.twins[state.queue.id] = state
         else:
-            self._name_counts[working.queue.vhost] = self._name_counts.get(working.queue.vhost, 0) + 1
+            self._name_counts[state.queue.vhost] = self._name_counts.get(state.queue.vhost, 0) + 1
 
-    def _unname(self, working: WorkingQueue) -> None:
+    def _unname(self, state: QueueState) -> None:
         """Let its name mean nothing any more, or a twin of the queue."""
-        self.members.pop(working.queue.id, None)
-        place = (working.queue.vhost, working.queue.name)
-        if self.twins.pop(working.queue.id, None) is not None:
+        self.members.pop(state.queue.id, None)
+        place = (state.queue.vhost, state.queue.name)
+        if self.twins.pop(state.queue.id, None) is not None:
             return
         del self._queues_by_name[place]
-        self._name_counts[working.queue.vhost] -= 1
+        self._name_counts[state.queue.vhost] -= 1
         for twin in list(self.twins.values()):
             if (twin.queue.vhost, twin.queue.name) == place:
                 del self.twins[twin.queue.id]
                 self._name(twin)
                 return
 
-    def delete_queue(self, queue_id: int, *, only_empty: bool = False) -> WorkingQueue:
+    def delete_queue(self, queue_id: int, *, only_empty: bool = False) -> QueueState:
         """Forget the queue with everything in it; its consumers get nothing more. Return what it was."""
-        working = self.queue(queue_id)
-        if only_empty and (len(working) or working.out):
-            raise QueueNotEmpty(working.queue.name, working.queue.vhost)
+        state = self.queue(queue_id)
+        if only_empty and (len(state) or state.out):
+            raise QueueNotEmpty(state.queue.name, state.queue.vhost)
         del self._queues[queue_id]
-        self.queues_bytes -= _queue_bytes(working.queue)
+        self.queues_bytes -= _queue_bytes(state.queue)
         self._expiries.forget_absent(queue_id)
-        if working.original is None:
-            self._unname(working)
-            self.gone.add(working)
+        if state.original is None:
+            self._unname(state)
+            self.gone.add(state)
             self.queues_deleted += 1
-        for message in working.purge():
+        for message in state.purge():
             self._release(message)
-        for message in working.out.values():
+        for message in state.out.values():
             self._release(message)
-        working.out.clear()
-        working.parked.clear()
-        for consumer in working.consumers.values():
+        state.out.clear()
+        state.parked.clear()
+        for consumer in state.consumers.values():
             consumer.is_cancelled = True
             for message_id in list(consumer.leases):
                 consumer.release(message_id)
             self._fractional.pop(consumer.id, None)
-        return working
+        return state
 
-    def create_shadow(self, name: str, vhost: str, original: Original) -> WorkingQueue:
+    def create_shadow(self, name: str, vhost: str, original: Original) -> QueueState:
         """Create a queue that stands for one of another node. It has a negative id and is found by that only.
 
         `delete_queue` ends it.
         """
         queue = Queue(self._next_shadow_id, name, vhost, durable=False)
         self._next_shadow_id -= 1
-        working = self._queues[queue.id] = WorkingQueue(QueueSummary(queue), self._expired)
-        working.original = original
+        state = self._queues[queue.id] = QueueState(QueueSummary(queue), self._expired)
+        state.original = original
         self.queues_bytes += _queue_bytes(queue)
-        return working
+        return state
 
-    def hold(self, working: WorkingQueue, message: Message) -> None:
+    def hold(self, state: QueueState, message: Message) -> None:
         """Take in a message that is out already: it came from another node for one who has asked for it."""
         self.resident_bytes += message.footprint_bytes
-        working.out[message.id] = message
+        state.out[message.id] = message
         if self._body_limit_bytes is not None and self.resident_bytes > self._body_limit_bytes:
             self._evict_after(message)
 
     def active_queues(self, reader: int) -> list[tuple[Queue, int]]:
         """Return the queues with messages that the reader may see, and how many."""
-        counted = ((working.queue, working.visible_to(reader)) for working in self.queues)
+        counted = ((state.queue, state.visible_to(reader)) for state in self.queues)
         return [(queue, count) for queue, count in counted if count]
 
     def purge(self, queue_id: int) -> tuple[list[Message], int]:
         """Forget the ready messages; return those that were in memory, and how many others there were."""
-        working = self.queue(queue_id)
-        absent = working.absent
-        gone = working.purge()
+        state = self.queue(queue_id)
+        absent = state.absent
+        gone = state.purge()
         for message in gone:
             self._release(message)
         return gone, absent
@@ -445,11 +445,11 @@ class Engine:
         """
         arrival = Arrival([], [], [])
         for queue_id in queue_ids:
-            working = self._queues.get(queue_id)
-            if working is None:
+            state = self._queues.get(queue_id)
+            if state is None:
                 arrival.missing.append(queue_id)
                 continue
-            traits = working.traits
+            traits = state.traits
             message = Message(
                 self.use_message_id(),
                 queue_id,
@@ -461,7 +461,7 @@ class Engine:
                 now_us,
                 draft.expires_us if traits.is_plain else traits.expiry_of(draft.expires_us, now_us),
                 draft.properties,
-                draft.persistent and working.is_stored,
+                draft.persistent and state.is_stored,
                 draft.origin,
             )
             arrival.messages.append(message)
@@ -485,46 +485,46 @@ class Engine:
 
     def _revoke(self, message: Message) -> None:
         """Undo `accept`, however far it has come."""
-        working = self._queues[message.queue_id]
-        if working.get(message.id) is not None:
-            working.take_anywhere(message)
-        if message.id in working.out:
-            working.settle(message)
+        state = self._queues[message.queue_id]
+        if state.get(message.id) is not None:
+            state.take_anywhere(message)
+        if message.id in state.out:
+            state.settle(message)
         self._release(message)
 
-    def accept(self, working: WorkingQueue, message: Message, now_us: int) -> Delivery | None:
+    def accept(self, state: QueueState, message: Message, now_us: int) -> Delivery | None:
         """Take a new message into its queue; return to whom it goes at once, if to anybody."""
         self.resident_bytes += message.footprint_bytes
         if message.expires_us is not None:
             self._expiries.expect(message.expires_us, message.queue_id, message.id)
-        delivery = working.arrive(message, now_us)
+        delivery = state.arrive(message, now_us)
         if self._body_limit_bytes is not None and self.resident_bytes > self._body_limit_bytes:
             self._evict_after(message)
         return delivery
 
     def withdraw(self, message: Message) -> bool:
         """Take back a message that will not be stored. False if it is, or if somebody has it already."""
-        working = self._queues.get(message.queue_id)
-        if working is None or message.stored or working.get(message.id) is None:
+        state = self._queues.get(message.queue_id)
+        if state is None or message.stored or state.get(message.id) is None:
             return False
-        working.take_anywhere(message)
-        working.settle(message)
+        state.take_anywhere(message)
+        state.settle(message)
         self._release(message)
         return True
 
     def peek(self, queue_id: int, selector: Selector, now_us: int) -> Message | Need | None:
         """Return the first message that fits without touching it."""
-        working = self._queues.get(queue_id)
-        return None if working is None else working.first(selector, now_us)
+        state = self._queues.get(queue_id)
+        return None if state is None else state.first(selector, now_us)
 
     def take(self, queue_id: int, selector: Selector, now_us: int) -> Message | Need | None:
         """Take out the first message that fits. It is gone with `settle`, or comes back with `restore`."""
-        working = self._queues.get(queue_id)
-        if working is None:
+        state = self._queues.get(queue_id)
+        if state is None:
             return None
-        message = working.first(selector, now_us)
+        message = state.first(selector, now_us)
         if isinstance(message, Message):
-            working.take_out(message)
+            state.take_out(message)
         return message
 
     def settle(self, message: Message, is_acknowledged: bool = False) -> bool:
@@ -533,36 +533,36 @@ class Engine:
         By identity: a message of a clustered queue that is given away may be back, and delivered, before the one that
         gave it away hears that it has gone.
         """
-        working = self._queues.get(message.queue_id)
-        if working is None or working.out.get(message.id) is not message:
+        state = self._queues.get(message.queue_id)
+        if state is None or state.out.get(message.id) is not message:
             return False
         if is_acknowledged:
-            working.acknowledged += 1
-        working.settle(message)
+            state.acknowledged += 1
+        state.settle(message)
         self._release(message)
         return True
 
     def restore(self, message: Message, now_us: int) -> Delivery | None:
         """A message that was taken out comes back to its old place, or goes to who waits for one."""
-        working = self._queues.get(message.queue_id)
-        if working is None or working.out.get(message.id) is not message:
+        state = self._queues.get(message.queue_id)
+        if state is None or state.out.get(message.id) is not message:
             return None
         if message.is_paged:
             self._leave_to_store(message)
-        return working.restore(message, now_us)
+        return state.restore(message, now_us)
 
     def page_out(self, message: Message) -> int:
         """Leave body and properties of an unacked message to who has them: the store, or the node of its queue.
 
         Return how much that freed. It is ready again without them; `page_in` gives them back where they are needed.
         """
-        working = self._queues.get(message.queue_id)
-        if working is None or message.id not in working.out or message.is_paged:
+        state = self._queues.get(message.queue_id)
+        if state is None or message.id not in state.out or message.is_paged:
             return 0
         freed = len(message.body) + len(message.properties)
         # What was purged is kept in memory only: see `IndexedBacklog`.
-        is_stored = message.stored and working.is_stored and not working.is_void(message)
-        if freed < WORTH_PAGING_BYTES or (working.original is None and not is_stored):
+        is_stored = message.stored and state.is_stored and not state.is_void(message)
+        if freed < WORTH_PAGING_BYTES or (state.original is None and not is_stored):
             return 0
         message.paged_bytes = len(message.body)
         message.body = message.properties = b""
@@ -577,9 +577,9 @@ class Engine:
         message.body = stored.body
         message.properties = stored.properties
         message.paged_bytes = -1
-        working = self._queues.get(message.queue_id)
+        state = self._queues.get(message.queue_id)
         # While it was read its queue may have been deleted, or moved, and what it took was released then.
-        if working is not None and working.out.get(message.id) is message:
+        if state is not None and state.out.get(message.id) is message:
             gained = len(message.body) + len(message.properties)
             message.footprint_bytes += gained
             self.resident_bytes += gained
@@ -591,8 +591,8 @@ class Engine:
 
     def must_be_whole(self, message: Message) -> bool:
         """Whether a message has to be paged in before it goes back: its queue was purged while it was out."""
-        working = self._queues.get(message.queue_id)
-        return message.is_paged and working is not None and working.is_void(message)
+        state = self._queues.get(message.queue_id)
+        return message.is_paged and state is not None and state.is_void(message)
 
     @property
     def next_expiry_us(self) -> int | None:
@@ -611,16 +611,16 @@ class Engine:
         """
         while len(self._expired) < most and (due := self._expiries.take_due(now_us)) is not None:
             queue_id, message_id = due
-            working = self._queues.get(queue_id)
-            if working is None:
+            state = self._queues.get(queue_id)
+            if state is None:
                 continue
             if message_id == 0:
-                if working.absent:
+                if state.absent:
                     self._overdue.add(queue_id)
                     # Those that are not read because of it may expire any time.
                     self._expiries.expect_absent(queue_id, now_us + _LOOK_AGAIN_US)
                 continue
-            message = working.get(message_id)
+            message = state.get(message_id)
             if message is not None and self._expiries.expects_absent(queue_id):
                 # Messages expire from the head. Earlier ones may be overdue and only in the store: those are read
                 # first, and the read meets this one in its turn.
@@ -628,8 +628,8 @@ class Engine:
                 self._expiries.expect(now_us + _LOOK_AGAIN_US, queue_id, message_id)
                 continue
             if message is not None:
-                working.expire(message)
-            if working.absent:
+                state.expire(message)
+            if state.absent:
                 self._overdue.add(queue_id)
         expired = [message for message in self._expired if message.queue_id in self._queues]
         self._expired.clear()
@@ -657,7 +657,7 @@ class Engine:
 
         With `keeps_none` each is out without a lease and must be settled at once.
         """
-        working = self.queue(queue_id)
+        state = self.queue(queue_id)
         consumer = Consumer(
             self._next_consumer_id,
             queue_id,
@@ -669,7 +669,7 @@ class Engine:
             shared=shared,
         )
         self._next_consumer_id += 1
-        working.admit(consumer)
+        state.admit(consumer)
         if consumer.credit.is_fractional:
             self._fractional[consumer.id] = consumer
         return consumer
@@ -685,15 +685,15 @@ class Engine:
         """Send the consumer no more; what it holds it may still settle. Return who is to be fed in its place."""
         consumer.is_cancelled = True
         self._fractional.pop(consumer.id, None)
-        working = self._queues.get(consumer.queue_id)
-        return None if working is None else working.dismiss(consumer)
+        state = self._queues.get(consumer.queue_id)
+        return None if state is None else state.dismiss(consumer)
 
     def pause(self, consumer: Consumer, reason: int) -> None:
         """Send the consumer no more, until it is no longer paused for any reason and `feed` is called."""
         consumer.paused_for |= reason
-        working = self._queues.get(consumer.queue_id)
-        if working is not None:
-            working.stop_waiting(consumer)
+        state = self._queues.get(consumer.queue_id)
+        if state is not None:
+            state.stop_waiting(consumer)
 
     def acknowledge(self, consumer: Consumer, message_ids: Sequence[int]) -> list[Message]:
         """End the leases; return the messages, which `settle` or `restore` must follow. All or none."""
@@ -709,8 +709,8 @@ class Engine:
         """Bring messages whose leases ended back to their old places; each counts as delivered once more."""
         by_queue: dict[int, list[Message]] = {}
         for message in messages:
-            working = self._queues.get(message.queue_id)
-            if working is not None and message.id in working.out:
+            state = self._queues.get(message.queue_id)
+            if state is not None and message.id in state.out:
                 message.delivery_count += 1
                 by_queue.setdefault(message.queue_id, []).append(message)
                 if message.is_paged:
@@ -728,8 +728,8 @@ class Engine:
 
         Up to so many, and until their bodies hold so much.
         """
-        working = self._queues.get(consumer.queue_id)
-        return [] if working is None or consumer.is_cancelled else working.feed(consumer, now_us, most, most_bytes)
+        state = self._queues.get(consumer.queue_id)
+        return [] if state is None or consumer.is_cancelled else state.feed(consumer, now_us, most, most_bytes)
 
     @property
     def has_fractional_consumers(self) -> bool:
@@ -748,22 +748,22 @@ class Engine:
 
     def loaded(self, queue_id: int, load: Load, messages: Sequence[Message], now_us: int) -> list[Delivery]:
         """Take in messages that a `Load` asked for, and give them to who waits."""
-        working = self._queues.get(queue_id)
-        if working is None:
+        state = self._queues.get(queue_id)
+        if state is None:
             return []
         # Make room before they are in: those who wait for them must find them.
         self._evict_for(sum(message.footprint_bytes for message in messages))
-        for message in working.loaded(load, messages):
+        for message in state.loaded(load, messages):
             self.resident_bytes += message.footprint_bytes
             if message.expires_us is not None:
                 self._expiries.expect(message.expires_us, queue_id, message.id)
-        return working.feed_blocked(now_us)
+        return state.feed_blocked(now_us)
 
     def wake(self, queue_id: int, now_us: int) -> list[Delivery]:
         """Try again for all who wait for the store: an index that they need is there."""
-        working = self._queues.get(queue_id)
+        state = self._queues.get(queue_id)
         self._evict_for(0)
-        return [] if working is None else working.feed_blocked(now_us)
+        return [] if state is None else state.feed_blocked(now_us)
 
     def expect_expiries(self, expiries: Iterable[tuple[int, int]]) -> None:
         """Remember (queue_id, expires_us) of the first messages to expire that recovery left in the store."""
@@ -793,7 +793,7 @@ class Engine:
     def evict(self) -> None:
         """Leave messages to the store that it has by now, if memory holds more than it may. Called once a second."""
         # Consumers may have asked for indexes although nothing has come since.
-        self.absent_bytes = sum([working.absent_bytes for working in self._queues.values()])
+        self.absent_bytes = sum([state.absent_bytes for state in self._queues.values()])
         limit = self.resident_limit_bytes
         if limit is not None and self.resident_bytes + self.absent_bytes > limit:
             self._evict_for(0)
@@ -802,18 +802,18 @@ class Engine:
         """Leave messages to the store until what is in memory and what comes keep within the limit."""
         if self.resident_limit_bytes is None:
             return
-        self.absent_bytes = absent_bytes = sum(working.absent_bytes for working in self._queues.values())
+        self.absent_bytes = absent_bytes = sum(state.absent_bytes for state in self._queues.values())
         limit = max(self.resident_limit_bytes - absent_bytes, self.resident_limit_bytes // _BODY_SHARE)
         self._body_limit_bytes = limit
         if self.resident_bytes + incoming_bytes <= limit:
             return
         share = limit // _EVICT_SHARE
         wanted = self.resident_bytes + incoming_bytes - limit + share
-        fullest = sorted(self._queues.values(), key=lambda working: len(working) - working.absent, reverse=True)
+        fullest = sorted(self._queues.values(), key=lambda state: len(state) - state.absent, reverse=True)
         for keep_bytes in (share, 0):
-            for working in fullest:
+            for state in fullest:
                 before = self.resident_bytes
-                for message in working.evict(wanted, keep_bytes):
+                for message in state.evict(wanted, keep_bytes):
                     self._leave_to_store(message)
                 wanted -= before - self.resident_bytes
                 if wanted <= 0:

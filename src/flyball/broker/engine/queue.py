@@ -60,7 +60,7 @@ class Original(Protocol):
         ...
 
 
-class WorkingQueue(Counts):
+class QueueState(Counts):
     """A queue served from memory.
 
     Every stored message of the queue is either ready (in the backlog) or out: leased to a consumer, taken by

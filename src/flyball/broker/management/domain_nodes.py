@@ -52,7 +52,7 @@ _LISTS = {
     "queues": Listed(
         lambda node: node.hub.broker.engine.queues,
         attrgetter("queue.id"),
-        lambda node, working: (queue_facts(node, working),),
+        lambda node, state: (queue_facts(node, state),),
     ),
     "connections": Listed(
         clients, attrgetter("number"), lambda node, connection: (connection_document(node, connection),)

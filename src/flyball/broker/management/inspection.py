@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from flyball.broker.core.flow import NO_DISK, NO_MEMORY, NO_STORE
 from flyball.broker.engine.consumer import Consumer
-from flyball.broker.engine.queue import WorkingQueue
+from flyball.broker.engine.queue import QueueState
 from flyball.broker.management.slices import next_slice
 from flyball.broker.node.node import Node
 from flyball.broker.protocols.amqp.channel import Channel
@@ -44,12 +44,12 @@ _STARTED_AT_S = time.time()
 PROTOCOLS = {"amqp": "AMQP 0-9-1", "telesto": "Telesto", "thorbang": "ThorBangMQ"}
 
 # What is counted of a queue, and what the members of a clustered one have together.
-COUNTS: Mapping[str, Callable[[WorkingQueue], int]] = {
+COUNTS: Mapping[str, Callable[[QueueState], int]] = {
     "ready": len,
     "unacked": attrgetter("unacked"),
-    "messages": lambda working: len(working) + working.unacked,
-    "parked": lambda working: len(working.parked),
-    "consumers": lambda working: len(working.consumers),
+    "messages": lambda state: len(state) + state.unacked,
+    "parked": lambda state: len(state.parked),
+    "consumers": lambda state: len(state.consumers),
     "published": attrgetter("arrived"),
     "delivered": attrgetter("delivered"),
     "delivered_no_ack": attrgetter("delivered_no_ack"),
@@ -63,38 +63,38 @@ COUNTS: Mapping[str, Callable[[WorkingQueue], int]] = {
 # Queues
 
 
-def queue_facts(node: Node, working: WorkingQueue) -> Facts:
+def queue_facts(node: Node, state: QueueState) -> Facts:
     """Return what there is to say about a queue of this node."""
-    queue = working.queue
-    owner = node.topology.owner_of(working)
-    ready, unacked = len(working), working.unacked
+    queue = state.queue
+    owner = node.topology.owner_of(state)
+    ready, unacked = len(state), state.unacked
     now_s = time.time()
-    head = working.head
+    head = state.head
     return {
         **declared(queue),
         "node": node.hub.peering.name,
-        "type": "quorum" if working.traits.is_quorum else "classic",
+        "type": "quorum" if state.traits.is_quorum else "classic",
         "state": "running",
         # As COUNTS, but without a call for each: there may be ten thousand queues to look at.
         "ready": ready,
         "unacked": unacked,
         "messages": ready + unacked,
-        "parked": len(working.parked),
-        "consumers": len(working.consumers),
-        "published": working.arrived,
-        "delivered": working.delivered,
-        "delivered_no_ack": working.delivered_no_ack,
-        "got": working.got,
-        "got_no_ack": working.got_no_ack,
-        "redelivered": working.redelivered,
-        "acknowledged": working.acknowledged,
-        "ready_bytes": working.ready_bytes if working.knows_bytes else None,
-        "unacked_bytes": _unacked_bytes(working),
-        "in_memory": ready - working.absent,
-        "active_consumer": _tag_of(working.active),
-        "exclusive_consumer": _exclusive_tag(node, working),
+        "parked": len(state.parked),
+        "consumers": len(state.consumers),
+        "published": state.arrived,
+        "delivered": state.delivered,
+        "delivered_no_ack": state.delivered_no_ack,
+        "got": state.got,
+        "got_no_ack": state.got_no_ack,
+        "redelivered": state.redelivered,
+        "acknowledged": state.acknowledged,
+        "ready_bytes": state.ready_bytes if state.knows_bytes else None,
+        "unacked_bytes": _unacked_bytes(state),
+        "in_memory": ready - state.absent,
+        "active_consumer": _tag_of(state.active),
+        "exclusive_consumer": _exclusive_tag(node, state),
         "owner": owner.name if isinstance(owner, Connection) else None,
-        "idle_since_s": working.idle_since_s(now_s),
+        "idle_since_s": state.idle_since_s(now_s),
         "head_age_s": None if head is None else max(0.0, now_s - head.arrived_us / 1e6),
     }
 
@@ -113,7 +113,7 @@ def declared(queue: Queue) -> Facts:
     }
 
 
-def parked_list(working: WorkingQueue, limit: int) -> list[Facts]:
+def parked_list(state: QueueState, limit: int) -> list[Facts]:
     """Return the messages that could not be dead-lettered, the one that was parked first at the head."""
     return [
         {
@@ -123,20 +123,20 @@ def parked_list(working: WorkingQueue, limit: int) -> list[Facts]:
             "parked_at_s": parked.at_us / 1e6,
             "body_bytes": parked.message.body_bytes,
         }
-        for parked in itertools.islice(working.parked.values(), limit)
+        for parked in itertools.islice(state.parked.values(), limit)
     ]
 
 
-def _unacked_bytes(working: WorkingQueue) -> int | None:
+def _unacked_bytes(state: QueueState) -> int | None:
     """Return what the bodies of the messages hold that are out; None if they are too many to look at them all."""
-    if len(working.out) > MOST_MEASURED:
+    if len(state.out) > MOST_MEASURED:
         return None
-    return sum([message.body_bytes for message in working.out.values() if message.id not in working.parked])
+    return sum([message.body_bytes for message in state.out.values() if message.id not in state.parked])
 
 
-def _exclusive_tag(node: Node, working: WorkingQueue) -> str | None:
-    is_alone = node.topology.has_exclusive_consumer(working)
-    return _tag_of(next(iter(working.consumers.values()), None)) if is_alone else None
+def _exclusive_tag(node: Node, state: QueueState) -> str | None:
+    is_alone = node.topology.has_exclusive_consumer(state)
+    return _tag_of(next(iter(state.consumers.values()), None)) if is_alone else None
 
 
 def _tag_of(consumer: Consumer | None) -> str | None:

@@ -103,10 +103,10 @@ async def totals(node: Node) -> Totals:
         # This is done every second, and there may be 10,000 queues: a loop in Python would take thrice as long.
         counts = [sum(column) for column in zip(counts, *map(_counts_of, part), strict=True)]
         ready += sum(map(len, part))
-        unacked += sum([len(working.out) for working in part])
-        parked += sum([len(working.parked) for working in part])
-        ready_bytes += sum([working.ready_bytes for working in part])
-        consumers += sum([len(working.consumers) for working in part])
+        unacked += sum([len(state.out) for state in part])
+        parked += sum([len(state.parked) for state in part])
+        ready_bytes += sum([state.ready_bytes for state in part])
+        consumers += sum([len(state.consumers) for state in part])
     found = dict(zip((*_COUNTED_BY_NODE, *_HELD_BY_NODE), _read_node(node), strict=True))
     found |= zip(_COUNTED_BY_QUEUES, counts, strict=True)
     found |= zip(_HELD_BY_QUEUES, (consumers, len(queues), ready, unacked - parked, parked, ready_bytes), strict=True)

@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 async def write_again_from_memory(broker: Broker) -> None:
     """Save from memory what a store that has gone back in time does not have any more."""
-    queues = [working.queue for working in broker.engine.queues if working.is_stored]
+    queues = [state.queue for state in broker.engine.queues if state.is_stored]
     messages, absent = in_memory(broker.engine)
     try:
         missing = await broker.store.write_again(queues, messages)
@@ -27,12 +27,12 @@ async def write_again_from_memory(broker: Broker) -> None:
 def in_memory(engine: Engine) -> tuple[list[Message], int]:
     """Return the stored messages that are whole in memory, and how many more there are."""
     messages, absent = [], 0
-    for working in engine.queues:
-        if working.is_stored:
-            known = (*working.oldest(0, len(working)), *working.out.values())
+    for state in engine.queues:
+        if state.is_stored:
+            known = (*state.oldest(0, len(state)), *state.out.values())
             stored = [message for message in known if message.persistent and message.stored]
             # One that is paged out has left its body to the store: without it, it must not take its own place.
             whole = [message for message in stored if not message.is_paged]
             messages += whole
-            absent += working.absent + len(stored) - len(whole)
+            absent += state.absent + len(stored) - len(whole)
     return messages, absent

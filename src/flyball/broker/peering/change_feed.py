@@ -122,8 +122,8 @@ class ChangeFeed:
     async def _adopt(self, queue_ids: Sequence[int]) -> None:
         if queue_ids:
             log.info("serving %d queues that were another node's", len(queue_ids))
-            for working in await self._topology.lifecycle.adopt(queue_ids):
-                self._topology.directory.remove(working.queue.id)
+            for state in await self._topology.lifecycle.adopt(queue_ids):
+                self._topology.directory.remove(state.queue.id)
 
     def _apply_safely(self, item: VersionedChange) -> None:
         """Make a change of another node here. One that cannot be made is left out: those after it must be."""

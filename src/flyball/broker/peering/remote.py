@@ -237,9 +237,9 @@ class Remotes:
         deadline_s = loop.time() + self._wait_s
         retries = Retries(BROKEN_LINK)
         while True:
-            working = self.broker.engine.find_working(queue.id)
-            if working is not None:
-                return await here(LocalQueue(self.topology, working))
+            state = self.broker.engine.find_queue_by_id(queue.id)
+            if state is not None:
+                return await here(LocalQueue(self.topology, state))
             remote = self.directory.get(queue.id)
             if remote is None:
                 raise QueueNotFound(queue.name, queue.vhost)

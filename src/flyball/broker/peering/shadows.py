@@ -39,7 +39,7 @@ def window_of(subscriber: Subscriber, prefetch: float) -> float:
 class _Shadow:
     """A queue of the local engine for messages that a link brings. What becomes of them goes back over the link."""
 
-    __slots__ = ("_broker", "_last_id", "_link", "_number", "working")
+    __slots__ = ("_broker", "_last_id", "_link", "_number", "queue_state")
 
     def __init__(self, broker: Broker, link: Link, number: int, name: str = "", vhost: str = "") -> None:
         """`number` is the consumer's on the link; 0 for messages that were asked for one by one."""
@@ -47,12 +47,12 @@ class _Shadow:
         self._link = link
         self._number = number
         self._last_id = 0
-        self.working = broker.engine.create_shadow(name, vhost, self)
+        self.queue_state = broker.engine.create_shadow(name, vhost, self)
 
     def _arrived(self, frame: wire.Deliver, queue_name: str) -> Message:
         """Return what came from the other node as a message of the shadow, which no store keeps."""
         self._last_id += 1
-        message = message_of(frame, self._last_id, self.working.queue.id)
+        message = message_of(frame, self._last_id, self.queue_state.queue.id)
         # Its owner sees to it that it expires.
         message.expires_us = None
         if not message.origin:
@@ -84,9 +84,9 @@ class _Shadow:
 
     def drop(self) -> None:
         """Nothing more comes, and nothing can be settled."""
-        if self._broker.engine.has_queue(self.working.queue.id):
-            unacked = list(self.working.out.values())
-            self._broker.engine.delete_queue(self.working.queue.id)
+        if self._broker.engine.has_queue(self.queue_state.queue.id):
+            unacked = list(self.queue_state.out.values())
+            self._broker.engine.delete_queue(self.queue_state.queue.id)
             drop_bodies(unacked)
 
 
@@ -121,7 +121,7 @@ class Attachment(_Shadow):
             done(None)
 
         self._broker.consume(
-            self.working.queue.id,
+            self.queue_state.queue.id,
             Selector(),
             UNLIMITED,
             subscriber,
@@ -144,9 +144,9 @@ class Attachment(_Shadow):
         if self._is_cancelled:
             self._link.settle(self._number, Settlement.RETURN, frame.message_id)
             return
-        working = self.working
-        self._broker.accept(working, self._arrived(frame, working.queue.name))
-        if not self._is_paused and len(working) and working.ready_bytes > SHADOW_BYTES:
+        state = self.queue_state
+        self._broker.accept(state, self._arrived(frame, state.queue.name))
+        if not self._is_paused and len(state) and state.ready_bytes > SHADOW_BYTES:
             self._is_paused = True
             self._link.send(wire.encode_pause(self._number))
             self._look_later()
@@ -158,7 +158,7 @@ class Attachment(_Shadow):
         """Let the owner go on once little waits. Nothing tells when a client has read."""
         if self._is_void or self._is_cancelled:
             return
-        if self.working.ready_bytes < SHADOW_BYTES // 2:
+        if self.queue_state.ready_bytes < SHADOW_BYTES // 2:
             self._is_paused = False
             self._link.send(wire.encode_resume(self._number))
         else:
@@ -202,7 +202,7 @@ class Attachment(_Shadow):
             self._drop_if_done()
 
     def _drop_if_done(self) -> None:
-        if self._is_cancelled and not self.working.out:
+        if self._is_cancelled and not self.queue_state.out:
             self.drop()
 
     def set_prefetch(self, prefetch: float) -> None:
@@ -215,7 +215,7 @@ class Attachment(_Shadow):
             return
         self._is_cancelled = True
         self._link.send(wire.encode_cancel(self._number))
-        waiting, _ = self._broker.engine.purge(self.working.queue.id)
+        waiting, _ = self._broker.engine.purge(self.queue_state.queue.id)
         for message in waiting:
             if message.receipt is not None:
                 self._link.settle(self._number, Settlement.RETURN, message.receipt[1])
@@ -232,5 +232,5 @@ class Singles(_Shadow):
 
     def take_in(self, found: wire.Deliver, queue_name: str) -> Message:
         message = self._arrived(found, queue_name)
-        self._broker.engine.hold(self.working, message)
+        self._broker.engine.hold(self.queue_state, message)
         return message

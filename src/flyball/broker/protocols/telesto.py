@@ -273,7 +273,7 @@ def get_queue_name(session: TelestoSession, packet: wire.GetQueueName, request: 
 def get_queues(session: TelestoSession, packet: wire.GetQueues, request: TelestoRequest) -> None:
     """List all queues; a clustered one once, as the member that its name means here."""
     request.kind = Kind.LOOK_UP
-    here = [working.queue for working in session.broker.engine.queues]
+    here = [state.queue for state in session.broker.engine.queues]
     named = {queue.name: queue for queue in [*session.hub.directory.queues, *here] if queue.vhost == DEFAULT_VHOST}
     if not named:
         raise Refusal(ErrorCode.NO_QUEUES_EXISTING, "there are no queues")

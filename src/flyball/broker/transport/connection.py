@@ -129,9 +129,9 @@ class Hub(Flushing["Connection"]):
 
     def is_member(self, queue_id: int) -> bool:
         """Tell whether a queue, of this node or another, is a member of a clustered queue."""
-        working = self.broker.engine.find_working(queue_id)
-        if working is not None:
-            return working.queue.member
+        state = self.broker.engine.find_queue_by_id(queue_id)
+        if state is not None:
+            return state.queue.member
         remote = self.directory.get(queue_id)
         return remote is not None and remote.queue.member
 

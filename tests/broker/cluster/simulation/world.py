@@ -294,9 +294,9 @@ class World:
             return queue
         self._see_decisions()
         for node in self.nodes.values():
-            for working in [] if node.node is None else node.node.hub.broker.engine.queues:
-                if working.queue.member and any(message.body == body for message in working.out.values()):
-                    return _member(working.queue.id)
+            for state in [] if node.node is None else node.node.hub.broker.engine.queues:
+                if state.queue.member and any(message.body == body for message in state.out.values()):
+                    return _member(state.queue.id)
         return None
 
     async def _place(self, address: str, request: PlaceRequest) -> Place:
@@ -608,7 +608,7 @@ class World:
 
     def _check_owners(self) -> None:
         """A queue is served by one node at a time (I2, I3)."""
-        served = Counter(working.queue.id for node in self._speaking() for working in node.hub.broker.engine.queues)
+        served = Counter(state.queue.id for node in self._speaking() for state in node.hub.broker.engine.queues)
         for queue_id, count in served.items():
             if count > 1:
                 self.complain(f"I3: {count} nodes serve queue {queue_id}")
@@ -616,18 +616,16 @@ class World:
     def _check_holders(self) -> None:
         """A message that is not settled is held by one session, or is ready (I2), and nobody holds too many (I13)."""
         for node in self._speaking():
-            for working in node.hub.broker.engine.queues:
+            for state in node.hub.broker.engine.queues:
                 held: Counter[int] = Counter()
-                for consumer in working.consumers.values():
+                for consumer in state.consumers.values():
                     held.update(consumer.leases.keys())
                     if len(consumer.leases) > consumer.credit.prefetch:
-                        self.complain(
-                            f"I13: a consumer of {working.queue.name} holds {len(consumer.leases)} messages"
-                        )
+                        self.complain(f"I13: a consumer of {state.queue.name} holds {len(consumer.leases)} messages")
                 for message_id, count in held.items():
                     if count > 1:
                         self.complain(f"I2: message {message_id} is held {count} times")
-                    if message_id not in working.out:
+                    if message_id not in state.out:
                         self.complain(f"I2: message {message_id} is held and not out")
 
     def _leaders(self) -> list[SimulatedNode]:
@@ -645,7 +643,7 @@ class World:
         self._check_cluster(leaders[0], up)
         for node in up:
             assert node.node is not None
-            served = Counter(working.queue.name for working in node.node.hub.broker.engine.queues)
+            served = Counter(state.queue.name for state in node.node.hub.broker.engine.queues)
             if twice := [name for name, count in served.items() if count > 1]:
                 self.complain(f"node {node.name} serves several queues called {twice}")
         for placed in self.domain.queues.values():
@@ -683,10 +681,10 @@ class World:
 
     def _is_drained(self) -> bool:
         return not any(message.persistent for message in self.domain.messages.values()) and not any(
-            len(working) or working.out
+            len(state) or state.out
             for node in self.serving()
             if node.node is not None
-            for working in node.node.hub.broker.engine.queues
+            for state in node.node.hub.broker.engine.queues
         )
 
     def _tell_what_is_left(self) -> None:
@@ -695,11 +693,11 @@ class World:
             self.tell(f"left in the database: {message.id} in {placed}: {message.body!r}")
         for node in self.serving():
             assert node.node is not None
-            for working in node.node.hub.broker.engine.queues:
-                if len(working) or working.out:
+            for state in node.node.hub.broker.engine.queues:
+                if len(state) or state.out:
                     self.tell(
-                        f"left on {node.name} in {working.queue.name} ({working.queue.id}): {len(working)} ready,"
-                        f" {len(working.out)} out, {len(working.consumers)} consumers"
+                        f"left on {node.name} in {state.queue.name} ({state.queue.id}): {len(state)} ready,"
+                        f" {len(state.out)} out, {len(state.consumers)} consumers"
                     )
         for worker in self.workers:
             self.tell(f"{worker.session} of {worker.queue}: {worker.last_error}")

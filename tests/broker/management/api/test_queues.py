@@ -66,8 +66,8 @@ def test_of_messages_that_are_not_in_memory_no_bytes_are_told(
 
     def evict(node: Node) -> bool:
         engine = node.hub.broker.engine
-        working = engine.find_queue("partly-out", "/")
-        evicted = [] if working is None else working.evict(1, 0)
+        state = engine.find_queue("partly-out", "/")
+        evicted = [] if state is None else state.evict(1, 0)
         engine.resident_bytes -= sum(message.footprint_bytes for message in evicted)
         return bool(evicted)
 

@@ -133,11 +133,11 @@ def test_other_work_goes_on_between_the_slices(monkeypatch: pytest.MonkeyPatch) 
                 turns += 1
                 await asyncio.sleep(0)
 
-        working = asyncio.ensure_future(work())
+        state = asyncio.ensure_future(work())
         metric = Metric(Family("depth", GAUGE, "Of a queue"), lambda thing: thing)
         async for _ in exporter.samples_of(range(20), lambda thing: labels(queue=str(thing)), [metric]):
             turns_at.append(turns)
-        working.cancel()
+        state.cancel()
 
     asyncio.run(write())
     assert len(set(turns_at)) == 4

@@ -148,10 +148,10 @@ class HandMadeDomain:
     def tell(self, node: DomainNode) -> None:
         """Bring the node's directory up to date."""
         served = {
-            working.queue.id: (working.queue, other.id)
+            state.queue.id: (state.queue, other.id)
             for other in self.nodes
             if other is not node
-            for working in other.broker.engine.queues
+            for state in other.broker.engine.queues
         }
         known = {remote.queue.id: remote.owner for other in self.nodes for remote in node.directory.of_node(other.id)}
         for queue_id in known.keys() - served.keys():

@@ -27,11 +27,11 @@ class Two:
     async def forwarded(self, **options: Any) -> AbstractQueue:
         """Declare a queue at the second node, and return it as the client of the first one has it."""
         await self.there.declare_queue("orders", **{"durable": True, **options})
-        self.queue_id = self.working.queue.id
+        self.queue_id = self.queue_state.queue.id
         return await self.here.get_queue("orders")
 
     @property
-    def working(self) -> Any:
+    def queue_state(self) -> Any:
         found = self.second.broker.engine.find_queue("orders")
         assert found is not None
         return found
@@ -43,7 +43,7 @@ class Two:
         ]
 
     def bodies(self) -> list[bytes]:
-        return [message.body for message in self.working.oldest(0, 1000)]
+        return [message.body for message in self.queue_state.oldest(0, 1000)]
 
 
 @asynccontextmanager

@@ -79,9 +79,9 @@ def test_confirmed_messages_survive_broken_links(seed: int) -> None:
                 await asyncio.gather(*producing)
                 is_over.set()
                 await cutting
-                working = owner.broker.engine.find_queue("orders")
-                assert working is not None
-                await until(lambda: not len(working) and not working.out)
+                state = owner.broker.engine.find_queue("orders")
+                assert state is not None
+                await until(lambda: not len(state) and not state.out)
                 await until(lambda: traffic.confirmed <= traffic.seen.keys())
         assert len(traffic.confirmed) + len(traffic.refused) == 2 * COUNT
         # Only what was put twice could come twice as new, and nobody puts anything twice.

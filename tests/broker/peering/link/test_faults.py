@@ -52,7 +52,7 @@ class Bystander:
         await self._two.publish(b"next")
         assert bodies(await self._inbox.take(1)) == [b"next"]
         assert self._two.first.peers.link(2) is self._link
-        assert len(self._two.working.out) == 2
+        assert len(self._two.queue_state.out) == 2
 
 
 async def with_bystander(two: Two, queue: str = "bad") -> Bystander:
@@ -76,11 +76,11 @@ async def closes_victim(two: Two, act: Callable[[AbstractQueue], Coroutine[Any, 
 
 def of_bad_queue(two: Two, original: Callable[..., Any]) -> Callable[..., Any]:
     """Return what fails if its second argument is the queue `bad`, by id."""
-    working = two.second.broker.engine.find_queue("bad")
-    assert working is not None
+    state = two.second.broker.engine.find_queue("bad")
+    assert state is not None
 
     def call(self: Any, queue_id: int, *arguments: Any, **options: Any) -> Any:
-        return (fails if queue_id == working.queue.id else original)(self, queue_id, *arguments, **options)
+        return (fails if queue_id == state.queue.id else original)(self, queue_id, *arguments, **options)
 
     return call
 
@@ -129,8 +129,8 @@ async def test_consumer_that_has_begun_when_it_meets_a_defect_is_not_left_behind
     bystander = await with_bystander(two)
     original = Topology.consumer_added
 
-    def added(self: Topology, working: Any, consumer: Any, **options: Any) -> None:
-        (fails if working.queue.name == "bad" else original)(self, working, consumer, **options)
+    def added(self: Topology, state: Any, consumer: Any, **options: Any) -> None:
+        (fails if state.queue.name == "bad" else original)(self, state, consumer, **options)
 
     monkeypatch.setattr(Topology, "consumer_added", added)
     await closes_victim(two, lambda queue: queue.consume(Inbox()))
@@ -207,9 +207,9 @@ async def test_message_that_cannot_be_requeued_keeps_no_other_from_it(
     messages = await inbox.take(3)
     original = DeadLettering.bury
 
-    def bury(self: DeadLettering, working: Any, message: Message, reason: str) -> None:
+    def bury(self: DeadLettering, state: Any, message: Message, reason: str) -> None:
         is_poison = self is two.second.broker.dead_lettering and message.body == b"poison"
-        (fails if is_poison else original)(self, working, message, reason)
+        (fails if is_poison else original)(self, state, message, reason)
 
     monkeypatch.setattr(DeadLettering, "bury", bury)
     link = two.first.peers.link(2)
@@ -218,7 +218,7 @@ async def test_message_that_cannot_be_requeued_keeps_no_other_from_it(
     # The one that has failed comes again: its rejection has had no effect.
     assert bodies(await inbox.take(1)) == [b"poison"]
     assert two.first.peers.link(2) is link
-    assert [message.body for message in two.working.out.values()] == [b"poison"]
+    assert [message.body for message in two.queue_state.out.values()] == [b"poison"]
 
 
 @with_two_nodes
@@ -292,7 +292,7 @@ async def test_link_that_ends_gives_back_all_messages_though_a_consumer_meets_a_
     monkeypatch.setattr(AmqpConsumer, "queue_moved", lambda self, consumer: None)
     session.abort()
     assert failed
-    assert (len(two.working), len(two.working.out)) == (3, 0)
+    assert (len(two.queue_state), len(two.queue_state.out)) == (3, 0)
 
 
 @with_two_nodes
@@ -316,7 +316,7 @@ async def test_lost_node_is_asked_again_after_longer_and_longer_waits(
     monkeypatch.setattr(two.first.remotes, "news", news)
     monkeypatch.setattr(two.first.remotes, "until_known", until_known)
     with pytest.raises(QueueNotFound):
-        await two.first.remotes.at_owner(two.working.queue, attempt, attempt)
+        await two.first.remotes.at_owner(two.queue_state.queue, attempt, attempt)
     assert waits == sorted(waits)
     assert waits[0] < 0.1
     assert waits[-5:] == [RETRY_S] * 5

@@ -83,8 +83,8 @@ async def test_messages_are_consumed_and_acknowledged_across_nodes(two: Two) -> 
     assert not any(message.redelivered for message in messages)
     for message in messages:
         await message.ack()
-    await until(lambda: not two.working.out)
-    assert len(two.working) == 0
+    await until(lambda: not two.queue_state.out)
+    assert len(two.queue_state) == 0
 
 
 @with_two_nodes
@@ -94,11 +94,11 @@ async def test_the_window_of_a_consumer_is_kept_by_the_owner(two: Two) -> None:
     await two.publish(*[b"%d" % number for number in range(5)])
     await queue.consume(inbox)
     first, second = await inbox.take(2)
-    assert len(two.working) == 3
+    assert len(two.queue_state) == 3
     await second.ack(multiple=True)
     assert bodies(await inbox.take(2)) == [b"2", b"3"]
     assert first.body == b"0"
-    assert len(two.working) == 1
+    assert len(two.queue_state) == 1
 
 
 @with_two_nodes
@@ -125,7 +125,7 @@ async def test_messages_without_acknowledgement_are_gone_when_they_are_sent(two:
     await two.publish(*[b"%d" % number for number in range(50)])
     await queue.consume(inbox, no_ack=True)
     assert bodies(await inbox.take(50)) == [b"%d" % number for number in range(50)]
-    await until(lambda: not two.working.out)
+    await until(lambda: not two.queue_state.out)
 
 
 @with_two_nodes
@@ -138,7 +138,7 @@ async def test_what_is_given_back_comes_again_as_redelivered(two: Two) -> None:
     (again,) = await inbox.take(1)
     assert again.redelivered
     await again.ack()
-    await until(lambda: not two.working.out)
+    await until(lambda: not two.queue_state.out)
 
 
 @with_two_nodes
@@ -182,7 +182,7 @@ async def test_a_dead_letter_goes_to_the_queue_of_another_node(two: Two) -> None
     dead = two.first.broker.engine.find_queue("dead")
     assert dead is not None
     await until(lambda: len(dead) == 1)
-    await until(lambda: not two.working.out)
+    await until(lambda: not two.queue_state.out)
 
 
 @with_two_nodes
@@ -204,7 +204,7 @@ async def test_dead_letter_of_two_nodes_never_cancels_unwritten_insert(two: Two)
     (message,) = await inbox.take(1)
     await message.reject(requeue=False)
     # The other node has its copy, and the dead message is gone; the copy of this node is not written yet.
-    await until(lambda: len(two.working.out) == 1)
+    await until(lambda: len(two.queue_state.out) == 1)
     await two.there.set_qos(0)
     assert not second.done()
     gate.set()
@@ -225,8 +225,8 @@ async def test_single_messages_are_got_settled_and_given_back(two: Two) -> None:
     assert (again.body, again.redelivered) == (b"2", True)
     third = await queue.get()
     await third.reject(requeue=False)
-    await until(lambda: not two.working.out)
-    assert len(two.working) == 0
+    await until(lambda: not two.queue_state.out)
+    assert len(two.queue_state) == 0
 
 
 @with_two_nodes
@@ -300,7 +300,7 @@ async def test_a_consumer_with_a_higher_priority_is_served_first_wherever_it_is(
 async def test_priority_of_a_remote_consumer_may_have_64_bits(two: Two, priority: int) -> None:
     queue, inbox = await two.forwarded(), Inbox()
     await queue.consume(inbox, arguments={"x-priority": priority})
-    (consumer,) = two.working.consumers.values()
+    (consumer,) = two.queue_state.consumers.values()
     assert consumer.priority == priority
     await two.publish(b"1")
     assert bodies(await inbox.take(1)) == [b"1"]
@@ -387,7 +387,7 @@ async def test_a_transaction_is_done_when_the_other_node_has_it(two: Two) -> Non
             await two.publish(b"new", channel=channel)
             assert two.bodies() == []
         assert two.bodies() == [b"new"]
-        assert not two.working.out
+        assert not two.queue_state.out
 
 
 @with_two_nodes
@@ -428,11 +428,11 @@ async def test_what_waits_in_a_shadow_goes_back_unharmed_when_its_consumer_is_ca
     await two.publish(b"1", b"2", b"3")
     session.pause_writing()
     tag = await queue.consume(inbox)
-    await until(lambda: len(two.working) == 0)
+    await until(lambda: len(two.queue_state) == 0)
     await queue.cancel(tag)
-    await until(lambda: len(two.working) == 3)
+    await until(lambda: len(two.queue_state) == 3)
     assert two.bodies() == [b"1", b"2", b"3"]
-    assert [message.delivery_count for message in two.working.oldest(0, 10)] == [0, 0, 0]
+    assert [message.delivery_count for message in two.queue_state.oldest(0, 10)] == [0, 0, 0]
     assert two.first.broker.engine._queues == {}
 
 

@@ -35,9 +35,9 @@ async def test_a_broken_link_gives_the_messages_back_and_the_consumer_goes_on(tw
     assert (again.body, again.redelivered) == (b"1", True)
     await void.ack()
     await two.first.peers.request(2, "flush", {})
-    assert len(two.working.out) == 1
+    assert len(two.queue_state.out) == 1
     await again.ack()
-    await until(lambda: not two.working.out)
+    await until(lambda: not two.queue_state.out)
 
 
 @with_two_nodes
@@ -95,7 +95,7 @@ async def test_a_consumer_that_is_cancelled_while_its_queue_has_no_owner_stays_c
     two.first.directory.put(remote.queue, 2)
     await two.publish(b"1")
     await two.first.peers.request(2, "flush", {})
-    assert not two.working.consumers
+    assert not two.queue_state.consumers
     assert inbox.messages.empty()
 
 
@@ -132,8 +132,8 @@ async def test_a_consumer_whose_link_breaks_again_and_again_is_attached_once(two
     await two.publish(b"1")
     (message,) = await inbox.take(1)
     await message.ack()
-    await until(lambda: not two.working.out)
-    assert len(two.working.consumers) == 1
+    await until(lambda: not two.queue_state.out)
+    assert len(two.queue_state.consumers) == 1
     assert len(two.first.broker.engine._queues) == 1
 
 
@@ -152,11 +152,11 @@ async def test_the_owner_pauses_while_much_waits_for_a_client_that_does_not_read
         await two.first.peers.request(2, "flush", {})
         await two.publish(*[bytes(1000)] * 50, channel=sender)
         await two.first.peers.request(2, "flush", {})
-        assert len(two.working) >= 50
+        assert len(two.queue_state) >= 50
         session.resume_writing()
         for message in await inbox.take(100):
             await message.ack()
-        await until(lambda: not two.working.out and not len(two.working))
+        await until(lambda: not two.queue_state.out and not len(two.queue_state))
 
 
 @with_two_nodes
@@ -169,10 +169,10 @@ async def test_publishers_wait_while_the_other_node_does_not_answer(
     publishing = asyncio.gather(*[two.publish(bytes(1000)) for _ in range(50)])
     await until(lambda: two.first.remotes.puts.is_congested)
     await two.first.peers.request(2, "queue.counts", {"queue_id": two.queue_id})
-    assert len(two.working) < 20
+    assert len(two.queue_state) < 20
     gate.set()
     await publishing
-    assert len(two.working) == 50
+    assert len(two.queue_state) == 50
 
 
 @with_two_nodes
@@ -180,7 +180,7 @@ async def test_a_put_under_way_when_the_owner_dies_is_refused(two: Two) -> None:
     await two.forwarded()
     gate = held_store(two.second)
     publishing = asyncio.ensure_future(two.publish(b"1"))
-    await until(lambda: len(two.working) == 1)
+    await until(lambda: len(two.queue_state) == 1)
     two.made.kill(two.second)
     with pytest.raises(aio_pika.exceptions.DeliveryError):
         await publishing
@@ -189,15 +189,15 @@ async def test_a_put_under_way_when_the_owner_dies_is_refused(two: Two) -> None:
 
 def move_queue(two: Two, owner: DomainNode) -> None:
     """Let another node serve the queue, as if it had been adopted; its messages stay behind in this test."""
-    queue = two.working.queue
+    queue = two.queue_state.queue
     other = next(node for node in two.made.nodes if node is not owner)
-    working = other.broker.engine.delete_queue(queue.id)
+    state = other.broker.engine.delete_queue(queue.id)
     created = owner.broker.engine.create_queue(queue.name, durable=True)
     adopted = owner.broker.engine._queues.pop(created.id)
     adopted.queue.id = queue.id
     owner.broker.engine._queues[queue.id] = adopted
     two.made.tell_all()
-    for consumer in list(working.consumers.values()):
+    for consumer in list(state.consumers.values()):
         consumer.owner.queue_moved(consumer)
 
 
@@ -352,7 +352,7 @@ async def test_a_message_for_several_queues_waits_for_the_one_that_its_owner_doe
     served[two.queue_id] = adopted
     await publishing
     assert two.bodies() == [b"1"]
-    assert other.name in [working.queue.name for working in served.values() if len(working) == 1]
+    assert other.name in [state.queue.name for state in served.values() if len(state) == 1]
 
 
 @pytest.mark.parametrize("first", ["comes here", "is gone"])
@@ -366,7 +366,7 @@ def test_a_message_for_several_queues_of_a_dead_node_reaches_each_wherever_it_go
                 two.made.tell_all()
                 exchange = await two.here.declare_exchange("all", "fanout")
                 await (await two.here.get_queue(name)).bind(exchange)
-            lost = {working.queue.name: working.queue for working in two.second.broker.engine.queues}
+            lost = {state.queue.name: state.queue for state in two.second.broker.engine.queues}
             made.nodes.remove(two.second)
             made.kill(two.second)
             exchange = await two.here.get_exchange("all")
@@ -392,7 +392,7 @@ def test_messages_keep_their_order_though_their_queue_moves_between_two_of_them(
             await two.forwarded()
             first, second, third = made.nodes
             first.changes.catch_up = _nothing_new
-            moved = two.working.queue
+            moved = two.queue_state.queue
             await first.peers.request(2, "flush", {})
             # What the old owner says is on its way for a while.
             second.hub.speaks_until = 0.0
@@ -472,13 +472,13 @@ def amqp_consumer(node: DomainNode) -> Any:
 
 async def _member_of(two: Two, node: DomainNode) -> Any:
     """Make a member of the clustered queue `orders` on a node."""
-    working = node.broker.engine.find_queue("orders")
-    if working is None:
+    state = node.broker.engine.find_queue("orders")
+    if state is None:
         queue = node.broker.engine.create_queue("orders", durable=True)
-        working = node.broker.engine.queue(queue.id)
-    working.queue.member = True
+        state = node.broker.engine.queue(queue.id)
+    state.queue.member = True
     two.made.tell_all()
-    return working
+    return state
 
 
 @pytest.mark.parametrize("route", [(0, 1), (1, 0), (1, 2)])
@@ -519,14 +519,14 @@ def test_a_consumer_moves_between_members_without_its_client_noticing(route: tup
     run(test())
 
 
-def bodies_of(working: Any) -> list[bytes]:
-    return [message.body for message in working.oldest(0, 100)]
+def bodies_of(state: Any) -> list[bytes]:
+    return [message.body for message in state.oldest(0, 100)]
 
 
 @with_two_nodes
 async def test_a_consumer_moves_as_soon_as_all_is_settled(two: Two) -> None:
     queue, inbox = await two.forwarded(), Inbox()
-    two.working.queue.member = True
+    two.queue_state.queue.member = True
     await queue.consume(inbox)
     await two.publish(b"1")
     (message,) = await inbox.take(1)
@@ -537,13 +537,13 @@ async def test_a_consumer_moves_as_soon_as_all_is_settled(two: Two) -> None:
     await message.ack()
     assert await moving
     assert len(here.consumers) == 1
-    await until(lambda: not two.working.consumers and not two.working.out)
+    await until(lambda: not two.queue_state.consumers and not two.queue_state.out)
 
 
 @with_two_nodes
 async def test_a_producer_is_sent_to_another_member_by_its_home(two: Two) -> None:
     await two.forwarded()
-    two.working.queue.member = True
+    two.queue_state.queue.member = True
     here = await _member_of(two, two.first)
     await two.publish(b"1")
     two.first.sessions[0].set_home("/", "orders", two.queue_id)
@@ -568,7 +568,7 @@ async def test_a_consumer_whose_client_has_gone_does_not_begin_when_its_queue_co
 @with_two_nodes
 async def test_a_message_for_a_member_that_is_gone_goes_to_another_one(two: Two) -> None:
     await two.forwarded()
-    two.working.queue.member = True
+    two.queue_state.queue.member = True
     here = await _member_of(two, two.first)
     two.first.sessions[0].set_home("/", "orders", two.queue_id)
     # Nobody has told this node.
@@ -595,7 +595,7 @@ async def test_messages_are_handed_to_another_member_once_though_the_link_breaks
     assert link is not None
     two.first.remotes.hand(remote, messages, handed.set_result)
     link.flush()
-    await until(lambda: len(two.working) == 2)
+    await until(lambda: len(two.queue_state) == 2)
     # The answer is on its way, and does not come.
     link.give_up("was cut by the test")
     assert await handed

@@ -283,13 +283,13 @@ def test_a_consumer_number_that_cannot_be_used_ends_the_link(numbers: tuple[int,
             channel = await connection.channel()
             queue = await channel.declare_queue("orders", durable=True)
             await channel.default_exchange.publish(aio_pika.Message(b"body"), "orders")
-            working = made.nodes[0].broker.engine.find_queue("orders")
-            assert working is not None
-            consumes = [link.Consume(number, working.queue.id, 10.0, 0, False, None) for number in numbers]
+            state = made.nodes[0].broker.engine.find_queue("orders")
+            assert state is not None
+            consumes = [link.Consume(number, state.queue.id, 10.0, 0, False, None) for number in numbers]
             answers = await as_node(made, *map(link.encode_consume, consumes), link.encode_request(8, b"{}"))
             assert not [answer for answer in answers if isinstance(answer, link.Failure)]
             # Nobody holds what the link was sent.
-            assert not working.out
+            assert not state.out
             message = await queue.get()
             assert message is not None
             assert message.body == b"body"
@@ -302,9 +302,9 @@ def test_a_message_that_lives_longer_than_64_bits_tell_is_stored_and_delivered()
         async with domain(1) as made, client(made.nodes[0]) as connection:
             channel = await connection.channel()
             queue = await channel.declare_queue("orders", durable=True)
-            working = made.nodes[0].broker.engine.find_queue("orders")
-            assert working is not None
-            queue_id = working.queue.id
+            state = made.nodes[0].broker.engine.find_queue("orders")
+            assert state is not None
+            queue_id = state.queue.id
             content = link.Content(b"body", b"\0\0", b"\0\0", time_us=(1 << 63) - 1)
             consume = link.Consume(2, queue_id, 10.0, 0, False, None)
             answers = await as_node(

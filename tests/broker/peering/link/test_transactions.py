@@ -40,8 +40,8 @@ async def put(channel: aiormq.abc.AbstractChannel, queue: str, body: bytes, **op
 
 def ready(two: Two, name: str) -> list[bytes]:
     """What a queue of the first node has ready."""
-    working = two.first.broker.engine.find_queue(name)
-    return [] if working is None else [message.body for message in working.oldest(0, 10)]
+    state = two.first.broker.engine.find_queue(name)
+    return [] if state is None else [message.body for message in state.oldest(0, 10)]
 
 
 @with_two_nodes
@@ -56,7 +56,7 @@ async def test_failed_commit_has_acked_nothing(two: Two) -> None:
     await channel.basic_ack(tag)
     gate = held_store(two.second)
     committing = asyncio.ensure_future(channel.tx_commit())
-    await until(lambda: len(two.working) == 1)
+    await until(lambda: len(two.queue_state) == 1)
     two.made.kill(two.second)
     with pytest.raises(aiormq.exceptions.AMQPError):
         await committing
@@ -79,10 +79,10 @@ async def test_remote_message_is_acked_when_local_puts_are_stored(two: Two) -> N
     await until(lambda: ready(two, "replies") == [b"reply"])
     # What goes over the link is answered in order: an ack that was sent would have arrived before this.
     await two.first.peers.request(2, "queue.counts", {"queue_id": two.queue_id})
-    assert len(two.working.out) == 1
+    assert len(two.queue_state.out) == 1
     gate.set()
     await committing
-    assert not two.working.out
+    assert not two.queue_state.out
 
 
 @with_two_nodes
@@ -99,7 +99,7 @@ async def test_local_puts_and_acks_wait_for_remote_puts(two: Two) -> None:
     assert requests is not None
     gate = held_store(two.second)
     committing = asyncio.ensure_future(channel.tx_commit())
-    await until(lambda: len(two.working) == 1)
+    await until(lambda: len(two.queue_state) == 1)
     assert (len(requests), len(requests.out)) == (0, 1)
     gate.set()
     await committing
@@ -115,7 +115,7 @@ async def test_full_queue_of_another_node_makes_a_commit_partial(two: Two) -> No
         await put(channel, queue, b"body")
     with pytest.raises(aiormq.exceptions.ChannelPreconditionFailed, match="partial tx completion"):
         await channel.tx_commit()
-    assert (len(two.working), ready(two, "requests")) == (1, [b"body"])
+    assert (len(two.queue_state), ready(two, "requests")) == (1, [b"body"])
 
 
 @with_two_nodes

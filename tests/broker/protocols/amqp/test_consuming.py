@@ -527,10 +527,10 @@ def test_a_queue_may_go_before_the_store_is_asked(
 
     def get_and_delete(node: Node) -> None:
         broker = node.hub.broker
-        working = broker.engine.find_queue("queue")
-        assert working is not None
-        broker.take_out(working.queue.id, Selector(), lambda message, error: answers.append((message, error)))
-        node.topology.lifecycle.delete(working.queue.id, lambda error: None)
+        state = broker.engine.find_queue("queue")
+        assert state is not None
+        broker.take_out(state.queue.id, Selector(), lambda message, error: answers.append((message, error)))
+        node.topology.lifecycle.delete(state.queue.id, lambda error: None)
 
     node.call(get_and_delete)
     node.wait_until(lambda _: bool(answers))

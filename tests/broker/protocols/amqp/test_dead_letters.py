@@ -20,7 +20,7 @@ from flyball.broker.core.broker import Broker
 from flyball.broker.core.pending import outcome
 from flyball.broker.core.queues import Queues
 from flyball.broker.core.topology import Topology
-from flyball.broker.engine.queue import WorkingQueue
+from flyball.broker.engine.queue import QueueState
 from flyball.broker.protocols.amqp import AmqpContext, AmqpSettings, amqp_context
 from flyball.broker.store.interface import Batch
 from flyball.broker.store.memory import MemoryStore
@@ -87,7 +87,7 @@ async def running(store: MemoryStore | None = None) -> AsyncIterator[tuple[Broke
         await broker.stop()
 
 
-async def declare(topology: Topology, name: str, given_arguments: dict[str, Any]) -> WorkingQueue:
+async def declare(topology: Topology, name: str, given_arguments: dict[str, Any]) -> QueueState:
     queue = Queue(0, name, durable=True, arguments=given_arguments)
     await outcome(lambda done: topology.declare_queue(queue, None, done))
     found = topology.engine.find_queue(name)
@@ -97,7 +97,7 @@ async def declare(topology: Topology, name: str, given_arguments: dict[str, Any]
 
 def put(
     context: AmqpContext,
-    working: WorkingQueue,
+    state: QueueState,
     headers: dict[str, Any],
     body: bytes = b"body",
     mode: int | None = None,
@@ -106,16 +106,16 @@ def put(
     properties = Properties()
     properties.headers = write_table(headers)
     properties.delivery_mode = mode
-    origin = write_origin("", working.queue.name)
-    context.intake.put([working], body, properties.encode(), origin, True, 0, None)
+    origin = write_origin("", state.queue.name)
+    context.intake.put([state], body, properties.encode(), origin, True, 0, None)
 
 
-async def give_up(broker: Broker, working: WorkingQueue, reason: str) -> None:
+async def give_up(broker: Broker, state: QueueState, reason: str) -> None:
     """Give up the next message of a queue."""
     taken: list[Message | None] = []
-    broker.take_out(working.queue.id, working.traits.selector, lambda message, error: taken.append(message))
+    broker.take_out(state.queue.id, state.traits.selector, lambda message, error: taken.append(message))
     assert taken[0] is not None
-    broker.dead_lettering.bury(working, taken[0], reason)
+    broker.dead_lettering.bury(state, taken[0], reason)
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -127,13 +127,13 @@ def test_any_x_death_is_dead_lettered(written: Any, reason: str) -> None:
         async with running() as (broker, topology, context):
             dead = await declare(topology, "dead", {})
             target = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
-            working = await declare(topology, "orders", target)
-            put(context, working, {"x-death": written})
-            await give_up(broker, working, reason)
+            state = await declare(topology, "orders", target)
+            put(context, state, {"x-death": written})
+            await give_up(broker, state, reason)
             # A message that was in the queue before, and was not rejected since, would go round for ever.
             is_cycle = reason != "rejected" and not len(dead)
             assert len(dead) == 1 or is_cycle
-            assert not working.out
+            assert not state.out
             assert broker.faults.count == 0
 
     asyncio.run(main())
@@ -150,22 +150,22 @@ def test_whatever_a_queue_has_been_stored_with_every_message_stays_or_is_dropped
         async with running() as (broker, topology, context):
             # Not declared: an earlier version, or another program, may have stored anything.
             queue = broker.engine.create_queue("orders", arguments=stored)
-            working = broker.engine.queue(queue.id)
-            topology.queue_adopted(working)
+            state = broker.engine.queue(queue.id)
+            topology.queue_adopted(state)
             for written in headers:
-                put(context, working, {"x-death": written})
+                put(context, state, {"x-death": written})
             later_us = broker.now_us() + 200 * 365 * 86400 * 1_000_000
             broker.now_us = lambda: later_us
             broker.retention.expire()
             # Its dead letters may come back into the same queue, as often as they are rejected.
-            for _ in range(len(working)):
-                await give_up(broker, working, reason)
-            assert working.out.keys() == working.parked.keys()
+            for _ in range(len(state)):
+                await give_up(broker, state, reason)
+            assert state.out.keys() == state.parked.keys()
             broker.retention.expire()
-            broker.dead_lettering.requeue_parked(working)
+            broker.dead_lettering.requeue_parked(state)
             broker.retention.expire()
-            await outcome(lambda done: broker.dead_lettering.drop_parked(working, None, done))
-            assert not working.parked
+            await outcome(lambda done: broker.dead_lettering.drop_parked(state, None, done))
+            assert not state.parked
 
     asyncio.run(main())
 
@@ -185,15 +185,15 @@ def test_a_declaration_with_any_arguments_is_taken_or_refused(first: dict[str, A
 def test_a_dead_letter_that_fails_is_parked_with_its_problem() -> None:
     async def main() -> None:
         async with running() as (broker, topology, context):
-            working = await declare(topology, "orders", {})
+            state = await declare(topology, "orders", {})
             broker.dead_lettering.publisher = Failing()
             for _ in range(3):
-                put(context, working, {})
-                await give_up(broker, working, "rejected")
-            assert [(parked.reason, parked.problem) for parked in working.parked.values()] == [
+                put(context, state, {})
+                await give_up(broker, state, "rejected")
+            assert [(parked.reason, parked.problem) for parked in state.parked.values()] == [
                 ("rejected", "no such thing")
             ] * 3
-            assert (len(working), working.unacked, working.dropped) == (0, 0, 0)
+            assert (len(state), state.unacked, state.dropped) == (0, 0, 0)
 
     asyncio.run(main())
 
@@ -201,7 +201,7 @@ def test_a_dead_letter_that_fails_is_parked_with_its_problem() -> None:
 class Failing:
     """A publisher that fails."""
 
-    def publish(self, working: WorkingQueue, message: Message, reason: str) -> dead_lettering.Burial:
+    def publish(self, state: QueueState, message: Message, reason: str) -> dead_lettering.Burial:
         raise InvalidArgument("no such thing")
 
 
@@ -209,11 +209,11 @@ def test_a_refused_message_whose_dead_letter_fails_is_refused_all_the_same() -> 
     async def main() -> None:
         async with running() as (broker, topology, context):
             full = {"x-max-length": 0, "x-overflow": "reject-publish-dlx"}
-            working = await declare(topology, "orders", full)
+            state = await declare(topology, "orders", full)
             broker.dead_lettering.publisher = Failing()
-            refused = context.intake.put([working], b"body", b"\0\0", write_origin("", "orders"), True, 0, None)
-            assert refused == [working]
-            assert not working.out
+            refused = context.intake.put([state], b"body", b"\0\0", write_origin("", "orders"), True, 0, None)
+            assert refused == [state]
+            assert not state.out
 
     asyncio.run(main())
 
@@ -237,7 +237,7 @@ def test_dead_letters_pass_through_a_chain_of_any_length(limits: dict[str, Any])
             while not len(last):  # noqa: ASYNC110
                 await asyncio.sleep(0)
             assert broker.faults.count == 0
-            assert not any(working.parked or working.out for working in broker.engine.queues)
+            assert not any(state.parked or state.out for state in broker.engine.queues)
 
     asyncio.run(main())
 
@@ -250,18 +250,18 @@ def test_others_have_their_turn_while_many_messages_expire(monkeypatch: pytest.M
             now_us = broker.now_us()
             broker.now_us = lambda: now_us
             dead = await declare(topology, "dead", {})
-            working = await declare(topology, "orders", towards("dead", {"x-message-ttl": 1000}))
+            state = await declare(topology, "orders", towards("dead", {"x-message-ttl": 1000}))
             for _ in range(50):
-                put(context, working, {})
+                put(context, state, {})
             now_us += 2_000_000
             broker.retention.expire()
-            assert len(working) == 0
+            assert len(state) == 0
             turns = 0
             while len(dead) < 50:
                 assert len(dead) <= turns + 1
                 await asyncio.sleep(0)
                 turns += 1
-            assert not working.out
+            assert not state.out
 
     asyncio.run(main())
 
@@ -400,9 +400,9 @@ def test_messages_without_dead_letters_expire_while_the_store_hangs() -> None:
             for _ in range(12):
                 put(context, large, {}, bytes(1_000_000))
             assert broker.is_congested
-            for working in (slow, orders):
+            for state in (slow, orders):
                 for _ in range(10):
-                    put(context, working, {})
+                    put(context, state, {})
             move(2_000_000)
             broker.retention.expire()
             await turns(10)
@@ -487,7 +487,7 @@ def test_many_rejected_messages_are_dead_lettered_in_turns_and_in_order(monkeypa
 class Slow:
     """A publisher that takes longer than the burials of a turn may."""
 
-    def publish(self, working: WorkingQueue, message: Message, reason: str) -> dead_lettering.Burial:
+    def publish(self, state: QueueState, message: Message, reason: str) -> dead_lettering.Burial:
         ends_s = time.monotonic() + 0.06
         while time.monotonic() < ends_s:
             pass
@@ -502,9 +502,9 @@ def test_burials_leave_half_of_the_loop_to_others(monkeypatch: pytest.MonkeyPatc
             now_us = broker.now_us()
             broker.now_us = lambda: now_us
             await declare(topology, "dead", {})
-            working = await declare(topology, "orders", towards("dead", {"x-message-ttl": 1000}))
+            state = await declare(topology, "orders", towards("dead", {"x-message-ttl": 1000}))
             for _ in range(3):
-                put(context, working, {})
+                put(context, state, {})
             broker.dead_lettering.publisher = Slow()
             now_us += 2_000_000
             broker.retention.expire()
@@ -519,11 +519,11 @@ def test_bodies_of_parked_messages_leave_memory_when_they_are_stored() -> None:
     async def main() -> None:
         async with running() as (broker, topology, context):
             broker.dead_lettering.publisher = Failing()
-            working = await declare(topology, "orders", towards("dead", {}))
-            put(context, working, {}, body=b"x" * 10_000)
-            await give_up(broker, working, "rejected")
-            (message,) = working.out.values()
-            assert list(working.parked) == [message.id]
+            state = await declare(topology, "orders", towards("dead", {}))
+            put(context, state, {}, body=b"x" * 10_000)
+            await give_up(broker, state, "rejected")
+            (message,) = state.out.values()
+            assert list(state.parked) == [message.id]
             message.stored = True
             before = broker.engine.resident_bytes
             broker.dead_lettering.page_out_parked()

@@ -55,7 +55,7 @@ def declare(peer: Peer, queue_name: str) -> None:
 
 
 def ready(node: Node, queue_name: str) -> int:
-    return next(len(working) for working in node.hub.broker.engine.queues if working.queue.name == queue_name)
+    return next(len(state) for state in node.hub.broker.engine.queues if state.queue.name == queue_name)
 
 
 def flow_report(node: Node) -> dict[str, Any]:

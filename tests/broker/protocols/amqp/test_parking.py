@@ -13,7 +13,7 @@ import pytest
 from flyball.broker.core import topology
 from flyball.broker.core.dead_lettering import Burial
 from flyball.broker.core.dead_letters import DeadLetters
-from flyball.broker.engine.queue import WorkingQueue
+from flyball.broker.engine.queue import QueueState
 from flyball.broker.management.part import console_part
 from flyball.broker.node import housekeeping
 from flyball.broker.node.node import Node
@@ -42,11 +42,11 @@ def attempts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The queues whose dead letters failed, each time."""
     failed: list[str] = []
 
-    def noted(self: DeadLetters, working: WorkingQueue, message: Message, reason: str) -> Burial:
+    def noted(self: DeadLetters, state: QueueState, message: Message, reason: str) -> Burial:
         try:
-            return original(self, working, message, reason)
+            return original(self, state, message, reason)
         except InvalidArgument:
-            failed.append(working.queue.name)
+            failed.append(state.queue.name)
             raise
 
     original = DeadLetters.publish
@@ -71,10 +71,10 @@ def parked_in(node: RunningNode, name: str) -> list[str]:
     """Return the reasons of the parked messages of a queue."""
 
     def look(running: Node) -> list[str]:
-        working = running.hub.broker.engine.find_queue(name)
-        assert working is not None
-        assert working.parked.keys() <= working.out.keys()
-        return [parked.reason for parked in working.parked.values()]
+        state = running.hub.broker.engine.find_queue(name)
+        assert state is not None
+        assert state.parked.keys() <= state.out.keys()
+        return [parked.reason for parked in state.parked.values()]
 
     return node.call(look)
 

@@ -92,15 +92,11 @@ def test_durable_queues_are_the_same_after_a_restart(node: Node) -> None:
     channel.queue_declare("auto", durable=True, auto_delete=True)
     channel.queue_declare("quorum", durable=True, arguments={"x-queue-type": "quorum", "x-delivery-limit": 3})
     channel.queue_declare("all", durable=True, arguments=QUEUE_ARGUMENTS)
-    before = node.now.call(
-        lambda node: {working.queue.name: working.queue for working in node.hub.broker.engine.queues}
-    )
+    before = node.now.call(lambda node: {state.queue.name: state.queue for state in node.hub.broker.engine.queues})
 
     channel = node.restart()
 
-    after = node.now.call(
-        lambda node: {working.queue.name: working.queue for working in node.hub.broker.engine.queues}
-    )
+    after = node.now.call(lambda node: {state.queue.name: state.queue for state in node.hub.broker.engine.queues})
     assert after == before
     # What a client declares again, as they do after every reconnection, is what there is.
     channel.queue_declare("auto", durable=True, auto_delete=True)

@@ -163,7 +163,7 @@ def test_policies_are_applied_to_many_queues_in_turns(
         authority.policies_changed("/")
         turns = 0
         async with asyncio.timeout(ANSWER_LIMIT_S):
-            while not all(working.traits.max_length == 5 for working in queues):
+            while not all(state.traits.max_length == 5 for state in queues):
                 await asyncio.sleep(0)
                 turns += 1
         return turns
@@ -179,15 +179,15 @@ def test_queue_that_may_hold_less_drops_messages_in_turns(node: RunningNode, pee
     peer.ask(spec.Queue.Declare(queue="orders", passive=True), spec.Queue.DeclareOk)
 
     async def apply(running: Node) -> list[int]:
-        authority, working = running.hub.authority, running.hub.broker.engine.find_queue("orders")
-        assert working is not None
+        authority, state = running.hub.authority, running.hub.broker.engine.find_queue("orders")
+        assert state is not None
         authority.policies.set(Policy("limit", ".*", {"max-length": 5}))
         authority.policies_changed("/")
-        lengths = [len(working)]
+        lengths = [len(state)]
         async with asyncio.timeout(ANSWER_LIMIT_S):
-            while len(working) > 5:
+            while len(state) > 5:
                 await asyncio.sleep(0)
-                lengths.append(len(working))
+                lengths.append(len(state))
         return lengths
 
     lengths = node.run(apply)
@@ -202,19 +202,19 @@ def test_queue_that_is_dropping_messages_drops_no_more_with_each_that_comes(node
 
     async def apply(running: Node) -> list[int]:
         broker = running.hub.broker
-        working = broker.engine.find_queue("orders")
-        assert working is not None
+        state = broker.engine.find_queue("orders")
+        assert state is not None
         running.hub.authority.policies.set(Policy("limit", ".*", {"max-length": 5}))
         running.hub.authority.policies_changed("/")
         for _ in range(10):
-            broker.retention.enforce_limits(working)
-        lengths = [len(working)]
+            broker.retention.enforce_limits(state)
+        lengths = [len(state)]
         # From now on the queue refuses new messages instead, and what it has stays.
         running.hub.authority.policies.set(Policy("limit", ".*", {"max-length": 5, "overflow": "reject-publish"}))
         running.hub.authority.policies_changed("/")
         for _ in range(10):
             await asyncio.sleep(0)
-        return [*lengths, len(working)]
+        return [*lengths, len(state)]
 
     assert node.run(apply) == [4 * DROPPED_AT_ONCE] * 2
 
@@ -240,8 +240,8 @@ def test_purge_of_many_stored_messages_leaves_them_to_the_store(node: RunningNod
     assert node.call(lambda running: running.hub.broker.journal.rows_removed) == removed
 
     async def stored(running: Node) -> list[bytes]:
-        (working,) = running.topology.engine.queues
-        page = await running.hub.broker.store.page(working.queue.id, 0, 10, 10**6)
+        (state,) = running.topology.engine.queues
+        page = await running.hub.broker.store.page(state.queue.id, 0, 10, 10**6)
         return [message.body for message in page]
 
     assert node.run(stored) == [b"0", b"later"]

@@ -48,7 +48,7 @@ def test_surplus_blanks_of_a_name_are_cut_and_other_surplus_refused(memory_node:
         "FAIL UNKNOWN -1",
     ]
     engine = memory_node.node.hub.broker.engine
-    names = {working.queue.name for working in engine.queues} | {client.name for client in engine.clients}
+    names = {state.queue.name for state in engine.queues} | {client.name for client in engine.clients}
     assert names == {full}
 
 
@@ -67,7 +67,7 @@ def test_queues_of_other_virtual_hosts_are_out_of_reach(memory_node: RunningNode
         for queue_id in (99, closed.id)
     )
     assert [answer.replace(str(closed.id), "99") for answer in others] == missing
-    assert memory_node.call(lambda node: [len(working) for working in node.hub.broker.engine.queues]) == [1]
+    assert memory_node.call(lambda node: [len(state) for state in node.hub.broker.engine.queues]) == [1]
 
 
 def test_hundreds_of_pipelined_messages_come_back_in_order(start_node: Callable[..., RunningNode]) -> None:
@@ -94,7 +94,7 @@ def test_names_need_not_differ_and_get_distinct_ones_here(memory_node: RunningNo
     client_ids = peer.ask("CREATECLIENT,name", "CREATECLIENT,name")
     assert queue_ids == ["1", "2", "3", "4"]
     assert client_ids == ["1", "2"]
-    names = memory_node.call(lambda node: [working.queue.name for working in node.hub.broker.engine.queues])
+    names = memory_node.call(lambda node: [state.queue.name for state in node.hub.broker.engine.queues])
     assert names == ["name", "name#2", "name#3", "name#2#4"]
 
 

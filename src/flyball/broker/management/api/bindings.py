@@ -125,7 +125,7 @@ def to_queue(call: Call, vhost: str, name: str) -> list[Binding]:
 
 async def _default(node: Node, vhost: str) -> list[Binding]:
     """Return what leads from the default exchange to every queue."""
-    queues = [working.queue for working in node.hub.broker.engine.queues] + node.hub.directory.queues
+    queues = [state.queue for state in node.hub.broker.engine.queues] + node.hub.directory.queues
     names = dict.fromkeys(queue.name for queue in queues if queue.vhost == vhost)
     return await mapped(list(names), lambda name: _to_queue(vhost, name))
 

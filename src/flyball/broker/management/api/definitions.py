@@ -71,7 +71,7 @@ def _declared(node: Node, vhosts: Sequence[str]) -> list[Section]:
 
     What RabbitMQ does not have comes under names of its own, so that RabbitMQ makes no plain queues of it.
     """
-    known = [working.queue for working in node.topology.engine.queues] + node.topology.directory.queues
+    known = [state.queue for state in node.topology.engine.queues] + node.topology.directory.queues
     wanted = frozenset(vhosts)
     queues = {
         (queue.vhost, queue.name): queue

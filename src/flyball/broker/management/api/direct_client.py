@@ -31,8 +31,8 @@ async def perform(call: Call, vhost: str, method: Method, answer: type[M]) -> M:
 
 def find_queue(node: Node, vhost: str, name: str) -> Queue | None:
     """Return the queue of that name, on whichever node."""
-    working = node.topology.engine.find_queue(name, vhost)
-    found = node.topology.directory.find(vhost, name) if working is None else working
+    state = node.topology.engine.find_queue(name, vhost)
+    found = node.topology.directory.find(vhost, name) if state is None else state
     return None if found is None else found.queue
 
 

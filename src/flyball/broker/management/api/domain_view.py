@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from operator import attrgetter
 from typing import Any
 
-from flyball.broker.engine.queue import WorkingQueue
+from flyball.broker.engine.queue import QueueState
 from flyball.broker.management import inspection
 from flyball.broker.management.api.answers import QUICK_SLICE, in_slices
 from flyball.broker.management.api.context import ApiContext, Call, Right, Routes
@@ -37,8 +37,8 @@ routes = Routes()
 
 @routes.peer(QUEUE)
 async def queue_here(context: ApiContext, vhost: str, name: str) -> dict[str, Any] | None:
-    working = context.node.hub.broker.engine.find_queue(name, vhost)
-    return None if working is None else inspection.queue_facts(context.node, working)
+    state = context.node.hub.broker.engine.find_queue(name, vhost)
+    return None if state is None else inspection.queue_facts(context.node, state)
 
 
 def nodes(node: Node) -> dict[str, NodeRecord]:
@@ -56,13 +56,13 @@ def nodes(node: Node) -> dict[str, NodeRecord]:
 class ListedQueue:
     """A queue of a list. All there is to say of it is found only if it comes to that: a page shows few of many."""
 
-    __slots__ = ("_node", "_owner", "_queue", "_told", "_working")
+    __slots__ = ("_node", "_owner", "_queue", "_state", "_told")
 
-    def __init__(self, node: Node, queue: Queue, working: WorkingQueue | None, owner: int) -> None:
+    def __init__(self, node: Node, queue: Queue, state: QueueState | None, owner: int) -> None:
         """It is served here, or by the node with the id `owner`; or it is a clustered one and both."""
         self._node = node
         self._queue = queue
-        self._working = working
+        self._state = state
         self._owner = owner
         self._told: list[Facts] = []
 
@@ -82,25 +82,25 @@ class ListedQueue:
         """Return a count of the queue; None if its node does not answer."""
         if self.is_down:
             return None
-        here = 0 if self._working is None else COUNTS[name](self._working)
+        here = 0 if self._state is None else COUNTS[name](self._state)
         elsewhere: int = sum(facts[name] for facts in self._told)
         return here + elsewhere
 
     @property
     def is_down(self) -> bool:
         """Whether its node does not answer."""
-        return self._working is None and not self._told
+        return self._state is None and not self._told
 
     def counts(self) -> dict[str, int] | None:
         """Return the counts of the queue whose growth is told; None if its node does not answer."""
         if self.is_down:
             return None
-        working = self._working
-        if working is None:
+        state = self._state
+        if state is None:
             found = dict.fromkeys(GROWING, 0)
         else:
-            ready, unacked = len(working), working.unacked
-            found = dict(zip(GROWING, (ready, unacked, ready + unacked, *_GROWN(working)), strict=True))
+            ready, unacked = len(state), state.unacked
+            found = dict(zip(GROWING, (ready, unacked, ready + unacked, *_GROWN(state)), strict=True))
         for facts in self._told:
             found = {name: value + facts[name] for name, value in found.items()}
         return found
@@ -108,8 +108,8 @@ class ListedQueue:
     def facts(self) -> Facts:
         """Return all that is known of it; if its node does not answer, its declaration, and that it is down."""
         found = list(self._told)
-        if self._working is not None:
-            found.insert(0, inspection.queue_facts(self._node, self._working))
+        if self._state is not None:
+            found.insert(0, inspection.queue_facts(self._node, self._state))
         if not found:
             kind = self._queue.arguments.get("x-queue-type", "classic")
             owner = self._node.hub.peering.name_of(self._owner)
@@ -122,10 +122,10 @@ async def queues(call: Call, vhosts: Collection[str]) -> list[ListedQueue]:
     node = call.node
     found: dict[tuple[str, str], ListedQueue] = {}
     async for some in in_slices(node.hub.broker.engine.queues, QUICK_SLICE):
-        for working in some:
-            queue = working.queue
+        for state in some:
+            queue = state.queue
             if queue.vhost in vhosts:
-                found[queue.vhost, queue.name] = ListedQueue(node, queue, working, node.membership.node_id)
+                found[queue.vhost, queue.name] = ListedQueue(node, queue, state, node.membership.node_id)
     async for others in in_slices(node.hub.directory.all(), QUICK_SLICE):
         for remote in others:
             place = (remote.queue.vhost, remote.queue.name)
@@ -142,7 +142,7 @@ async def queues(call: Call, vhosts: Collection[str]) -> list[ListedQueue]:
 
 def queue_count(node: Node) -> int:
     """Return how many queues there are on all nodes. A clustered one is one."""
-    here, directory = [working.queue for working in node.hub.broker.engine.queues], node.hub.directory
+    here, directory = [state.queue for state in node.hub.broker.engine.queues], node.hub.directory
     members = [queue for queue in here if queue.member]
     in_both = sum(directory.find(queue.vhost, queue.name) is not None for queue in members)
     return len(here) + directory.name_count - in_both
@@ -156,10 +156,10 @@ def exchange_count(node: Node, vhosts: Iterable[str]) -> int:
 async def queue(call: Call, vhost: str, name: str) -> Facts:
     """Return one queue, wherever it is served. Raises QueueNotFound."""
     node = call.node
-    working = node.hub.broker.engine.find_queue(name, vhost)
+    state = node.hub.broker.engine.find_queue(name, vhost)
     remotes = node.hub.directory.members(vhost, name)
-    if working is not None:
-        found = ListedQueue(node, working.queue, working, node.membership.node_id)
+    if state is not None:
+        found = ListedQueue(node, state.queue, state, node.membership.node_id)
     elif remotes:
         found = ListedQueue(node, remotes[0].queue, None, remotes[0].owner)
     else:

@@ -30,8 +30,8 @@ routes = Routes()
 
 @routes.peer(LIST)
 async def parked_here(context: ApiContext, vhost: str, name: str) -> list[dict[str, Any]]:
-    working = context.node.hub.broker.engine.find_queue(name, vhost)
-    return [] if working is None else inspection.parked_list(working, MAX_LISTED)
+    state = context.node.hub.broker.engine.find_queue(name, vhost)
+    return [] if state is None else inspection.parked_list(state, MAX_LISTED)
 
 
 @routes.get("/queues/{vhost}/{name}/parked")
@@ -75,15 +75,15 @@ async def act_on_parked(call: Call) -> Response:
 @routes.peer(ACT)
 async def act_here(context: ApiContext, vhost: str, name: str, action: str, ids: list[int] | None) -> int:
     broker = context.node.hub.broker
-    working = broker.engine.find_queue(name, vhost)
-    if working is None:
+    state = broker.engine.find_queue(name, vhost)
+    if state is None:
         return 0
     if action == REQUEUE:
-        return broker.dead_lettering.requeue_parked(working, ids)
+        return broker.dead_lettering.requeue_parked(state, ids)
     if action != DROP:
         raise ClusterError(f"there is no action {action!r} on parked messages")
     counted: list[int] = []
-    await outcome(lambda done: counted.append(broker.dead_lettering.drop_parked(working, ids, done)))
+    await outcome(lambda done: counted.append(broker.dead_lettering.drop_parked(state, ids, done)))
     return counted[0]
 
 

@@ -80,7 +80,7 @@ def _session(
     node: Node, node_name: str, session_id: str, role: str, queue_id: int, rate_per_s: float | None
 ) -> dict[str, Any]:
     hub = node.hub
-    here, there = hub.broker.engine.find_working(queue_id), hub.directory.get(queue_id)
+    here, there = hub.broker.engine.find_queue_by_id(queue_id), hub.directory.get(queue_id)
     # A member may have been removed since the node told of the session.
     queue = here.queue if here is not None else None if there is None else there.queue
     return {

@@ -51,5 +51,5 @@ def status_of(hub: Hub) -> dict[str, Any]:
         },
         **{name: report() for name, report in hub.reports.items()},
         "trace": None if recorder is None else {"dropped": recorder.dropped, "failures": recorder.failures},
-        "queues": [queue_report(working) for working in engine.queues],
+        "queues": [queue_report(state) for state in engine.queues],
     }

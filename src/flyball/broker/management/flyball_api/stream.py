@@ -18,7 +18,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from flyball.broker.engine.access import Access
-from flyball.broker.engine.queue import WorkingQueue
+from flyball.broker.engine.queue import QueueState
 from flyball.broker.management.api.answers import Refused, mapped
 from flyball.broker.management.api.context import ApiContext, Call, Right, Routes, has_right
 from flyball.broker.management.domain_nodes import DomainNodes
@@ -360,16 +360,16 @@ class Feed:
 
     async def _queue_here(self, vhost: str, name: str) -> list[dict[str, Any]]:
         """Return how a queue stands; nothing if it is not served here."""
-        working: WorkingQueue | None = self._node.hub.broker.engine.find_queue(name, vhost)
-        if working is None:
+        state: QueueState | None = self._node.hub.broker.engine.find_queue(name, vhost)
+        if state is None:
             return []
-        counters = {rate: sum(COUNTS[name](working) for name in names) for rate, names in QUEUE_RATES.items()}
-        rates = self._sampler.rates_of("stream", working.queue.id, counters)
+        counters = {rate: sum(COUNTS[name](state) for name in names) for rate, names in QUEUE_RATES.items()}
+        rates = self._sampler.rates_of("stream", state.queue.id, counters)
         return [
             {
                 "vhost": vhost,
                 "name": name,
-                **{name: COUNTS[name](working) for name in ("ready", "unacked", "consumers")},
+                **{name: COUNTS[name](state) for name in ("ready", "unacked", "consumers")},
                 "rates": {rate: round(value, 3) for rate, value in rates.items()},
             }
         ]

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import flyball
 from flyball.broker.core.flow import NO_DISK, NO_MEMORY
-from flyball.broker.engine.queue import WorkingQueue
+from flyball.broker.engine.queue import QueueState
 from flyball.broker.management import inspection
 from flyball.broker.management.api import domain_view
 from flyball.broker.management.api.context import ApiContext
@@ -91,7 +91,7 @@ async def detailed(context: ApiContext, families: Collection[str], vhosts: Colle
 
     if of_this := wanted(tables.RABBITMQ_NODE):
         yield _of_node(await numbers_of(context.node), metrics(DETAILED, of_this))
-    queues = [working for working in _queues(context) if not vhosts or working.queue.vhost in vhosts]
+    queues = [state for state in _queues(context) if not vhosts or state.queue.vhost in vhosts]
     of_queues = metrics(DETAILED, wanted(tables.RABBITMQ_QUEUES))
     of_channels = metrics(DETAILED, wanted(tables.RABBITMQ_CHANNELS))
     of_connections = metrics(DETAILED, wanted(tables.RABBITMQ_CONNECTIONS))
@@ -132,7 +132,7 @@ async def numbers_of(node: Node) -> SimpleNamespace:
     return SimpleNamespace(**numbers)
 
 
-def _queues(context: ApiContext) -> Sequence[WorkingQueue]:
+def _queues(context: ApiContext) -> Sequence[QueueState]:
     return context.node.hub.broker.engine.queues
 
 

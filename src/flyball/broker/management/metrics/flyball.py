@@ -216,9 +216,9 @@ def _sessions(node: Node, told: Mapping[str, Mapping[str, int]]) -> list[Sample]
 
 def _place_of(node: Node, queue_id: int) -> tuple[str, str, str] | None:
     """Return the virtual host and name of a queue, and the node that serves it; None if it is gone."""
-    working = node.hub.broker.engine.find_working(queue_id)
-    if working is not None:
-        return working.queue.vhost, working.queue.name, node.hub.peering.name
+    state = node.hub.broker.engine.find_queue_by_id(queue_id)
+    if state is not None:
+        return state.queue.vhost, state.queue.name, node.hub.peering.name
     remote = node.hub.directory.get(queue_id)
     return None if remote is None else (remote.queue.vhost, remote.queue.name, node.hub.peering.name_of(remote.owner))
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from flyball.broker.engine.queue import WorkingQueue
+from flyball.broker.engine.queue import QueueState
 from flyball.broker.management.inspection import window
 from flyball.broker.management.metrics.exposition import COUNTER, GAUGE, UNTYPED, Rows, labels, metrics
 from flyball.broker.protocols.amqp.channel import Channel
@@ -130,8 +130,8 @@ RABBITMQ_SUMS = metrics(
 # RabbitMQ's, of queues, channels and connections
 
 
-def _head_arrived_s(working: WorkingQueue) -> float | None:
-    head = working.head
+def _head_arrived_s(state: QueueState) -> float | None:
+    head = state.head
     return None if head is None else head.arrived_us / 1e6
 
 
@@ -293,8 +293,8 @@ OWN_CHANNELS = metrics(
 # Who is told of
 
 
-def queue_labels(working: WorkingQueue) -> str:
-    return labels(vhost=working.queue.vhost, queue=working.queue.name)
+def queue_labels(state: QueueState) -> str:
+    return labels(vhost=state.queue.vhost, queue=state.queue.name)
 
 
 def channel_labels(channel: Channel) -> str:

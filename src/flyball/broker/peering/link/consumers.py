@@ -290,9 +290,9 @@ class Consumers:
             self._was_in_vain()
 
     def _reject(self, message: Message) -> None:
-        working = self._broker.engine.find_working(message.queue_id)
-        if working is not None:
-            self._broker.dead_lettering.bury(working, message, "rejected")
+        state = self._broker.engine.find_queue_by_id(message.queue_id)
+        if state is not None:
+            self._broker.dead_lettering.bury(state, message, "rejected")
 
     def _was_in_vain(self) -> None:
         """An acknowledgement has found nothing: the message comes again, from the node that serves its queue now."""

@@ -45,9 +45,9 @@ class Ownership:
     async def list_queues(self, queue_ids: Sequence[int] | None = None) -> list[dict[str, Any]]:
         """Return what all queues of this node hold, or those of these ids that are its."""
         if queue_ids is None:
-            return [queue_report(working) for working in self._engine.queues]
-        found = [self._engine.find_working(queue_id) for queue_id in queue_ids if queue_id > 0]
-        return [queue_report(working) for working in found if working is not None]
+            return [queue_report(state) for state in self._engine.queues]
+        found = [self._engine.find_queue_by_id(queue_id) for queue_id in queue_ids if queue_id > 0]
+        return [queue_report(state) for state in found if state is not None]
 
     async def active(self, reader: int) -> list[tuple[int, int]]:
         """Return the ids of the queues with messages that the reader may see, and how many."""

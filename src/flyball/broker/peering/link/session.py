@@ -299,8 +299,8 @@ class LinkSession(LinkEnd):
         if time_us is not None and time_us > MAX_TTL_US:
             # The time when it expires has to fit into 64 bits, here and in the store.
             frame.content.time_us = MAX_TTL_US
-        found = [engine.find_working(queue_id) for queue_id in frame.queue_ids]
-        targets = [working for working in found if working is not None]
+        found = [engine.find_queue_by_id(queue_id) for queue_id in frame.queue_ids]
+        targets = [state for state in found if state is not None]
         if len(targets) < len(found):
             absent = [queue_id for queue_id in frame.queue_ids if not engine.has_queue(queue_id)]
             # Of several, whoever sends it asks again for each: another member may take the place of one that is gone.
@@ -443,13 +443,13 @@ class LinkSession(LinkEnd):
         if self._has_ended:
             # Nobody would hear that they are here: they will come again, another way.
             return
-        working = self._engine.find_working(frame.queue_id)
+        state = self._engine.find_queue_by_id(frame.queue_id)
         assert self._theirs is not None
         epoch, last = self._peers.handed.get(self.node_id, (0, 0))
         if epoch == self._theirs.epoch and frame.batch <= last:
             self.send(wire.encode_handed(frame.number, Outcome.STORED))
             return
-        if working is None:
+        if state is None:
             self.send(wire.encode_handed(frame.number, Outcome.NOT_FOUND))
             return
         if not self.broker.has_ids_for(len(frame.messages)):
@@ -457,10 +457,10 @@ class LinkSession(LinkEnd):
             return
         self._peers.handed[self.node_id] = (self._theirs.epoch, frame.batch)
         for handed in frame.messages:
-            message = message_of(handed, self._engine.use_message_id(), working.queue.id)
+            message = message_of(handed, self._engine.use_message_id(), state.queue.id)
             message.persistent = False
             # The batch is this node's by now: it is not sent again because of one of its messages.
-            guard(self.faults, self.broker.accept, working, message)
+            guard(self.faults, self.broker.accept, state, message)
         self.broker.retention.watch_expiries()
         self.send(wire.encode_handed(frame.number, Outcome.STORED))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from flyball.broker.core.pending import Done, Marking, outcome
-from flyball.broker.engine.queue import WorkingQueue
+from flyball.broker.engine.queue import QueueState
 from flyball.broker.protocols.amqp.channel_state import ChannelState
 from flyball.broker.protocols.amqp.consuming import Deliveries, is_void
 from flyball.broker.protocols.amqp.publishing import Publisher
@@ -128,18 +128,18 @@ class Commit:
         is asked for by name may have been declared for the first time, as in RabbitMQ.
         """
         engine, session = self._broker.engine, self._channel.session
-        known = {working.queue.name for working in content.targets}
+        known = {state.queue.name for state in content.targets}
         known |= {remote.queue.name for remote in content.elsewhere}
         missing = [name for name in dict.fromkeys(content.names) if name not in known]
         # Once: a commit looks again after other nodes have stored what was for them, and then leaves them out.
         content.names = ()
-        if not missing and all(engine.find_working(working.queue.id) is working for working in content.targets):
+        if not missing and all(engine.find_queue_by_id(state.queue.id) is state for state in content.targets):
             return
-        here: list[WorkingQueue] = []
+        here: list[QueueState] = []
         elsewhere = list(content.elsewhere)
-        for name in (*(working.queue.name for working in content.targets), *missing):
+        for name in (*(state.queue.name for state in content.targets), *missing):
             found = self._queues.locate(session.vhost, name, session.homes)
-            if isinstance(found, WorkingQueue):
+            if isinstance(found, QueueState):
                 here.append(found)
             elif found is not None:
                 elsewhere.append(found)

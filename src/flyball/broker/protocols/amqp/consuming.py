@@ -166,8 +166,8 @@ class AmqpConsumer:
     def _leave(self, old: Consumer) -> None:
         session = self.deliveries.session
         session.broker.cancel(old)
-        working = session.broker.engine.find_working(old.queue_id)
-        if working is not None and working.original is None and not working.queue.auto_delete:
+        state = session.broker.engine.find_queue_by_id(old.queue_id)
+        if state is not None and state.original is None and not state.queue.auto_delete:
             session.context.topology.consumer_gone(old.queue_id, self)
 
 

@@ -14,7 +14,7 @@ from flyball.broker.core.directory import RemoteQueue
 from flyball.broker.core.presentation import correlation_in
 from flyball.broker.core.topology import Headers
 from flyball.broker.engine.access import Action
-from flyball.broker.engine.queue import WorkingQueue
+from flyball.broker.engine.queue import QueueState
 from flyball.broker.engine.traits import MAX_MS
 from flyball.broker.protocols.amqp.channel_state import ChannelState
 from flyball.broker.protocols.amqp.direct_replies import REPLY_TO
@@ -302,7 +302,7 @@ class Publisher:
         if exchange.internal:
             raise ReservedName(f"cannot publish to internal exchange '{exchange_name}' in vhost '{self._vhost}'")
         is_fixed = router.is_plain(exchange_name) and not (not exchange_name and routing_key.startswith(REPLY_TO))
-        targets: Sequence[WorkingQueue] = ()
+        targets: Sequence[QueueState] = ()
         elsewhere: Sequence[RemoteQueue] = ()
         if is_fixed:
             targets, elsewhere = self._route(exchange_name, [routing_key], lambda: _NO_HEADERS)
@@ -314,7 +314,7 @@ class Publisher:
 
     def _route(
         self, exchange: str, routing_keys: Sequence[str], headers: Headers
-    ) -> tuple[Sequence[WorkingQueue], Sequence[RemoteQueue]]:
+    ) -> tuple[Sequence[QueueState], Sequence[RemoteQueue]]:
         session = self._channel.session
         found = self._queues.route(self._vhost, exchange, routing_keys, headers, session.homes)
         session.end_turn_if_over()
@@ -330,7 +330,7 @@ class Publisher:
 
     def _look_closer(
         self, publish: Publish, route: Route, found: Essentials
-    ) -> tuple[Sequence[WorkingQueue], Sequence[RemoteQueue], bytes, int | None]:
+    ) -> tuple[Sequence[QueueState], Sequence[RemoteQueue], bytes, int | None]:
         """Return targets here and elsewhere, properties and time to live of a message that asks for more."""
         if publish.immediate:
             raise refusal(ReplyCode.NOT_IMPLEMENTED, "immediate=true")
@@ -465,8 +465,8 @@ class Publisher:
         self._channel.session.crash(error)
 
 
-def _any_stored(targets: Sequence[WorkingQueue]) -> bool:
-    return any(working.is_stored for working in targets)
+def _any_stored(targets: Sequence[QueueState]) -> bool:
+    return any(state.is_stored for state in targets)
 
 
 def _time_to_live_us(expiration: str | None) -> int | None:

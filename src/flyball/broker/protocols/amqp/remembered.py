@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from flyball.broker.core.directory import RemoteQueue
 from flyball.broker.engine.counts import ExchangeMeter
-from flyball.broker.engine.queue import WorkingQueue
+from flyball.broker.engine.queue import QueueState
 
 T = TypeVar("T")
 
@@ -50,7 +50,7 @@ class Route:
     version: int
     exchange: str
     routing_key: str
-    targets: Sequence[WorkingQueue]
+    targets: Sequence[QueueState]
     is_fixed: bool
     """Whether nothing but the routing key decides."""
     elsewhere: Sequence[RemoteQueue]

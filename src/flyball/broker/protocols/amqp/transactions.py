@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from flyball.broker.core.directory import RemoteQueue
 from flyball.broker.core.memory import CHARGE_STEP_BYTES
 from flyball.broker.engine.consumer import Consumer
-from flyball.broker.engine.queue import WorkingQueue
+from flyball.broker.engine.queue import QueueState
 from flyball.broker.protocols.amqp.connection import AmqpConnection
 from flyball.broker.protocols.amqp.replies import refusal
 from flyball.broker.wire import link
@@ -33,7 +33,7 @@ Settling = tuple[Settlement, dict[int, Lease]]
 class Content:
     """A message that is routed and checked, ready to be put into its queues."""
 
-    targets: Sequence[WorkingQueue]
+    targets: Sequence[QueueState]
     elsewhere: Sequence[RemoteQueue]
     publish: Publish
     essentials: Essentials
