@@ -302,7 +302,7 @@ async def test_a_consumer_moves_when_what_it_has_handed_out_is_settled(sites: tu
 
 
 def has_leased(site: Site, count: int) -> bool:
-    return len(site.node.node.hub.broker.engine.queue(site.queue_id).out) == count
+    return len(site.node.node.hub.broker.engine.queue(site.queue_id).unacked) == count
 
 
 async def test_what_is_not_settled_in_time_goes_back_when_a_consumer_moves(sites: tuple[Site, Site]) -> None:

@@ -27,7 +27,7 @@ class OneQueue:
 
     def __init__(self, *ready: Message | FlyballError) -> None:
         self.ready = list(ready)
-        self.out: dict[int, Message] = {}
+        self.unacked: dict[int, Message] = {}
         self.handed: list[Message] = []
         state = SimpleNamespace(consumers={}, out={}, traits=SimpleNamespace(selector=None))
         engine = SimpleNamespace(find_queue_by_id=lambda queue_id: state, settle=lambda message: True)
@@ -43,13 +43,13 @@ class OneQueue:
     def _take_out(self, queue_id: int, selector: object, done: Callable[..., None]) -> None:
         found = self.ready.pop(0)
         if isinstance(found, Message):
-            self.out[found.id] = found
+            self.unacked[found.id] = found
             done(found, None)
         else:
             done(None, found)
 
     def _bring_back(self, message: Message) -> None:
-        del self.out[message.id]
+        del self.unacked[message.id]
 
     def _release(self, queue_id: int, owner: int, done: Callable[..., None]) -> list[Message]:
         done(None)
@@ -68,7 +68,7 @@ def test_a_store_that_fails_in_the_middle_of_a_hand_over_leaves_all_messages_whe
     node: Any = OneQueue(message(1), message(2), StoreUnavailable("the store is away"))
     with pytest.raises(StoreUnavailable):
         asyncio.run(Members(node, nobody).give(1, 2, most=3))
-    assert node.out == {}
+    assert node.unacked == {}
     assert node.handed == []
 
 

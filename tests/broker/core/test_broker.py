@@ -226,7 +226,7 @@ async def test_message_that_comes_back_before_it_has_gone_is_a_new_one() -> None
         # Now the first one hears that it has gone, or that it has not.
         assert not broker.engine.settle(former)
         assert broker.engine.restore(former, broker.now_us()) is None
-        assert state.out == {again.id: again}
+        assert state.unacked == {again.id: again}
         assert broker.engine.resident_bytes == before_bytes == again.footprint_bytes
 
 
@@ -340,4 +340,4 @@ async def test_messages_whose_dead_letters_the_store_refuses_are_parked() -> Non
         broker.dead_lettering._burying[state.queue.id] = waiting
         await broker.dead_lettering._bury_in_order(state, waiting)
         assert [parked.problem for parked in state.parked.values()] == ["relation does not exist"] * 2
-        assert len(state.out) == 2
+        assert len(state.unacked) == 2

@@ -31,9 +31,9 @@ def test_what_was_settled_for_another_reason_is_not_acknowledged() -> None:
     assert engine.queue(queue_id).acknowledged == 0
 
 
-def test_deliveries_to_a_consumer_that_keeps_none_are_counted_apart() -> None:
+def test_deliveries_to_a_no_ack_consumer_are_counted_apart() -> None:
     engine, queue_id = an_engine()
-    keeper = engine.consume(queue_id, Selector(), 10, SOMEBODY, keeps_none=True)
+    keeper = engine.consume(queue_id, Selector(), 10, SOMEBODY, no_ack=True)
     engine.feed(keeper, 0)
     engine.put(Draft(b"x"), [queue_id], 0)
     state = engine.queue(queue_id)

@@ -778,6 +778,6 @@ def test_put_that_fails_half_way_leaves_nothing() -> None:
         engine.put(Draft(b"body", sender=7, expires_us=10), [first, first, second], 0)
     for queue_id in (first, second):
         state = engine.queue(queue_id)
-        assert (len(state), state.out, state.sent) == (0, {}, {})
+        assert (len(state), state.unacked, state.sent) == (0, {}, {})
     assert (engine.resident_bytes, consumer.leases) == (0, {})
     assert engine.put(Draft(b"again"), [first], 0).messages[0].body == b"again"

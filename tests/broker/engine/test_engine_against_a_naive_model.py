@@ -180,10 +180,10 @@ class EngineAndModel(RuleBasedStateMachine):
             assert expected is not None
             self.check_same(message, expected)
             self.known[message.id].is_ready = False
-            if consumer.keeps_none:
+            if consumer.no_ack:
                 self.taken.append(message)
         for consumer in {delivery.consumer.id: delivery.consumer for delivery in deliveries}.values():
-            if consumer.keeps_none:
+            if consumer.no_ack:
                 # It would leave nothing to others.
                 self.engine.cancel(consumer)
             assert len(consumer.leases) <= consumer.credit.window(self.now)
@@ -284,7 +284,7 @@ class EngineAndModel(RuleBasedStateMachine):
     def _purge(self, pick: int) -> None:
         queue_id = self._queue_id(pick)
         state = self._state(queue_id)
-        out = set(state.out)
+        out = set(state.unacked)
         gone, absent = self.engine.purge(queue_id)
         ready = {known.message.id for known in self.ready(queue_id)} - out
         assert {message.id for message in gone} <= ready
@@ -314,8 +314,8 @@ class EngineAndModel(RuleBasedStateMachine):
 
     @rule(pick=picks, selector=selectors)
     def consume_without_acks(self, pick: int, selector: Selector) -> None:
-        self.consumers = {n: c for n, c in self.consumers.items() if not (c.keeps_none and c.is_cancelled)}
-        consumer = self.engine.consume(self._queue_id(pick), selector, 1.0, SOMEBODY, keeps_none=True)
+        self.consumers = {n: c for n, c in self.consumers.items() if not (c.no_ack and c.is_cancelled)}
+        consumer = self.engine.consume(self._queue_id(pick), selector, 1.0, SOMEBODY, no_ack=True)
         self.consumers[consumer.id] = consumer
         self.check_deliveries(self.engine.feed(consumer, self.now))
 
@@ -419,7 +419,7 @@ class EngineAndModel(RuleBasedStateMachine):
             state = self._state(queue_id)
             ready = {known.message.id for known in self.ready(queue_id)}
             in_memory = [message.id for message in state.oldest(0, 10_000)]
-            expired = ready & set(state.out)
+            expired = ready & set(state.unacked)
             assert expired.isdisjoint(known.message.id for known in self.live(queue_id))
             assert len(state) == len(ready) - len(expired)
             assert in_memory == sorted(set(in_memory) & ready - expired)
@@ -428,7 +428,7 @@ class EngineAndModel(RuleBasedStateMachine):
             assert state.visible_to(1) == counted[None] + counted[1]
             assert state.addressed == {who: count for who, count in counted.items() if who is not None}
             resident_bytes += sum(m.footprint_bytes for m in state.oldest(0, 10_000))
-            resident_bytes += sum(m.footprint_bytes for m in state.out.values())
+            resident_bytes += sum(m.footprint_bytes for m in state.unacked.values())
         assert self.engine.resident_bytes == resident_bytes
 
     @invariant()
@@ -463,7 +463,7 @@ class EngineAndModel(RuleBasedStateMachine):
         self.store.commit(10_000)
         assert self.engine.resident_bytes == 0
         assert not self.store.messages
-        assert all(len(state) == 0 and not state.out for state in self.engine.queues)
+        assert all(len(state) == 0 and not state.unacked for state in self.engine.queues)
 
     # Inside
 
@@ -512,7 +512,7 @@ class EngineAndModel(RuleBasedStateMachine):
         state = self._state(queue_id)
         backlog = state.indexed
         if not backlog.is_building(shape):
-            backlog.begin_index(shape, state.out)
+            backlog.begin_index(shape, state.unacked)
             self.indexings.append(Indexing(queue_id, shape, backlog, state.generation, state.last_message_id))
 
     def _load_step(self, loading: Loading, limit: int) -> None:

@@ -23,7 +23,7 @@ def a_queue(summary: QueueSummary | None = None) -> tuple[QueueState, list[Messa
 def a_recovered_queue(count: int) -> QueueState:
     """A queue that has its messages 1 to `count` in the store, with an index of arrival."""
     state, _ = a_queue(QueueSummary(Queue(1, "orders"), message_count=count, last_message_id=count))
-    state.indexed.begin_index(ARRIVAL, state.out)
+    state.indexed.begin_index(ARRIVAL, state.unacked)
     state.indexed.fill_index(ARRIVAL, [(KEY, 0, range(1, count + 1))], count)
     state.indexed.finish_index(ARRIVAL)
     return state
@@ -118,7 +118,7 @@ def test_a_consumer_is_given_up_to_its_window() -> None:
     fill(state, *(a_message(n) for n in range(1, 6)))
     consumer = a_consumer(1, prefetch=3)
     assert given(state.feed(consumer, 0)) == [(1, 1), (1, 2), (1, 3)]
-    assert list(consumer.leases) == list(state.out) == [1, 2, 3]
+    assert list(consumer.leases) == list(state.unacked) == [1, 2, 3]
 
 
 def test_a_consumer_alone_stays_in_line_until_its_window_is_full() -> None:
@@ -181,7 +181,7 @@ def test_an_expired_message_that_comes_back_is_not_delivered() -> None:
     assert state.restore(first, 50) is None
     assert state.requeue([second], 50) == []
     assert [message.id for message in expired] == [1, 2]
-    assert list(state.out) == [1, 2]
+    assert list(state.unacked) == [1, 2]
 
 
 def test_a_message_that_arrives_expired_is_not_delivered() -> None:
@@ -239,7 +239,7 @@ def test_who_waits_for_the_store_does_not_hold_up_who_waits_for_something_new() 
     state.feed(hungry, 0)
     assert isinstance(state.need, Load)
     shape = Build(state.first(selector, 0).shape)  # type: ignore[union-attr]
-    state.indexed.begin_index(shape.shape, state.out)
+    state.indexed.begin_index(shape.shape, state.unacked)
     state.indexed.fill_index(shape.shape, [(KEY, 0, [1])], 1)
     state.indexed.finish_index(shape.shape)
     assert state.feed_blocked(0) == []

@@ -64,7 +64,7 @@ def test_message_that_is_paged_out_is_not_written_again_without_its_body(memory_
         def page_out(node: Node) -> None:
             engine = node.hub.broker.engine
             [state] = engine.queues
-            [unacked] = state.out.values()
+            [unacked] = state.unacked.values()
             assert engine.page_out(unacked)
 
         memory_node.call(page_out)

@@ -260,7 +260,7 @@ def is_at_rest(node: Node) -> bool:
     queues = broker.engine.queues
     return (
         all(connection.in_flight == 0 for connection in node.hub.connections)
-        and not any(state.out or state.consumers for state in queues)
+        and not any(state.unacked or state.consumers for state in queues)
         and broker.journal.pending_count == 0
         and not node.hub.stalled
     )

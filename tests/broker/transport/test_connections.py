@@ -266,12 +266,12 @@ def test_a_peer_that_hangs_up_leaves_nothing_behind(gate: Gate, memory_node: Run
     peer.send(put(1, queue_id))
     consumer.publish(b"more", routing_key="queue", properties=spec.BasicProperties(delivery_mode=2))
     state = memory_node.node.hub.broker.engine.queue(queue_id)
-    memory_node.wait_until(lambda node: in_flight(node) == 1 and len(state.out) == 3)
+    memory_node.wait_until(lambda node: in_flight(node) == 1 and len(state.unacked) == 3)
     peer.close()
     consumer.close()
     gate.open(memory_node)
     memory_node.wait_until(lambda node: not node.hub.connections)
-    memory_node.wait_until(lambda _: not state.out and not state.consumers)
+    memory_node.wait_until(lambda _: not state.unacked and not state.consumers)
     assert sorted(amqp(memory_node).take("queue", most=5)) == [b"body", b"body", b"more"]
 
 

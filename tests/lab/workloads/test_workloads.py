@@ -38,7 +38,7 @@ CASES += [("push_peek_pop", "thorbang"), ("stream", "amqp"), ("clustered", "amqp
 
 def stored_in(node: RunningNode) -> int:
     """Return how many messages the node has."""
-    return node.call(lambda node: sum(len(queue) + len(queue.out) for queue in node.hub.broker.engine.queues))
+    return node.call(lambda node: sum(len(queue) + len(queue.unacked) for queue in node.hub.broker.engine.queues))
 
 
 def test_every_workload_is_tried() -> None:

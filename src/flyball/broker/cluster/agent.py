@@ -77,7 +77,7 @@ class Agent:
             "members": {
                 str(state.queue.id): {
                     "ready": len(state),
-                    "unacked": state.unacked,
+                    "unacked": state.unacked_count,
                     "idle": state.idle_consumers,
                     "consumers": len(state.consumers),
                     "given": state.handed_over,
@@ -86,7 +86,7 @@ class Agent:
             },
             "clients": self.sessions.counts(),
             "queues": {
-                str(state.queue.id): [len(state), state.unacked, len(state.consumers)]
+                str(state.queue.id): [len(state), state.unacked_count, len(state.consumers)]
                 for state in itertools.islice(queues, MOST_QUEUES_TOLD)
             },
             "handing": list(self.members.handing),

@@ -71,7 +71,7 @@ class Members:
         state = self._engine.find_queue_by_id(queue_id)
         if state is None:
             return True
-        if len(state) or state.out or state.consumers:
+        if len(state) or state.unacked or state.consumers:
             return False
         await outcome(lambda done: self._node.topology.lifecycle.delete(queue_id, done))
         return True
@@ -122,7 +122,7 @@ class Members:
                 self._put_again(message, other.queue.id)
         await self._transfer([message for message in messages if message.persistent], source.id, other.queue.id)
         await self._broker.take_arrivals()
-        if not len(twin) and not twin.out and source.id in self._engine.twins:
+        if not len(twin) and not twin.unacked and source.id in self._engine.twins:
             await outcome(lambda done: self._node.topology.lifecycle.delete(source.id, done, only_empty=True))
 
     def _put_again(self, message: Message, queue_id: int) -> None:
@@ -177,7 +177,7 @@ class Members:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + SETTLE_S
         # Settling has no event of its own: nobody but this needs one.
-        while state.out and loop.time() < deadline:  # noqa: ASYNC110
+        while state.unacked and loop.time() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(SETTLE_POLL_S)
 
     async def _take(self, queue_id: int, most: int) -> list[Message]:

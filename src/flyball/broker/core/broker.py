@@ -147,7 +147,7 @@ class Broker:
     def has_message_ids(self) -> bool:
         """Whether there are numbers for new messages, so many that nobody has to ask again soon."""
         # One message may go to all queues, and the dead letter of one that it pushes out as well.
-        most = 2 * self.engine.most_copies
+        most = 2 * self.engine.max_copies
         left = self.engine.message_ids_left
         if left < max(ID_BLOCK // 2, 2 * most):
             self._reserve_ids(2 * most)
@@ -236,7 +236,7 @@ class Broker:
         for message in arrived.messages:
             # Until the transfer is received the store does not tell of it, as of what it does not have.
             message.stored = False
-            former = state.out.get(message.id)
+            former = state.unacked.get(message.id)
             if former is not None:
                 # This node has given it away, has not heard yet that it has gone, and gets it back.
                 self.engine.settle(former)
@@ -543,13 +543,13 @@ class Broker:
         owner: Receiver,
         begun: Callable[[Consumer], None],
         *,
-        keeps_none: bool = False,
+        no_ack: bool = False,
         priority: int = 0,
         shared: SharedWindow | None = None,
     ) -> None:
         """Let the owner be sent messages, and tell it its consumer before the first one comes."""
         consumer = self.engine.consume(
-            queue_id, selector, prefetch, owner, keeps_none=keeps_none, priority=priority, shared=shared
+            queue_id, selector, prefetch, owner, no_ack=no_ack, priority=priority, shared=shared
         )
         begun(consumer)
         self._feed(consumer)
@@ -594,7 +594,7 @@ class Broker:
         """
         messages = self.engine.acknowledge(consumer, message_ids)
         state = self.engine.find_queue_by_id(consumer.queue_id)
-        out = () if state is None else state.out
+        out = () if state is None else state.unacked
         lost = next((message.id for message in messages if message.id not in out), None)
         if lost is not None:
             done(LeaseNotFound(lost))
@@ -646,7 +646,7 @@ class Broker:
         # The session has given back what it knew of. It has failed before it knew this one, if that is still leased.
         if message.id in consumer.leases:
             consumer.release(message.id)
-        elif not consumer.keeps_none:
+        elif not consumer.no_ack:
             return
         self.give_back([message])
 
@@ -724,7 +724,7 @@ class _InUse:
         state = self._state
         if self._engine.find_queue_by_id(state.queue.id) is not state:
             return True
-        return isinstance(message_id, int) and (message_id in state.out or state.get(message_id) is not None)
+        return isinstance(message_id, int) and (message_id in state.unacked or state.get(message_id) is not None)
 
 
 class _Removal:

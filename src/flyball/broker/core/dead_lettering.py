@@ -222,12 +222,12 @@ class DeadLettering:
 
     def _is_unacked(self, state: QueueState, message: Message) -> bool:
         """Whether it still is, though its queue may have moved away meanwhile, and come back with the same ids."""
-        return self._engine.find_queue_by_id(state.queue.id) is state and state.out.get(message.id) is message
+        return self._engine.find_queue_by_id(state.queue.id) is state and state.unacked.get(message.id) is message
 
     def _bury_or_load(self, state: QueueState, message: Message, reason: str) -> None:
         queue_id = state.queue.id
         if state.traits.dead_letter_exchange is not None and (
-            message.is_paged or queue_id in self._burying or self._engine.message_ids_left < self._engine.most_copies
+            message.is_paged or queue_id in self._burying or self._engine.message_ids_left < self._engine.max_copies
         ):
             # Its dead letter needs its body and an id for each copy, and those behind it must not overtake it.
             line = self._burying.get(queue_id)
@@ -292,7 +292,7 @@ class DeadLettering:
 
         It stays in the store, where it is found again, and tried once more, after a restart.
         """
-        if message.id not in state.out:
+        if message.id not in state.unacked:
             return
         problem = str(error) if isinstance(error, FlyballError) else f"{type(error).__name__}: {error}"
         if not isinstance(error, FlyballError):
@@ -327,9 +327,9 @@ class DeadLettering:
                     # Dead letters wait for the store in memory, and no publisher is there to be slowed.
                     await asyncio.sleep(CONGESTED_S)
                 await self._reader.page_in([message for message, _ in islice(line, LOAD_AT_ONCE) if message.is_paged])
-                await self._broker.obtain_ids(engine.most_copies)
+                await self._broker.obtain_ids(engine.max_copies)
                 ends_s = time.monotonic() + BURIALS_S
-                while line and not line[0][0].is_paged and engine.message_ids_left >= engine.most_copies:
+                while line and not line[0][0].is_paged and engine.message_ids_left >= engine.max_copies:
                     message, reason = line.popleft()
                     if self._is_unacked(state, message):
                         self._bury(state, message, reason)

@@ -117,7 +117,7 @@ class DeadLetters:
         While nobody knows whether it is, it is put again: better twice than never.
         """
         broker, peering = self._topology.broker, self._queues.peering
-        is_out = message.id in state.out
+        is_out = message.id in state.unacked
         retries = Retries(PUT_AGAIN)
 
         def answered(_: int, outcome: int) -> None:
@@ -128,7 +128,7 @@ class DeadLetters:
                 broker.settle_written(message)
 
         def put_again() -> None:
-            if message.id not in state.out:
+            if message.id not in state.unacked:
                 return
             try:
                 peering.put(remotes, content, answered, 0)

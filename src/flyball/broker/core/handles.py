@@ -225,7 +225,7 @@ class LocalQueue:
             _UNLIMITED if subscriber.no_ack else subscriber.prefetch,
             subscriber,
             started,
-            keeps_none=subscriber.no_ack,
+            no_ack=subscriber.no_ack,
             priority=subscriber.priority,
             shared=None if subscriber.no_ack else subscriber.window,
         )

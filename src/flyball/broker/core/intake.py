@@ -56,7 +56,7 @@ class Intake:
                     refused.append(state)
                     if traits.overflow == "reject-publish-dlx":
                         refuse = (state, body, properties, origin, persistent, priority, now_us)
-                        broker.when_numbered(1 + engine.most_copies, partial(self._bury_refused, *refuse))
+                        broker.when_numbered(1 + engine.max_copies, partial(self._bury_refused, *refuse))
                     continue
                 expires_us = traits.expiry_of(expires_us, now_us)
                 kept_priority = traits.priority_of(priority)

@@ -59,7 +59,7 @@ class QueueLifecycle:
 
     def delete(self, queue_id: int, done: Done, *, only_empty: bool = False) -> None:
         """Remove the queue and its messages; done when nothing of it can come back."""
-        unacked = list(self._engine.queue(queue_id).out.values())
+        unacked = list(self._engine.queue(queue_id).unacked.values())
         state = self._forget(queue_id, only_empty=only_empty)
         if not self._registers(state):
             drop_bodies(unacked)
@@ -95,7 +95,7 @@ class QueueLifecycle:
         This node serves it to nobody from now on. What was leased comes again at the new owner.
         """
         state = self._engine.queue(queue_id)
-        known = (*state.oldest(0, len(state)), *state.out.values())
+        known = (*state.oldest(0, len(state)), *state.unacked.values())
         passing = [message for message in known if not message.persistent]
         self._engine.delete_queue(queue_id)
         change_for_good(self._journal, [QueueMoved(state.queue, owner)], done)

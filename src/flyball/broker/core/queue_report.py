@@ -13,7 +13,7 @@ def queue_report(state: QueueState) -> dict[str, Any]:
         "id": state.queue.id,
         "name": state.queue.name,
         "ready": len(state),
-        "leased": state.unacked,
+        "leased": state.unacked_count,
         "parked": len(state.parked),
         "in_memory": len(state) - state.absent,
         "consumers": len(state.consumers),

@@ -173,7 +173,7 @@ class Queues:
         """Whether a delivered message comes again from another node: to ack it has no effect."""
         state = self._engine.find_queue_by_id(message.queue_id)
         if state is not None:
-            return message.id not in state.out
+            return message.id not in state.unacked
         # If no node serves its queue that is deleted, and the message gone. Shadows have negative ids.
         return message.queue_id < 0 or self._directory.get(message.queue_id) is not None
 

@@ -145,7 +145,7 @@ class StoreReader:
         if state is None:
             return
         generation, shape = state.generation, build.shape
-        state.indexed.begin_index(shape, self._removing_ids().union(state.out))
+        state.indexed.begin_index(shape, self._removing_ids().union(state.unacked))
         try:
             async for piece in self._store.index(queue_id, _columns(shape), state.last_message_id):
                 if self._generation(queue_id) != generation:
@@ -198,7 +198,7 @@ class StoreReader:
             if not page:
                 after_id = state.last_message_id
                 break
-            ready = [message for message in page if message.id not in state.out and message.id not in removing]
+            ready = [message for message in page if message.id not in state.unacked and message.id not in removing]
             found += ready
             size_bytes += sum(message.footprint_bytes for message in ready)
             after_id = page[-1].id

@@ -133,7 +133,7 @@ class Retention:
 
         Exact while the queue rests; what comes and goes meanwhile may be counted twice, until the queue is empty.
         """
-        leaving = [*state.out, *self._broker.journal.removing_ids()]
+        leaving = [*state.unacked, *self._broker.journal.removing_ids()]
         generation, before, unstored = state.generation, state.ready_bytes, state.unstored_bytes
         stored = await self._reader.until_available(lambda: self._store.body_bytes(state.queue.id, leaving))
         if state.generation == generation and not state.knows_bytes:

@@ -59,7 +59,7 @@ class Receiver(Protocol):
 class Consumer:
     """One who is sent messages of a queue as they come, up to its credit.
 
-    One that `keeps_none` removes messages instead of leasing them.
+    One that `no_ack` removes messages instead of leasing them.
     """
 
     __slots__ = (
@@ -67,9 +67,9 @@ class Consumer:
         "id",
         "is_cancelled",
         "is_standby",
-        "keeps_none",
         "leased_bytes",
         "leases",
+        "no_ack",
         "owner",
         "paused_for",
         "priority",
@@ -87,7 +87,7 @@ class Consumer:
         credit: Credit,
         owner: Receiver,
         *,
-        keeps_none: bool = False,
+        no_ack: bool = False,
         priority: int = 0,
         shared: SharedWindow | None = None,
     ) -> None:
@@ -96,7 +96,7 @@ class Consumer:
         self.selector = selector
         self.credit = credit
         self.owner = owner
-        self.keeps_none = keeps_none
+        self.no_ack = no_ack
         self.priority = priority
         """Those with a higher one are served first."""
         self.shared = shared

@@ -334,7 +334,7 @@ class Engine:
     def delete_queue(self, queue_id: int, *, only_empty: bool = False) -> QueueState:
         """Forget the queue with everything in it; its consumers get nothing more. Return what it was."""
         state = self.queue(queue_id)
-        if only_empty and (len(state) or state.out):
+        if only_empty and (len(state) or state.unacked):
             raise QueueNotEmpty(state.queue.name, state.queue.vhost)
         del self._queues[queue_id]
         self.queues_bytes -= _queue_bytes(state.queue)
@@ -345,9 +345,9 @@ class Engine:
             self.queues_deleted += 1
         for message in state.purge():
             self._release(message)
-        for message in state.out.values():
+        for message in state.unacked.values():
             self._release(message)
-        state.out.clear()
+        state.unacked.clear()
         state.parked.clear()
         for consumer in state.consumers.values():
             consumer.is_cancelled = True
@@ -369,9 +369,9 @@ class Engine:
         return state
 
     def hold(self, state: QueueState, message: Message) -> None:
-        """Take in a message that is out already: it came from another node for one who has asked for it."""
+        """Take in a message that is unacked already: it came from another node for one who has asked for it."""
         self.resident_bytes += message.footprint_bytes
-        state.out[message.id] = message
+        state.unacked[message.id] = message
         if self._body_limit_bytes is not None and self.resident_bytes > self._body_limit_bytes:
             self._evict_after(message)
 
@@ -392,7 +392,7 @@ class Engine:
     # Message ids
 
     @property
-    def most_copies(self) -> int:
+    def max_copies(self) -> int:
         """How many copies a routed message can have: one in each queue."""
         return len(self._queues)
 
@@ -488,7 +488,7 @@ class Engine:
         state = self._queues[message.queue_id]
         if state.get(message.id) is not None:
             state.take_anywhere(message)
-        if message.id in state.out:
+        if message.id in state.unacked:
             state.settle(message)
         self._release(message)
 
@@ -534,7 +534,7 @@ class Engine:
         gave it away hears that it has gone.
         """
         state = self._queues.get(message.queue_id)
-        if state is None or state.out.get(message.id) is not message:
+        if state is None or state.unacked.get(message.id) is not message:
             return False
         if is_acknowledged:
             state.acknowledged += 1
@@ -545,7 +545,7 @@ class Engine:
     def restore(self, message: Message, now_us: int) -> Delivery | None:
         """A message that was taken out comes back to its old place, or goes to who waits for one."""
         state = self._queues.get(message.queue_id)
-        if state is None or state.out.get(message.id) is not message:
+        if state is None or state.unacked.get(message.id) is not message:
             return None
         if message.is_paged:
             self._leave_to_store(message)
@@ -557,7 +557,7 @@ class Engine:
         Return how much that freed. It is ready again without them; `page_in` gives them back where they are needed.
         """
         state = self._queues.get(message.queue_id)
-        if state is None or message.id not in state.out or message.is_paged:
+        if state is None or message.id not in state.unacked or message.is_paged:
             return 0
         freed = len(message.body) + len(message.properties)
         # What was purged is kept in memory only: see `IndexedBacklog`.
@@ -571,7 +571,7 @@ class Engine:
         return freed
 
     def page_in(self, message: Message, stored: Message) -> None:
-        """Give a message that is out what `page_out` has left to the store."""
+        """Give an unacked message what `page_out` has left to the store."""
         if not message.is_paged:
             return
         message.body = stored.body
@@ -579,18 +579,18 @@ class Engine:
         message.paged_bytes = -1
         state = self._queues.get(message.queue_id)
         # While it was read its queue may have been deleted, or moved, and what it took was released then.
-        if state is not None and state.out.get(message.id) is message:
+        if state is not None and state.unacked.get(message.id) is message:
             gained = len(message.body) + len(message.properties)
             message.footprint_bytes += gained
             self.resident_bytes += gained
 
     def lose(self, message: Message) -> None:
-        """A message that is out is not in the store any more, where `page_out` has left it: it is gone."""
+        """An unacked message is no longer in the store, where `page_out` left it: it is gone."""
         self.settle(message)
         message.paged_bytes = -1
 
     def must_be_whole(self, message: Message) -> bool:
-        """Whether a message has to be paged in before it goes back: its queue was purged while it was out."""
+        """Whether a message has to be paged in before it goes back: its queue was purged while it was unacked."""
         state = self._queues.get(message.queue_id)
         return message.is_paged and state is not None and state.is_void(message)
 
@@ -649,13 +649,13 @@ class Engine:
         prefetch: float,
         owner: Receiver,
         *,
-        keeps_none: bool = False,
+        no_ack: bool = False,
         priority: int = 0,
         shared: SharedWindow | None = None,
     ) -> Consumer:
         """Let `owner` be sent messages as they come, each leased until it is settled. `feed` gives it the first.
 
-        With `keeps_none` each is out without a lease and must be settled at once.
+        With `no_ack` each is unacked without a lease and must be settled at once.
         """
         state = self.queue(queue_id)
         consumer = Consumer(
@@ -664,7 +664,7 @@ class Engine:
             selector,
             Credit(prefetch),
             owner,
-            keeps_none=keeps_none,
+            no_ack=no_ack,
             priority=priority,
             shared=shared,
         )
@@ -710,7 +710,7 @@ class Engine:
         by_queue: dict[int, list[Message]] = {}
         for message in messages:
             state = self._queues.get(message.queue_id)
-            if state is not None and message.id in state.out:
+            if state is not None and message.id in state.unacked:
                 message.delivery_count += 1
                 by_queue.setdefault(message.queue_id, []).append(message)
                 if message.is_paged:

@@ -1,4 +1,4 @@
-"""One queue at work: its ready messages, those that are out, and those who wait for more.
+"""The state of one queue: its ready messages, the unacked ones, and the consumers that wait for more.
 
 It decides which message goes to whom. It does not know other queues, clients or the store.
 """
@@ -63,7 +63,7 @@ class Original(Protocol):
 class QueueState(Counts):
     """A queue served from memory.
 
-    Every stored message of the queue is either ready (in the backlog) or out: leased to a consumer, taken by
+    Every stored message of the queue is either ready (in the backlog) or unacked: leased to a consumer, taken by
     a reader or expired, and its removal not confirmed by the store yet.
     """
 
@@ -82,13 +82,13 @@ class QueueState(Counts):
         "knows_bytes",
         "last_message_id",
         "original",
-        "out",
         "parked",
         "queue",
         "ready_bytes",
         "recovered_to",
         "sent",
         "traits",
+        "unacked",
     )
 
     def __init__(self, summary: QueueSummary, expired: list[Message]) -> None:
@@ -107,7 +107,7 @@ class QueueState(Counts):
         """How many ready messages wait for each receiver."""
         self._addressed_count = sum(self.addressed.values())
         self.sent = dict(summary.sent)
-        """How many messages there are of each sender, ready or out."""
+        """How many messages there are of each sender, ready or unacked."""
         self.last_message_id = summary.last_message_id
         self.recovered_to = summary.last_message_id
         """What was stored up to this id when the node began to serve the queue may have been delivered before."""
@@ -120,9 +120,9 @@ class QueueState(Counts):
         """Whether the messages that were found at the start are in `ready_bytes`."""
         self.active: Consumer | None = None
         """The consumer that gets everything, if the queue has but one at a time."""
-        self.out: dict[int, Message] = {}
+        self.unacked: dict[int, Message] = {}
         self.parked: dict[int, Parked] = {}
-        """Those of `out` that nobody holds and nobody gets, since they could not be dead-lettered."""
+        """Those of `unacked` that nobody holds and nobody gets, since they could not be dead-lettered."""
         self.consumers: dict[int, Consumer] = {}
         self._hungry = Line()
         """Consumers that want a message while nothing fits."""
@@ -137,9 +137,9 @@ class QueueState(Counts):
         return len(self._backlog)
 
     @property
-    def unacked(self) -> int:
-        """How many messages are out and not parked."""
-        return len(self.out) - len(self.parked)
+    def unacked_count(self) -> int:
+        """How many messages are unacked and not parked."""
+        return len(self.unacked) - len(self.parked)
 
     @property
     def need(self) -> Need | None:
@@ -256,7 +256,7 @@ class QueueState(Counts):
             backlog.remove(message)
             if not len(backlog) and backlog.is_plain:
                 self._backlog = PlainBacklog()
-        self.out[message.id] = message
+        self.unacked[message.id] = message
         self.ready_bytes -= len(message.body)
         if not self.knows_bytes and not len(self._backlog):
             self.ready_bytes = 0
@@ -295,8 +295,8 @@ class QueueState(Counts):
         self._expired.append(message)
 
     def settle(self, message: Message) -> None:
-        """A message that was out is gone for good."""
-        del self.out[message.id]
+        """An unacked message is gone for good."""
+        del self.unacked[message.id]
         if self.parked:
             self.parked.pop(message.id, None)
         if message.sender is not None:
@@ -307,8 +307,8 @@ class QueueState(Counts):
                 del self.sent[message.sender]
 
     def restore(self, message: Message, now_us: int) -> Delivery | None:
-        """Bring a message that was out back to its old place, or hand it to who waits for one."""
-        del self.out[message.id]
+        """Bring an unacked message back to its old place, or hand it to who waits for one."""
+        del self.unacked[message.id]
         if not message.is_paged:
             return self._offer(message, now_us) if self._is_alive(message, now_us) else None
         self._add(message)
@@ -316,18 +316,18 @@ class QueueState(Counts):
         return None if consumer is None else self._give(consumer, now_us)
 
     def requeue(self, messages: Sequence[Message], now_us: int) -> list[Delivery]:
-        """Bring messages that were out back, and only then look who waits, so that each gets its first."""
+        """Bring unacked messages back, and only then look who waits, so that each gets its first."""
         back: list[Message] = []
         self.requeued += len(messages)
         for message in messages:
-            del self.out[message.id]
+            del self.unacked[message.id]
             # Whether one is alive that is only in the store is looked at when it is read.
             if message.is_paged or self._is_alive(message, now_us):
                 self._add(message)
                 back.append(message)
         deliveries: list[Delivery] = []
         for message in back:
-            while self._hungry and message.id not in self.out:
+            while self._hungry and message.id not in self.unacked:
                 consumer = self._hungry.match(message, now_us)
                 if consumer is None:
                     break
@@ -385,7 +385,7 @@ class QueueState(Counts):
             # Nobody knows by whom and to whom lost messages were sent, but here they were the last.
             self.addressed.clear()
             self._addressed_count = 0
-            self.sent = self._sent_of_out()
+            self.sent = self._unacked_by_sender()
         return new
 
     def evict(self, wanted_bytes: int, keep_bytes: int) -> list[Message]:
@@ -398,11 +398,11 @@ class QueueState(Counts):
         return chosen
 
     def is_void(self, message: Message) -> bool:
-        """Whether the queue was purged after the message came: only while it is out, or in memory, it is kept."""
+        """Whether the queue was purged after the message came: it is kept only while it is unacked or in memory."""
         return message.id <= self._purged_to
 
     def purge(self) -> list[Message]:
-        """Forget every ready message; return those that were in memory. What is out stays out."""
+        """Forget every ready message; return those that were in memory. Unacked messages stay."""
         gone = list(self._resident())
         self._backlog = PlainBacklog()
         self._purged_to = self.last_message_id
@@ -410,15 +410,15 @@ class QueueState(Counts):
         self.knows_bytes = True
         self.addressed = {}
         self._addressed_count = 0
-        self.sent = self._sent_of_out()
+        self.sent = self._unacked_by_sender()
         self.generation += 1
         for consumer, _ in self._blocked.values():
             self._hungry.join(consumer)
         self._blocked.clear()
         return gone
 
-    def _sent_of_out(self) -> dict[int, int]:
-        return dict(Counter(message.sender for message in self.out.values() if message.sender is not None))
+    def _unacked_by_sender(self) -> dict[int, int]:
+        return dict(Counter(message.sender for message in self.unacked.values() if message.sender is not None))
 
     def _resident(self) -> Iterator[Message]:
         return iter(self._backlog) if isinstance(self._backlog, PlainBacklog) else self._backlog.resident()
@@ -434,10 +434,10 @@ class QueueState(Counts):
         return backlog.first(selector)
 
     def _is_alive(self, message: Message, now_us: int) -> bool:
-        """Whether a message that comes or comes back may be delivered; if not it is out, as expired."""
+        """Whether a message that comes or comes back may be delivered; if not it is unacked, as expired."""
         if message.expires_us is None or message.expires_us > now_us:
             return True
-        self.out[message.id] = message
+        self.unacked[message.id] = message
         self._expired.append(message)
         return False
 
@@ -447,17 +447,17 @@ class QueueState(Counts):
         only = self._hungry.only
         if only is not None:
             if only.wants(now_us):
-                self.out[message.id] = message
+                self.unacked[message.id] = message
                 delivery = self._hand_over(only, message)
                 # A delivery without an acknowledgement takes nothing of the window.
-                if not only.keeps_none and not only.wants(now_us):
+                if not only.no_ack and not only.wants(now_us):
                     self._hungry.leave(only)
                 return delivery
             self._hungry.leave(only)
         elif self._hungry:
             consumer = self._hungry.match(message, now_us)
             if consumer is not None:
-                self.out[message.id] = message
+                self.unacked[message.id] = message
                 delivery = self._hand_over(consumer, message)
                 if consumer.wants(now_us):
                     self._hungry.join(consumer)
@@ -505,7 +505,7 @@ class QueueState(Counts):
     def _hand_over(self, consumer: Consumer, message: Message) -> Delivery:
         if message.delivery_count or message.recovered:
             self.redelivered += 1
-        if consumer.keeps_none:
+        if consumer.no_ack:
             self.delivered_no_ack += 1
         else:
             self.delivered += 1

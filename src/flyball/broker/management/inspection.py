@@ -46,8 +46,8 @@ PROTOCOLS = {"amqp": "AMQP 0-9-1", "telesto": "Telesto", "thorbang": "ThorBangMQ
 # What is counted of a queue, and what the members of a clustered one have together.
 COUNTS: Mapping[str, Callable[[QueueState], int]] = {
     "ready": len,
-    "unacked": attrgetter("unacked"),
-    "messages": lambda state: len(state) + state.unacked,
+    "unacked": attrgetter("unacked_count"),
+    "messages": lambda state: len(state) + state.unacked_count,
     "parked": lambda state: len(state.parked),
     "consumers": lambda state: len(state.consumers),
     "published": attrgetter("arrived"),
@@ -67,7 +67,7 @@ def queue_facts(node: Node, state: QueueState) -> Facts:
     """Return what there is to say about a queue of this node."""
     queue = state.queue
     owner = node.topology.owner_of(state)
-    ready, unacked = len(state), state.unacked
+    ready, unacked = len(state), state.unacked_count
     now_s = time.time()
     head = state.head
     return {
@@ -129,9 +129,9 @@ def parked_list(state: QueueState, limit: int) -> list[Facts]:
 
 def _unacked_bytes(state: QueueState) -> int | None:
     """Return what the bodies of the messages hold that are out; None if they are too many to look at them all."""
-    if len(state.out) > MOST_MEASURED:
+    if len(state.unacked) > MOST_MEASURED:
         return None
-    return sum([message.body_bytes for message in state.out.values() if message.id not in state.parked])
+    return sum([message.body_bytes for message in state.unacked.values() if message.id not in state.parked])
 
 
 def _exclusive_tag(node: Node, state: QueueState) -> str | None:

@@ -103,7 +103,7 @@ async def totals(node: Node) -> Totals:
         # This is done every second, and there may be 10,000 queues: a loop in Python would take thrice as long.
         counts = [sum(column) for column in zip(counts, *map(_counts_of, part), strict=True)]
         ready += sum(map(len, part))
-        unacked += sum([len(state.out) for state in part])
+        unacked += sum([len(state.unacked) for state in part])
         parked += sum([len(state.parked) for state in part])
         ready_bytes += sum([state.ready_bytes for state in part])
         consumers += sum([len(state.consumers) for state in part])

@@ -29,7 +29,7 @@ def in_memory(engine: Engine) -> tuple[list[Message], int]:
     messages, absent = [], 0
     for state in engine.queues:
         if state.is_stored:
-            known = (*state.oldest(0, len(state)), *state.out.values())
+            known = (*state.oldest(0, len(state)), *state.unacked.values())
             stored = [message for message in known if message.persistent and message.stored]
             # One that is paged out has left its body to the store: without it, it must not take its own place.
             whole = [message for message in stored if not message.is_paged]

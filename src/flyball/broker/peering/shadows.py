@@ -85,7 +85,7 @@ class _Shadow:
     def drop(self) -> None:
         """Nothing more comes, and nothing can be settled."""
         if self._broker.engine.has_queue(self.queue_state.queue.id):
-            unacked = list(self.queue_state.out.values())
+            unacked = list(self.queue_state.unacked.values())
             self._broker.engine.delete_queue(self.queue_state.queue.id)
             drop_bodies(unacked)
 
@@ -126,7 +126,7 @@ class Attachment(_Shadow):
             UNLIMITED,
             subscriber,
             started,
-            keeps_none=subscriber.no_ack,
+            no_ack=subscriber.no_ack,
             shared=None if subscriber.no_ack else subscriber.window,
         )
 
@@ -202,7 +202,7 @@ class Attachment(_Shadow):
             self._drop_if_done()
 
     def _drop_if_done(self) -> None:
-        if self._is_cancelled and not self.queue_state.out:
+        if self._is_cancelled and not self.queue_state.unacked:
             self.drop()
 
     def set_prefetch(self, prefetch: float) -> None:

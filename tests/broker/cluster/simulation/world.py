@@ -295,7 +295,7 @@ class World:
         self._see_decisions()
         for node in self.nodes.values():
             for state in [] if node.node is None else node.node.hub.broker.engine.queues:
-                if state.queue.member and any(message.body == body for message in state.out.values()):
+                if state.queue.member and any(message.body == body for message in state.unacked.values()):
                     return _member(state.queue.id)
         return None
 
@@ -625,7 +625,7 @@ class World:
                 for message_id, count in held.items():
                     if count > 1:
                         self.complain(f"I2: message {message_id} is held {count} times")
-                    if message_id not in state.out:
+                    if message_id not in state.unacked:
                         self.complain(f"I2: message {message_id} is held and not out")
 
     def _leaders(self) -> list[SimulatedNode]:
@@ -681,7 +681,7 @@ class World:
 
     def _is_drained(self) -> bool:
         return not any(message.persistent for message in self.domain.messages.values()) and not any(
-            len(state) or state.out
+            len(state) or state.unacked
             for node in self.serving()
             if node.node is not None
             for state in node.node.hub.broker.engine.queues
@@ -694,10 +694,10 @@ class World:
         for node in self.serving():
             assert node.node is not None
             for state in node.node.hub.broker.engine.queues:
-                if len(state) or state.out:
+                if len(state) or state.unacked:
                     self.tell(
                         f"left on {node.name} in {state.queue.name} ({state.queue.id}): {len(state)} ready,"
-                        f" {len(state.out)} out, {len(state.consumers)} consumers"
+                        f" {len(state.unacked)} out, {len(state.consumers)} consumers"
                     )
         for worker in self.workers:
             self.tell(f"{worker.session} of {worker.queue}: {worker.last_error}")

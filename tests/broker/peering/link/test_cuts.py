@@ -81,7 +81,7 @@ def test_confirmed_messages_survive_broken_links(seed: int) -> None:
                 await cutting
                 state = owner.broker.engine.find_queue("orders")
                 assert state is not None
-                await until(lambda: not len(state) and not state.out)
+                await until(lambda: not len(state) and not state.unacked)
                 await until(lambda: traffic.confirmed <= traffic.seen.keys())
         assert len(traffic.confirmed) + len(traffic.refused) == 2 * COUNT
         # Only what was put twice could come twice as new, and nobody puts anything twice.

@@ -52,7 +52,7 @@ class Bystander:
         await self._two.publish(b"next")
         assert bodies(await self._inbox.take(1)) == [b"next"]
         assert self._two.first.peers.link(2) is self._link
-        assert len(self._two.queue_state.out) == 2
+        assert len(self._two.queue_state.unacked) == 2
 
 
 async def with_bystander(two: Two, queue: str = "bad") -> Bystander:
@@ -109,7 +109,7 @@ async def test_message_whose_answer_meets_a_defect_is_requeued(two: Two, monkeyp
     await bystander.goes_on()
     bad = two.second.broker.engine.find_queue("bad")
     assert bad is not None
-    assert (len(bad), len(bad.out)) == (1, 0)
+    assert (len(bad), len(bad.unacked)) == (1, 0)
 
 
 @with_two_nodes
@@ -137,7 +137,7 @@ async def test_consumer_that_has_begun_when_it_meets_a_defect_is_not_left_behind
     await bystander.goes_on()
     bad = two.second.broker.engine.find_queue("bad")
     assert bad is not None
-    await until(lambda: (len(bad), len(bad.out), len(bad.consumers)) == (1, 0, 0))
+    await until(lambda: (len(bad), len(bad.unacked), len(bad.consumers)) == (1, 0, 0))
 
 
 @with_two_nodes
@@ -218,7 +218,7 @@ async def test_message_that_cannot_be_requeued_keeps_no_other_from_it(
     # The one that has failed comes again: its rejection has had no effect.
     assert bodies(await inbox.take(1)) == [b"poison"]
     assert two.first.peers.link(2) is link
-    assert [message.body for message in two.queue_state.out.values()] == [b"poison"]
+    assert [message.body for message in two.queue_state.unacked.values()] == [b"poison"]
 
 
 @with_two_nodes
@@ -238,7 +238,7 @@ async def test_delivery_that_meets_a_defect_at_the_owner_closes_its_client_only(
     await bystander.goes_on()
     bad = two.second.broker.engine.find_queue("bad")
     assert bad is not None
-    await until(lambda: (len(bad), len(bad.out), len(bad.consumers)) == (1, 0, 0))
+    await until(lambda: (len(bad), len(bad.unacked), len(bad.consumers)) == (1, 0, 0))
 
 
 @with_two_nodes
@@ -256,7 +256,7 @@ async def test_delivery_that_meets_a_defect_on_arrival_closes_its_client_only(
     await bystander.goes_on()
     bad = two.second.broker.engine.find_queue("bad")
     assert bad is not None
-    await until(lambda: (len(bad), len(bad.out), len(bad.consumers)) == (1, 0, 0))
+    await until(lambda: (len(bad), len(bad.unacked), len(bad.consumers)) == (1, 0, 0))
 
 
 @with_two_nodes
@@ -292,7 +292,7 @@ async def test_link_that_ends_gives_back_all_messages_though_a_consumer_meets_a_
     monkeypatch.setattr(AmqpConsumer, "queue_moved", lambda self, consumer: None)
     session.abort()
     assert failed
-    assert (len(two.queue_state), len(two.queue_state.out)) == (3, 0)
+    assert (len(two.queue_state), len(two.queue_state.unacked)) == (3, 0)
 
 
 @with_two_nodes

@@ -83,7 +83,7 @@ async def test_messages_are_consumed_and_acknowledged_across_nodes(two: Two) -> 
     assert not any(message.redelivered for message in messages)
     for message in messages:
         await message.ack()
-    await until(lambda: not two.queue_state.out)
+    await until(lambda: not two.queue_state.unacked)
     assert len(two.queue_state) == 0
 
 
@@ -125,7 +125,7 @@ async def test_messages_without_acknowledgement_are_gone_when_they_are_sent(two:
     await two.publish(*[b"%d" % number for number in range(50)])
     await queue.consume(inbox, no_ack=True)
     assert bodies(await inbox.take(50)) == [b"%d" % number for number in range(50)]
-    await until(lambda: not two.queue_state.out)
+    await until(lambda: not two.queue_state.unacked)
 
 
 @with_two_nodes
@@ -138,7 +138,7 @@ async def test_what_is_given_back_comes_again_as_redelivered(two: Two) -> None:
     (again,) = await inbox.take(1)
     assert again.redelivered
     await again.ack()
-    await until(lambda: not two.queue_state.out)
+    await until(lambda: not two.queue_state.unacked)
 
 
 @with_two_nodes
@@ -182,7 +182,7 @@ async def test_a_dead_letter_goes_to_the_queue_of_another_node(two: Two) -> None
     dead = two.first.broker.engine.find_queue("dead")
     assert dead is not None
     await until(lambda: len(dead) == 1)
-    await until(lambda: not two.queue_state.out)
+    await until(lambda: not two.queue_state.unacked)
 
 
 @with_two_nodes
@@ -204,7 +204,7 @@ async def test_dead_letter_of_two_nodes_never_cancels_unwritten_insert(two: Two)
     (message,) = await inbox.take(1)
     await message.reject(requeue=False)
     # The other node has its copy, and the dead message is gone; the copy of this node is not written yet.
-    await until(lambda: len(two.queue_state.out) == 1)
+    await until(lambda: len(two.queue_state.unacked) == 1)
     await two.there.set_qos(0)
     assert not second.done()
     gate.set()
@@ -225,7 +225,7 @@ async def test_single_messages_are_got_settled_and_given_back(two: Two) -> None:
     assert (again.body, again.redelivered) == (b"2", True)
     third = await queue.get()
     await third.reject(requeue=False)
-    await until(lambda: not two.queue_state.out)
+    await until(lambda: not two.queue_state.unacked)
     assert len(two.queue_state) == 0
 
 
@@ -387,7 +387,7 @@ async def test_a_transaction_is_done_when_the_other_node_has_it(two: Two) -> Non
             await two.publish(b"new", channel=channel)
             assert two.bodies() == []
         assert two.bodies() == [b"new"]
-        assert not two.queue_state.out
+        assert not two.queue_state.unacked
 
 
 @with_two_nodes

@@ -35,9 +35,9 @@ async def test_a_broken_link_gives_the_messages_back_and_the_consumer_goes_on(tw
     assert (again.body, again.redelivered) == (b"1", True)
     await void.ack()
     await two.first.peers.request(2, "flush", {})
-    assert len(two.queue_state.out) == 1
+    assert len(two.queue_state.unacked) == 1
     await again.ack()
-    await until(lambda: not two.queue_state.out)
+    await until(lambda: not two.queue_state.unacked)
 
 
 @with_two_nodes
@@ -132,7 +132,7 @@ async def test_a_consumer_whose_link_breaks_again_and_again_is_attached_once(two
     await two.publish(b"1")
     (message,) = await inbox.take(1)
     await message.ack()
-    await until(lambda: not two.queue_state.out)
+    await until(lambda: not two.queue_state.unacked)
     assert len(two.queue_state.consumers) == 1
     assert len(two.first.broker.engine._queues) == 1
 
@@ -156,7 +156,7 @@ async def test_the_owner_pauses_while_much_waits_for_a_client_that_does_not_read
         session.resume_writing()
         for message in await inbox.take(100):
             await message.ack()
-        await until(lambda: not two.queue_state.out and not len(two.queue_state))
+        await until(lambda: not two.queue_state.unacked and not len(two.queue_state))
 
 
 @with_two_nodes
@@ -215,7 +215,7 @@ async def test_a_consumer_follows_its_queue_to_its_own_node_and_a_message_finds_
     await message.ack()
     here = two.first.broker.engine.find_queue("orders")
     assert here is not None
-    await until(lambda: not here.out)
+    await until(lambda: not here.unacked)
     # The consumer of the other node's client follows to where it is, too.
     other = Inbox()
     await two.there.reopen()
@@ -508,9 +508,9 @@ def test_a_consumer_moves_between_members_without_its_client_noticing(route: tup
             # What was not settled in time is somebody else's; to settle it has no effect, and does no harm.
             await kept.ack()
             await made.nodes[0].peers.request(2, "flush", {})
-            assert bodies_of(members[source.id]) + [message.body for message in members[source.id].out.values()] == [
-                b"kept"
-            ]
+            assert bodies_of(members[source.id]) + [
+                message.body for message in members[source.id].unacked.values()
+            ] == [b"kept"]
             for session in made.nodes[0].sessions:
                 session.set_home("/", "orders", where.queue.id)
             await two.publish(b"after", channel=sender)
@@ -537,7 +537,7 @@ async def test_a_consumer_moves_as_soon_as_all_is_settled(two: Two) -> None:
     await message.ack()
     assert await moving
     assert len(here.consumers) == 1
-    await until(lambda: not two.queue_state.consumers and not two.queue_state.out)
+    await until(lambda: not two.queue_state.consumers and not two.queue_state.unacked)
 
 
 @with_two_nodes
@@ -602,4 +602,4 @@ async def test_messages_are_handed_to_another_member_once_though_the_link_breaks
     assert two.bodies() == [b"1", b"2"]
     for message in messages:
         broker.settle(message)
-    assert not here.out
+    assert not here.unacked

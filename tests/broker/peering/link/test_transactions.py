@@ -79,10 +79,10 @@ async def test_remote_message_is_acked_when_local_puts_are_stored(two: Two) -> N
     await until(lambda: ready(two, "replies") == [b"reply"])
     # What goes over the link is answered in order: an ack that was sent would have arrived before this.
     await two.first.peers.request(2, "queue.counts", {"queue_id": two.queue_id})
-    assert len(two.queue_state.out) == 1
+    assert len(two.queue_state.unacked) == 1
     gate.set()
     await committing
-    assert not two.queue_state.out
+    assert not two.queue_state.unacked
 
 
 @with_two_nodes
@@ -100,10 +100,10 @@ async def test_local_puts_and_acks_wait_for_remote_puts(two: Two) -> None:
     gate = held_store(two.second)
     committing = asyncio.ensure_future(channel.tx_commit())
     await until(lambda: len(two.queue_state) == 1)
-    assert (len(requests), len(requests.out)) == (0, 1)
+    assert (len(requests), len(requests.unacked)) == (0, 1)
     gate.set()
     await committing
-    assert (len(requests), len(requests.out), two.bodies()) == (1, 0, [b"reply"])
+    assert (len(requests), len(requests.unacked), two.bodies()) == (1, 0, [b"reply"])
 
 
 @with_two_nodes

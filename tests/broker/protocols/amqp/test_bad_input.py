@@ -313,7 +313,7 @@ def is_at_rest(node: Node) -> bool:
     broker = node.hub.broker
     return (
         not node.hub.connections
-        and not any(state.out or state.consumers for state in broker.engine.queues)
+        and not any(state.unacked or state.consumers for state in broker.engine.queues)
         and broker.journal.pending_count == 0
         and not node.hub.stalled
     )

@@ -133,7 +133,7 @@ def test_any_x_death_is_dead_lettered(written: Any, reason: str) -> None:
             # A message that was in the queue before, and was not rejected since, would go round for ever.
             is_cycle = reason != "rejected" and not len(dead)
             assert len(dead) == 1 or is_cycle
-            assert not state.out
+            assert not state.unacked
             assert broker.faults.count == 0
 
     asyncio.run(main())
@@ -160,7 +160,7 @@ def test_whatever_a_queue_has_been_stored_with_every_message_stays_or_is_dropped
             # Its dead letters may come back into the same queue, as often as they are rejected.
             for _ in range(len(state)):
                 await give_up(broker, state, reason)
-            assert state.out.keys() == state.parked.keys()
+            assert state.unacked.keys() == state.parked.keys()
             broker.retention.expire()
             broker.dead_lettering.requeue_parked(state)
             broker.retention.expire()
@@ -193,7 +193,7 @@ def test_a_dead_letter_that_fails_is_parked_with_its_problem() -> None:
             assert [(parked.reason, parked.problem) for parked in state.parked.values()] == [
                 ("rejected", "no such thing")
             ] * 3
-            assert (len(state), state.unacked, state.dropped) == (0, 0, 0)
+            assert (len(state), state.unacked_count, state.dropped) == (0, 0, 0)
 
     asyncio.run(main())
 
@@ -213,7 +213,7 @@ def test_a_refused_message_whose_dead_letter_fails_is_refused_all_the_same() -> 
             broker.dead_lettering.publisher = Failing()
             refused = context.intake.put([state], b"body", b"\0\0", write_origin("", "orders"), True, 0, None)
             assert refused == [state]
-            assert not state.out
+            assert not state.unacked
 
     asyncio.run(main())
 
@@ -237,7 +237,7 @@ def test_dead_letters_pass_through_a_chain_of_any_length(limits: dict[str, Any])
             while not len(last):  # noqa: ASYNC110
                 await asyncio.sleep(0)
             assert broker.faults.count == 0
-            assert not any(state.parked or state.out for state in broker.engine.queues)
+            assert not any(state.parked or state.unacked for state in broker.engine.queues)
 
     asyncio.run(main())
 
@@ -261,7 +261,7 @@ def test_others_have_their_turn_while_many_messages_expire(monkeypatch: pytest.M
                 assert len(dead) <= turns + 1
                 await asyncio.sleep(0)
                 turns += 1
-            assert not state.out
+            assert not state.unacked
 
     asyncio.run(main())
 
@@ -406,7 +406,7 @@ def test_messages_without_dead_letters_expire_while_the_store_hangs() -> None:
             move(2_000_000)
             broker.retention.expire()
             await turns(10)
-            assert (len(orders), orders.out) == (0, {})
+            assert (len(orders), orders.unacked) == (0, {})
             store.may_commit.set()
             while len(dead) < 10:
                 await turns()
@@ -452,9 +452,9 @@ def test_message_of_a_queue_that_has_come_back_is_not_taken_for_one_that_was_dyi
             assert message is not None
             broker.dead_lettering.bury_later(orders, message, "expired")
             # The queue is served by this node again, and one of its consumers has the message.
-            orders.out[message.id] = replace(message)
+            orders.unacked[message.id] = replace(message)
             broker.dead_lettering.go_on()
-            assert (len(dead), len(orders.out)) == (0, 1)
+            assert (len(dead), len(orders.unacked)) == (0, 1)
 
     asyncio.run(main())
 
@@ -522,7 +522,7 @@ def test_bodies_of_parked_messages_leave_memory_when_they_are_stored() -> None:
             state = await declare(topology, "orders", towards("dead", {}))
             put(context, state, {}, body=b"x" * 10_000)
             await give_up(broker, state, "rejected")
-            (message,) = state.out.values()
+            (message,) = state.unacked.values()
             assert list(state.parked) == [message.id]
             message.stored = True
             before = broker.engine.resident_bytes

@@ -54,7 +54,7 @@ def take(peer: Peer, count: int = COUNT, channel: int = 1) -> list[Content]:
 
 
 def paged(node: Node) -> int:
-    return sum(message.is_paged for state in node.hub.broker.engine.queues for message in state.out.values())
+    return sum(message.is_paged for state in node.hub.broker.engine.queues for message in state.unacked.values())
 
 
 def consume_all(node: RunningNode, peer: Peer, queue: str, channel: int = 1) -> None:

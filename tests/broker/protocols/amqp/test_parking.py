@@ -73,7 +73,7 @@ def parked_in(node: RunningNode, name: str) -> list[str]:
     def look(running: Node) -> list[str]:
         state = running.hub.broker.engine.find_queue(name)
         assert state is not None
-        assert state.parked.keys() <= state.out.keys()
+        assert state.parked.keys() <= state.unacked.keys()
         return [parked.reason for parked in state.parked.values()]
 
     return node.call(look)

@@ -99,7 +99,7 @@ class ListedQueue:
         if state is None:
             found = dict.fromkeys(GROWING, 0)
         else:
-            ready, unacked = len(state), state.unacked
+            ready, unacked = len(state), state.unacked_count
             found = dict(zip(GROWING, (ready, unacked, ready + unacked, *_GROWN(state)), strict=True))
         for facts in self._told:
             found = {name: value + facts[name] for name, value in found.items()}

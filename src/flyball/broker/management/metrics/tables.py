@@ -142,8 +142,13 @@ def _channel_count(connection: Connection) -> int | None:
 RABBITMQ_QUEUES: Mapping[str, Rows] = {
     "queue_coarse_metrics": [
         ("queue_messages_ready", GAUGE, len, "Messages that wait for consumers"),
-        ("queue_messages_unacked", GAUGE, "unacked", "Messages delivered and not acknowledged"),
-        ("queue_messages", GAUGE, lambda queue: len(queue) + queue.unacked, "Messages ready or not acknowledged"),
+        ("queue_messages_unacked", GAUGE, "unacked_count", "Messages delivered and not acknowledged"),
+        (
+            "queue_messages",
+            GAUGE,
+            lambda queue: len(queue) + queue.unacked_count,
+            "Messages ready or not acknowledged",
+        ),
     ],
     "queue_consumer_count": [
         ("queue_consumers", GAUGE, lambda queue: len(queue.consumers), "Consumers"),
