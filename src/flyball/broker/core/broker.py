@@ -604,12 +604,6 @@ class Broker:
         self.remove_all(messages, done)
         self._feed(consumer)
 
-    def requeue(self, consumer: Consumer, message_ids: Sequence[int]) -> None:
-        """Bring the messages back to their old places."""
-        messages = self.engine.acknowledge(consumer, message_ids)
-        self._dispatch(self.engine.requeue(messages, self.now_us()))
-        self._feed(consumer)
-
     def end(self, consumer: Consumer) -> None:
         """The consumer's session is over: what it holds goes back to its old place."""
         self.cancel(consumer)
