@@ -46,7 +46,7 @@ class Gravedigger(Leader):
 def test_queues_that_were_left_to_a_node_which_is_removed_find_another_one() -> None:
     directory = Directory([PlacedQueue(Queue(owner, f"queue {owner}"), owner) for owner in (2, 9)])
     leader = Gravedigger(directory, [NodeRecord(number, "", 1, NodeState.UP, 1, 5.0) for number in (1, 2)])
-    asyncio.run(leader._bury_the_dead())
+    asyncio.run(leader._remove_dead_nodes())
     assert leader.buried == [9]
 
 

@@ -31,7 +31,9 @@ class OneQueue:
         self.handed: list[Message] = []
         state = SimpleNamespace(consumers={}, out={}, traits=SimpleNamespace(selector=None))
         engine = SimpleNamespace(find_queue_by_id=lambda queue_id: state, settle=lambda message: True)
-        broker = SimpleNamespace(engine=engine, take_out=self._take_out, bring_back=self._bring_back)
+        broker = SimpleNamespace(
+            engine=engine, take_out=self._take_out, requeue_undelivered=self._requeue_undelivered
+        )
         self.hub = SimpleNamespace(broker=broker)
         remote = SimpleNamespace(queue=Queue(2, "orders", member=True), owner=2)
         self.topology = SimpleNamespace(
@@ -48,7 +50,7 @@ class OneQueue:
         else:
             done(None, found)
 
-    def _bring_back(self, message: Message) -> None:
+    def _requeue_undelivered(self, message: Message) -> None:
         del self.unacked[message.id]
 
     def _release(self, queue_id: int, owner: int, done: Callable[..., None]) -> list[Message]:

@@ -225,7 +225,7 @@ async def test_message_that_comes_back_before_it_has_gone_is_a_new_one() -> None
         assert taken[1] is again
         # Now the first one hears that it has gone, or that it has not.
         assert not broker.engine.settle(former)
-        assert broker.engine.restore(former, broker.now_us()) is None
+        assert broker.engine.requeue_undelivered(former, broker.now_us()) is None
         assert state.unacked == {again.id: again}
         assert broker.engine.resident_bytes == before_bytes == again.footprint_bytes
 
@@ -300,7 +300,7 @@ class Original:
     def __init__(self) -> None:
         self.dropped: list[bytes] = []
 
-    def bury(self, message: Message) -> None:
+    def dead_letter(self, message: Message) -> None:
         self.dropped.append(message.body)
         if len(self.dropped) == 1:
             raise ZeroDivisionError("a defect")
@@ -337,7 +337,7 @@ async def test_messages_whose_dead_letters_the_store_refuses_are_parked() -> Non
             raise StoreError("relation does not exist")
 
         broker.obtain_ids = refuse  # type: ignore[method-assign]
-        broker.dead_lettering._burying[state.queue.id] = waiting
-        await broker.dead_lettering._bury_in_order(state, waiting)
+        broker.dead_lettering._loading[state.queue.id] = waiting
+        await broker.dead_lettering._dead_letter_in_order(state, waiting)
         assert [parked.problem for parked in state.parked.values()] == ["relation does not exist"] * 2
         assert len(state.unacked) == 2

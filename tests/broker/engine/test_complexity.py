@@ -80,7 +80,7 @@ def work(engine: Engine, queue_id: int, selector: Selector) -> None:
         assert isinstance(message, Message)
         kept.append(message)
     for message in kept[:20]:
-        engine.restore(message, 0)
+        engine.requeue_undelivered(message, 0)
     for message in kept[20:]:
         engine.settle(message)
     consumer, _ = consume(engine, queue_id, selector, 20, 0)
@@ -195,7 +195,7 @@ def test_plain_first_in_first_out_makes_no_index(monkeypatch: pytest.MonkeyPatch
     kept = [engine.take(queue_id, FIRST, 0) for _ in range(5)]
     for message in kept:
         assert isinstance(message, Message)
-    engine.restore(kept[3], 0)  # type: ignore[arg-type]
+    engine.requeue_undelivered(kept[3], 0)  # type: ignore[arg-type]
     engine.settle(kept[1])  # type: ignore[arg-type]
     consumer, deliveries = consume(engine, queue_id, FIRST, 3, 0)
     assert [delivery.message.id for delivery in deliveries] == [4, 6, 7]

@@ -160,7 +160,7 @@ def test_what_was_taken_from_a_deleted_queue_can_still_be_settled_or_restored_in
     first, second = take(engine, queue_id), take(engine, queue_id)
     engine.delete_queue(queue_id)
     engine.settle(first)
-    assert engine.restore(second, 0) is None
+    assert engine.requeue_undelivered(second, 0) is None
     assert engine.requeue([second], 0) == []
     assert engine.resident_bytes == 0
 
@@ -305,10 +305,10 @@ def test_a_restored_message_returns_to_its_old_place() -> None:
     engine, queue_id = an_engine()
     messages = [put(engine, queue_id) for _ in range(4)]
     out = [take(engine, queue_id) for _ in range(3)]
-    engine.restore(out[2], 0)
-    engine.restore(out[0], 0)
-    engine.restore(out[1], 0)
-    assert engine.restore(out[1], 0) is None
+    engine.requeue_undelivered(out[2], 0)
+    engine.requeue_undelivered(out[0], 0)
+    engine.requeue_undelivered(out[1], 0)
+    assert engine.requeue_undelivered(out[1], 0) is None
     assert [take(engine, queue_id) for _ in range(4)] == messages
 
 
@@ -332,7 +332,7 @@ def test_a_purge_spares_what_is_out() -> None:
     gone, absent = engine.purge(queue_id)
     assert (len(gone), absent) == (2, 0)
     assert engine.take(queue_id, FIRST, 0) is None
-    engine.restore(message, 0)
+    engine.requeue_undelivered(message, 0)
     assert take(engine, queue_id) is message
 
 
@@ -379,7 +379,7 @@ def test_a_message_that_expires_with_its_consumer_is_reported_when_it_comes_back
     put(engine, queue_id, Draft(b"", expires_us=100))
     message = take(engine, queue_id)
     assert engine.expire(150) == []
-    assert engine.restore(message, 150) is None
+    assert engine.requeue_undelivered(message, 150) is None
     assert engine.expire(150) == [message]
 
 
@@ -442,7 +442,7 @@ def test_a_consumer_is_sent_a_message_that_comes_back() -> None:
     put(engine, queue_id)
     message = take(engine, queue_id)
     consumer, _ = consume(engine, queue_id, FIRST, 1, 0)
-    delivery = engine.restore(message, 0)
+    delivery = engine.requeue_undelivered(message, 0)
     assert delivery is not None
     assert (delivery.consumer, delivery.message) == (consumer, message)
 
@@ -703,9 +703,9 @@ def test_message_paged_in_after_its_queue_was_deleted_takes_no_memory() -> None:
 class Elsewhere:
     """A queue of another node, which hears nothing."""
 
-    def give_back(self, message: Message) -> None: ...
+    def requeue(self, message: Message) -> None: ...
 
-    def bury(self, message: Message) -> None: ...
+    def dead_letter(self, message: Message) -> None: ...
 
     def cancel(self) -> None: ...
 

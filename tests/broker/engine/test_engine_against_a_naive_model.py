@@ -245,7 +245,7 @@ class EngineAndModel(RuleBasedStateMachine):
                 continue
             if message.queue_id in self.queue_ids:
                 self.known[message.id].is_ready = True
-            delivery = self.engine.restore(message, self.now)
+            delivery = self.engine.requeue_undelivered(message, self.now)
             self.check_deliveries([delivery] if delivery is not None else [])
 
     def _withdraw_the_newest(self) -> None:

@@ -61,7 +61,7 @@ def test_counts_of_addressed_messages_follow_what_comes_and_goes() -> None:
     assert (state.visible_to(7), state.visible_to(8), state.visible_to(9)) == (3, 2, 1)
     message = take(state, Selector(reader=7, unaddressed=False))
     assert state.visible_to(7) == 2
-    state.restore(message, 0)
+    state.requeue_undelivered(message, 0)
     assert state.visible_to(7) == 3
     state.purge()
     assert state.visible_to(7) == 0
@@ -178,7 +178,7 @@ def test_an_expired_message_that_comes_back_is_not_delivered() -> None:
     fill(state, a_message(1, expires_us=50), a_message(2, expires_us=50))
     first, second = take(state), take(state)
     assert not state.feed(a_consumer(1, prefetch=2), 0)
-    assert state.restore(first, 50) is None
+    assert state.requeue_undelivered(first, 50) is None
     assert state.requeue([second], 50) == []
     assert [message.id for message in expired] == [1, 2]
     assert list(state.unacked) == [1, 2]

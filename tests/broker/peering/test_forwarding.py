@@ -249,7 +249,7 @@ def test_the_queues_of_a_killed_node_go_on_at_another_with_their_consumers(
 def take_over(node: RunningNode) -> None:
     """Let the node declare all others dead, as soon as their leases are over, and serve their queues."""
 
-    async def bury() -> None:
+    async def dead_letter() -> None:
         membership = node.node.membership
         registry = membership.registry
         for record in await registry.nodes():
@@ -263,4 +263,4 @@ def take_over(node: RunningNode) -> None:
             await registry.take_over(record.id, mine)
         await membership.catch_up()
 
-    asyncio.run_coroutine_threadsafe(bury(), node._loop).result(ANSWER_LIMIT_S)
+    asyncio.run_coroutine_threadsafe(dead_letter(), node._loop).result(ANSWER_LIMIT_S)

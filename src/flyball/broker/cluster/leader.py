@@ -97,7 +97,7 @@ class Leader:
             self._loops.hide_all()
             return
         if self._membership.may_judge:
-            await self._bury_the_dead()
+            await self._remove_dead_nodes()
         await self._session_reports.ask_all()
         await self.decide()
         self._loops.show(self.manager)
@@ -181,7 +181,7 @@ class Leader:
         """Remove a dead node from the domain. Raises FlyballError."""
         if node.state is not NodeState.DEAD and not self._membership.may_judge:
             raise ClusterError(f"nobody knows yet whether node '{node.name}' is dead: try again in some seconds")
-        if not await self._bury(node):
+        if not await self._remove_dead_node(node):
             raise ClusterError(f"node '{node.name}' is alive again: remove it without --force")
         await self.nodes.forget(node)
 
@@ -257,15 +257,15 @@ class Leader:
                 self._stand_down()
                 raise
 
-    async def _bury_the_dead(self) -> None:
+    async def _remove_dead_nodes(self) -> None:
         """Take the place of nodes whose leases are over, and finish what an earlier leader has begun."""
         for node in self.overview.nodes:
             if node.id != self.overview.own_id and not node.is_live:
-                await self._bury(node)
+                await self._remove_dead_node(node)
         for node_id in self.overview.forgotten_owners():
             await self._replace(node_id)
 
-    async def _bury(self, node: NodeRecord) -> bool:
+    async def _remove_dead_node(self, node: NodeRecord) -> bool:
         """Take the place of a node whose lease is over; False if that is not so any more. Raises StoreError."""
         if node.state is not NodeState.DEAD and not await self._registry.declare_dead(node.id, node.epoch):
             return False

@@ -187,7 +187,7 @@ class Members:
             while len(taken) < most and (message := await self._take_one(queue_id)) is not None:
                 taken.append(message)
         except FlyballError:
-            self._give_back(taken)
+            self._requeue_undelivered(taken)
             raise
         return taken
 
@@ -200,7 +200,7 @@ class Members:
         def done(message: Message | None, error: FlyballError | None) -> None:
             if found.done():
                 if message is not None:
-                    self._broker.bring_back(message)
+                    self._broker.requeue_undelivered(message)
             elif error is not None:
                 found.set_exception(error)
             else:
@@ -221,7 +221,7 @@ class Members:
                 await self._broker.journal.flush()
             await outcome(lambda done: self._broker.journal.transfer(transfer, Changing(done)))
         except StoreError:
-            self._give_back(messages)
+            self._requeue_undelivered(messages)
             raise
         for message in messages:
             self._engine.settle(message)
@@ -238,7 +238,7 @@ class Members:
     async def _hand(self, messages: Sequence[Message], queue_id: int) -> bool:
         remote = self._node.topology.directory.get(queue_id)
         if remote is None:
-            self._give_back(messages)
+            self._requeue_undelivered(messages)
             return False
         answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
@@ -248,15 +248,15 @@ class Members:
 
         self._node.remotes.hand(remote, messages, done)
         if not await answer:
-            self._give_back(messages)
+            self._requeue_undelivered(messages)
             return False
         for message in messages:
             self._engine.settle(message)
         return True
 
-    def _give_back(self, messages: Sequence[Message]) -> None:
+    def _requeue_undelivered(self, messages: Sequence[Message]) -> None:
         for message in messages:
-            self._broker.bring_back(message)
+            self._broker.requeue_undelivered(message)
 
 
 def _parts(messages: Sequence[Message]) -> Iterator[list[Message]]:

@@ -407,11 +407,11 @@ class Broker:
         if delivery is not None:
             self._dispatch([delivery])
 
-    def give_back(self, messages: Sequence[Message]) -> None:
-        """Bring back messages whose leases have ended, but for those that have come back too often."""
+    def requeue(self, messages: Sequence[Message]) -> None:
+        """Requeue messages whose leases have ended; dead-letter those that were requeued too often."""
         purged = [message for message in messages if self.engine.must_be_whole(message)]
         if purged:
-            self.reader.make_whole(purged, self.give_back)
+            self.reader.make_whole(purged, self.requeue)
             messages = [message for message in messages if not self.engine.must_be_whole(message)]
         back: list[Message] = []
         for message in messages:
@@ -420,11 +420,11 @@ class Broker:
                 continue
             if state.original is not None:
                 self.engine.settle(message)
-                state.original.give_back(message)
+                state.original.requeue(message)
                 continue
             limit = state.traits.delivery_limit
             if limit is not None and message.delivery_count >= limit:
-                self.dead_lettering.bury(state, message, "delivery_limit")
+                self.dead_lettering.dead_letter(state, message, "delivery_limit")
             else:
                 back.append(message)
         self._dispatch(self.engine.requeue(back, self.now_us()))
@@ -462,7 +462,7 @@ class Broker:
             )
 
     def take_out(self, queue_id: int, selector: Selector, done: TakeDone) -> None:
-        """Take the first message that fits out of its queue; `settle` or `give_back` must follow."""
+        """Take the first message that fits out of its queue; `settle` or `requeue` must follow."""
         message = self.engine.take(queue_id, selector, self.now_us())
         if message is None or isinstance(message, Message):
             if self.engine.has_expired:
@@ -483,7 +483,7 @@ class Broker:
     def remove(self, message: Message, done: TakeDone) -> None:
         """Make durable that a message which was taken out is gone."""
         if message.persistent:
-            self.journal.remove(message, Taking(self.engine, message, done, self.bring_back))
+            self.journal.remove(message, Taking(self.engine, message, done, self.requeue_undelivered))
         else:
             self.engine.settle(message)
             done(message, None)
@@ -507,17 +507,17 @@ class Broker:
         self.engine.queue(queue_id)
         _Removal(self, self.reader, queue_id, up_to_id, most, done).go_on()
 
-    def bring_back(self, message: Message) -> None:
+    def requeue_undelivered(self, message: Message) -> None:
         """A message that was taken out could not be handed over: it goes back to its old place."""
         state = self.engine.find_queue_by_id(message.queue_id)
         if state is not None and state.original is not None:
-            self.give_back([message])
+            self.requeue([message])
             return
         if self.engine.must_be_whole(message):
-            self.reader.make_whole([message], lambda whole: self.bring_back(whole[0]))
+            self.reader.make_whole([message], lambda whole: self.requeue_undelivered(whole[0]))
             return
         was_paged = message.is_paged
-        delivery = self.engine.restore(message, self.now_us())
+        delivery = self.engine.requeue_undelivered(message, self.now_us())
         if delivery is not None:
             self._dispatch([delivery])
         if was_paged:
@@ -642,7 +642,7 @@ class Broker:
             consumer.release(message.id)
         elif not consumer.no_ack:
             return
-        self.give_back([message])
+        self.requeue([message])
 
     def _feed(self, consumer: Consumer) -> None:
         """Let the consumer have what it wants, a part at a time: others want their turn."""

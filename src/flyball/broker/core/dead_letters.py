@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from flyball.backoff import Backoff, Retries
-from flyball.broker.core.dead_lettering import Burial
+from flyball.broker.core.dead_lettering import DeadLetterResult
 from flyball.broker.core.directory import RemoteQueue
 from flyball.broker.core.intake import Intake
 from flyball.broker.core.presentation import PERSISTENT, present
@@ -50,7 +50,7 @@ class DeadLetters:
         self._topology = queues.topology
         self._intake = intake
 
-    def publish(self, state: QueueState, message: Message, reason: str) -> Burial:
+    def publish(self, state: QueueState, message: Message, reason: str) -> DeadLetterResult:
         """Publish a message that its queue gives up, if there is an exchange and a route for it.
 
         Raises InvalidArgument if the queue, which was declared before that was checked, names what cannot be.
@@ -58,10 +58,10 @@ class DeadLetters:
         traits = state.traits
         exchange = traits.dead_letter_exchange
         if exchange is None:
-            return Burial.NO_SUCCESSOR
+            return DeadLetterResult.NO_SUCCESSOR
         queue = state.queue
         if self._topology.router(queue.vhost).find(exchange) is None:
-            return Burial.NO_SUCCESSOR
+            return DeadLetterResult.NO_SUCCESSOR
         origin, encoded = message.origin, message.properties
         if not origin:
             origin, encoded = present(message, queue.name)
@@ -101,8 +101,8 @@ class DeadLetters:
         if elsewhere:
             # Until another node has its successor it stays where it is.
             self._send(elsewhere, content, state, message, reason)
-            return Burial.LATER
-        return Burial.SUCCEEDED if targets else Burial.NO_SUCCESSOR
+            return DeadLetterResult.LATER
+        return DeadLetterResult.SUCCEEDED if targets else DeadLetterResult.NO_SUCCESSOR
 
     def _send(
         self,

@@ -56,7 +56,7 @@ class Intake:
                     refused.append(state)
                     if traits.overflow == "reject-publish-dlx":
                         refuse = (state, body, properties, origin, persistent, priority, now_us)
-                        broker.when_numbered(1 + engine.max_copies, partial(self._bury_refused, *refuse))
+                        broker.when_numbered(1 + engine.max_copies, partial(self._dead_letter_refused, *refuse))
                     continue
                 expires_us = traits.expiry_of(expires_us, now_us)
                 kept_priority = traits.priority_of(priority)
@@ -101,7 +101,7 @@ class Intake:
             return None
         return Outcome.STORED
 
-    def _bury_refused(
+    def _dead_letter_refused(
         self,
         state: QueueState,
         body: bytes,
@@ -121,4 +121,4 @@ class Intake:
             persistent=persistent,
             origin=origin,
         )
-        self._broker.dead_lettering.bury_refused(state, message)
+        self._broker.dead_lettering.dead_letter_refused(state, message)

@@ -49,22 +49,20 @@ class Putting:
 class Taking:
     """A removal on its way to the store; the message comes back if it fails."""
 
-    __slots__ = ("_bring_back", "_done", "_engine", "_message")
+    __slots__ = ("_done", "_engine", "_message", "_requeue")
 
-    def __init__(
-        self, engine: Engine, message: Message, done: TakeDone, bring_back: Callable[[Message], None]
-    ) -> None:
+    def __init__(self, engine: Engine, message: Message, done: TakeDone, requeue: Callable[[Message], None]) -> None:
         self._engine = engine
         self._message = message
         self._done = done
-        self._bring_back = bring_back
+        self._requeue = requeue
 
     def committed(self) -> None:
         self._engine.settle(self._message)
         self._done(self._message, None)
 
     def failed(self, error: FlyballError) -> None:
-        self._bring_back(self._message)
+        self._requeue(self._message)
         self._done(None, error)
 
 

@@ -65,11 +65,11 @@ class Retention:
             if state is None:
                 continue
             if state.original is None and state.traits.dead_letter_exchange is not None:
-                self._dead_lettering.bury_later(state, message, "expired")
+                self._dead_lettering.dead_letter_later(state, message, "expired")
             else:
                 # It needs no store, and does not wait for one that is slow or away. The others have left their queues
                 # already: one that fails must not keep them from their end.
-                self._faults.guard("expiry", self._dead_lettering.bury, state, message, "expired")
+                self._faults.guard("expiry", self._dead_lettering.dead_letter, state, message, "expired")
         self._dead_lettering.go_on()
         for queue_id in self._engine.overdue_queue_ids():
             self._faults.guard("expiry in the store", self._expire_absent, queue_id)
@@ -109,7 +109,7 @@ class Retention:
             dropped += 1
             found = self._engine.take(queue_id, state.traits.selector, self._broker.now_us())
             if isinstance(found, Message):
-                self._dead_lettering.bury(state, found, "maxlen")
+                self._dead_lettering.dead_letter(state, found, "maxlen")
             elif found is None:
                 break
             else:

@@ -518,7 +518,7 @@ class Engine:
         return None if state is None else state.first(selector, now_us)
 
     def take(self, queue_id: int, selector: Selector, now_us: int) -> Message | Need | None:
-        """Take out the first message that fits. It is gone with `settle`, or comes back with `restore`."""
+        """Take out the first message that fits. `settle` removes it, `requeue_undelivered` puts it back."""
         state = self._queues.get(queue_id)
         if state is None:
             return None
@@ -542,14 +542,14 @@ class Engine:
         self._release(message)
         return True
 
-    def restore(self, message: Message, now_us: int) -> Delivery | None:
-        """A message that was taken out comes back to its old place, or goes to who waits for one."""
+    def requeue_undelivered(self, message: Message, now_us: int) -> Delivery | None:
+        """Requeue a message that was taken out and not delivered, or deliver it to a consumer that waits for one."""
         state = self._queues.get(message.queue_id)
         if state is None or state.unacked.get(message.id) is not message:
             return None
         if message.is_paged:
             self._leave_to_store(message)
-        return state.restore(message, now_us)
+        return state.requeue_undelivered(message, now_us)
 
     def page_out(self, message: Message) -> int:
         """Leave body and properties of an unacked message to who has them: the store, or the node of its queue.
@@ -696,7 +696,7 @@ class Engine:
             state.stop_waiting(consumer)
 
     def acknowledge(self, consumer: Consumer, message_ids: Sequence[int]) -> list[Message]:
-        """End the leases; return the messages, which `settle` or `restore` must follow. All or none."""
+        """End the leases; return the messages, which `settle` or `requeue_undelivered` must follow. All or none."""
         for message_id in message_ids:
             if message_id not in consumer.leases:
                 raise LeaseNotFound(message_id)

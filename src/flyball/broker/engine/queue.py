@@ -43,12 +43,12 @@ class Parked:
 class Original(Protocol):
     """The real queue behind a shadow, on another node: what is decided about its messages is told there."""
 
-    def give_back(self, message: Message) -> None:
-        """The message was delivered and goes back."""
+    def requeue(self, message: Message) -> None:
+        """Requeue a message that was delivered."""
         ...
 
-    def bury(self, message: Message) -> None:
-        """Nobody is to get the message any more."""
+    def dead_letter(self, message: Message) -> None:
+        """Dead-letter the message, or drop it."""
         ...
 
     def cancel(self) -> None:
@@ -306,8 +306,8 @@ class QueueState(Counts):
             else:
                 del self.sent[message.sender]
 
-    def restore(self, message: Message, now_us: int) -> Delivery | None:
-        """Bring an unacked message back to its old place, or hand it to who waits for one."""
+    def requeue_undelivered(self, message: Message, now_us: int) -> Delivery | None:
+        """Put a message that was not delivered back to its old place, or deliver it to a waiting consumer."""
         del self.unacked[message.id]
         if not message.is_paged:
             return self._offer(message, now_us) if self._is_alive(message, now_us) else None

@@ -65,11 +65,11 @@ class _Shadow:
     def _acknowledged(self, message_id: int, is_refused: bool) -> None:
         self._settle(message_id, Settlement.ACK)
 
-    def give_back(self, message: Message) -> None:
+    def requeue(self, message: Message) -> None:
         if message.receipt is not None:
             self._settle(message.receipt[1], Settlement.REQUEUE)
 
-    def bury(self, message: Message) -> None:
+    def dead_letter(self, message: Message) -> None:
         if message.receipt is not None:
             self._settle(message.receipt[1], Settlement.REJECT)
 

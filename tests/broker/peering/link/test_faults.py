@@ -205,13 +205,13 @@ async def test_message_that_cannot_be_requeued_keeps_no_other_from_it(
     await queue.consume(inbox)
     await two.publish(b"1", b"poison", b"3")
     messages = await inbox.take(3)
-    original = DeadLettering.bury
+    original = DeadLettering.dead_letter
 
-    def bury(self: DeadLettering, state: Any, message: Message, reason: str) -> None:
+    def dead_letter(self: DeadLettering, state: Any, message: Message, reason: str) -> None:
         is_poison = self is two.second.broker.dead_lettering and message.body == b"poison"
         (fails if is_poison else original)(self, state, message, reason)
 
-    monkeypatch.setattr(DeadLettering, "bury", bury)
+    monkeypatch.setattr(DeadLettering, "dead_letter", dead_letter)
     link = two.first.peers.link(2)
     for message in messages:
         await message.reject(requeue=False)

@@ -424,7 +424,7 @@ def test_a_peer_that_does_not_read_is_sent_a_little_and_may_still_publish(
     peer.send(spec.Basic.Consume(queue="large", consumer_tag="tag", no_ack=False))
     peer.publish(b"0", routing_key="small")
     assert take_when_there(channel, "small") == "0"
-    node.wait_until(is_choked)
+    node.wait_until(are_deliveries_paused)
     # What is not in the node's memory as frames is in the kernel's: the rest has not left the queue.
     assert count(channel, "large") > BODIES * 9 // 10
     assert node.call(unsent_bytes) < 2_000_000
@@ -443,8 +443,8 @@ def take_when_there(channel: Any, queue: str) -> str:
             return delivery.text
 
 
-def is_choked(node: Node) -> bool:
-    return any(getattr(connection, "is_choked", False) for connection in node.hub.connections)
+def are_deliveries_paused(node: Node) -> bool:
+    return any(getattr(connection, "are_deliveries_paused", False) for connection in node.hub.connections)
 
 
 def unsent_bytes(node: Node) -> int:
@@ -462,7 +462,7 @@ def test_a_peer_that_does_not_read_leaves_the_messages_to_others(
     channel.queue_declare("queue")
     deaf = new_peer(memory_node)
     deaf.ask(spec.Basic.Consume(queue="queue", consumer_tag="tag", no_ack=True), spec.Basic.ConsumeOk)
-    while not memory_node.call(is_choked):
+    while not memory_node.call(are_deliveries_paused):
         channel.basic_publish("", "queue", BODY)
     publish(channel, "queue", "last")
     consumer = Consumer(channel, "queue", auto_ack=True)

@@ -115,7 +115,7 @@ async def give_up(broker: Broker, state: QueueState, reason: str) -> None:
     taken: list[Message | None] = []
     broker.take_out(state.queue.id, state.traits.selector, lambda message, error: taken.append(message))
     assert taken[0] is not None
-    broker.dead_lettering.bury(state, taken[0], reason)
+    broker.dead_lettering.dead_letter(state, taken[0], reason)
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -201,7 +201,7 @@ def test_a_dead_letter_that_fails_is_parked_with_its_problem() -> None:
 class Failing:
     """A publisher that fails."""
 
-    def publish(self, state: QueueState, message: Message, reason: str) -> dead_lettering.Burial:
+    def publish(self, state: QueueState, message: Message, reason: str) -> dead_lettering.DeadLetterResult:
         raise InvalidArgument("no such thing")
 
 
@@ -243,7 +243,7 @@ def test_dead_letters_pass_through_a_chain_of_any_length(limits: dict[str, Any])
 
 
 def test_others_have_their_turn_while_many_messages_expire(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dead_lettering, "BURIALS_S", 0.0)
+    monkeypatch.setattr(dead_lettering, "TURN_S", 0.0)
 
     async def main() -> None:
         async with running() as (broker, topology, context):
@@ -284,7 +284,7 @@ async def turns(count: int = 1) -> None:
 
 
 def test_refused_dead_letters_are_in_the_batch_that_removes_their_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dead_lettering, "BURIALS_S", 0.0)
+    monkeypatch.setattr(dead_lettering, "TURN_S", 0.0)
     count = 100
 
     async def main() -> None:
@@ -311,7 +311,7 @@ def test_refused_dead_letters_are_in_the_batch_that_removes_their_message(monkey
 def test_reject_in_a_transaction_does_not_wait_for_messages_that_expired_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(dead_lettering, "BURIALS_S", 0.0)
+    monkeypatch.setattr(dead_lettering, "TURN_S", 0.0)
 
     async def main() -> None:
         async with running() as (broker, topology, context):
@@ -328,7 +328,7 @@ def test_reject_in_a_transaction_does_not_wait_for_messages_that_expired_before(
             rejected = taken[0]
             assert rejected is not None
             with broker.journal.together() as group:
-                broker.dead_lettering.bury(orders, rejected, "rejected")
+                broker.dead_lettering.dead_letter(orders, rejected, "rejected")
             assert group.removed_ids == {rejected.id}
             while len(dead) < 10:
                 await turns()
@@ -350,7 +350,7 @@ def test_full_queues_that_dead_letter_to_each_other_hold_little(overflow: str) -
             put(context, first, {})
             for _ in range(50):
                 await turns()
-                assert len(broker.dead_lettering._dying) <= count * count
+                assert len(broker.dead_lettering._pending) <= count * count
             assert broker.engine.resident_bytes < 4 * count * count * 1000
 
     asyncio.run(main())
@@ -417,7 +417,7 @@ def test_messages_without_dead_letters_expire_while_the_store_hangs() -> None:
 def test_what_waits_to_be_dead_lettered_waits_for_the_next_start_when_the_node_stops(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(dead_lettering, "BURIALS_S", 0.0)
+    monkeypatch.setattr(dead_lettering, "TURN_S", 0.0)
 
     async def main() -> None:
         async with running() as (broker, topology, context):
@@ -450,7 +450,7 @@ def test_message_of_a_queue_that_has_come_back_is_not_taken_for_one_that_was_dyi
             broker.take_out(orders.queue.id, orders.traits.selector, lambda message, error: taken.append(message))
             message = taken[0]
             assert message is not None
-            broker.dead_lettering.bury_later(orders, message, "expired")
+            broker.dead_lettering.dead_letter_later(orders, message, "expired")
             # The queue is served by this node again, and one of its consumers has the message.
             orders.unacked[message.id] = replace(message)
             broker.dead_lettering.go_on()
@@ -460,8 +460,8 @@ def test_message_of_a_queue_that_has_come_back_is_not_taken_for_one_that_was_dyi
 
 
 def test_many_rejected_messages_are_dead_lettered_in_turns_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dead_lettering, "BURIALS_S", 0.0)
-    count = dead_lettering.BURIED_AT_ONCE + 1
+    monkeypatch.setattr(dead_lettering, "TURN_S", 0.0)
+    count = dead_lettering.MAX_DEAD_LETTERS_AT_ONCE + 1
 
     async def main() -> None:
         async with running() as (broker, topology, context):
@@ -472,9 +472,9 @@ def test_many_rejected_messages_are_dead_lettered_in_turns_and_in_order(monkeypa
             taken = list(orders.oldest(0, count + 1))
             for _ in taken:
                 broker.engine.take(orders.queue.id, orders.traits.selector, broker.now_us())
-            broker.dead_lettering.bury_all(taken[:count], "rejected")
+            broker.dead_lettering.dead_letter_all(taken[:count], "rejected")
             assert len(dead) == 1
-            broker.dead_lettering.bury(orders, taken[count], "rejected")
+            broker.dead_lettering.dead_letter(orders, taken[count], "rejected")
             while len(dead) <= count:
                 await turns()
             assert [message.body for message in dead.oldest(0, count + 1)] == [
@@ -485,17 +485,17 @@ def test_many_rejected_messages_are_dead_lettered_in_turns_and_in_order(monkeypa
 
 
 class Slow:
-    """A publisher that takes longer than the burials of a turn may."""
+    """A publisher that takes longer than the dead letters of a turn may."""
 
-    def publish(self, state: QueueState, message: Message, reason: str) -> dead_lettering.Burial:
+    def publish(self, state: QueueState, message: Message, reason: str) -> dead_lettering.DeadLetterResult:
         ends_s = time.monotonic() + 0.06
         while time.monotonic() < ends_s:
             pass
-        return dead_lettering.Burial.NO_SUCCESSOR
+        return dead_lettering.DeadLetterResult.NO_SUCCESSOR
 
 
-def test_burials_leave_half_of_the_loop_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dead_lettering, "BURIALS_S", 0.05)
+def test_dead_letters_leave_half_of_the_loop_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dead_lettering, "TURN_S", 0.05)
 
     async def main() -> None:
         async with running() as (broker, topology, context):
@@ -508,7 +508,7 @@ def test_burials_leave_half_of_the_loop_to_others(monkeypatch: pytest.MonkeyPatc
             broker.dead_lettering.publisher = Slow()
             now_us += 2_000_000
             broker.retention.expire()
-            timer = broker.dead_lettering._burial_timer
+            timer = broker.dead_lettering._timer
             assert timer is not None
             assert timer.when() - asyncio.get_running_loop().time() > 0.025
 

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from flyball.broker.core import topology
-from flyball.broker.core.dead_lettering import Burial
+from flyball.broker.core.dead_lettering import DeadLetterResult
 from flyball.broker.core.dead_letters import DeadLetters
 from flyball.broker.engine.queue import QueueState
 from flyball.broker.management.part import console_part
@@ -42,7 +42,7 @@ def attempts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The queues whose dead letters failed, each time."""
     failed: list[str] = []
 
-    def noted(self: DeadLetters, state: QueueState, message: Message, reason: str) -> Burial:
+    def noted(self: DeadLetters, state: QueueState, message: Message, reason: str) -> DeadLetterResult:
         try:
             return original(self, state, message, reason)
         except InvalidArgument:

@@ -266,7 +266,9 @@ def test_a_peer_that_does_not_read_is_sent_little_over_tls_too(node: RunningNode
         pass
     with TlsPeer(node, client_tls(authority)) as peer:
         peer.open().send(spec.Basic.Consume(queue="queue", consumer_tag="tag", no_ack=True))
-        node.wait_until(lambda node: any(getattr(other, "is_choked", False) for other in node.hub.connections))
+        node.wait_until(
+            lambda node: any(getattr(other, "are_deliveries_paused", False) for other in node.hub.connections)
+        )
         assert count(channel, "queue") > 150
         # When it reads, everything comes.
         peer.expect(spec.Basic.ConsumeOk)

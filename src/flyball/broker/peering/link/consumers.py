@@ -120,7 +120,7 @@ class Consumers:
         for owner in consumers.values():
             held += self._cancelled(owner.engine_consumer)
         # All at once: they are to be in their order before others get some of them.
-        guard(self._faults, self._broker.give_back, held)
+        guard(self._faults, self._broker.requeue, held)
         gone = partial(self._topology.consumer_gone, may_return_s=RETURN_S)
         for owner in consumers.values():
             guard(self._faults, gone, owner.engine_consumer.queue_id, owner)
@@ -219,7 +219,7 @@ class Consumers:
             return False
         consumer = owner.engine_consumer
         self._outlet.send(wire.encode_cancelled(number, Ending.FAILED))
-        guard(self._faults, self._broker.give_back, self._cancelled(consumer))
+        guard(self._faults, self._broker.requeue, self._cancelled(consumer))
         guard(self._faults, self._topology.consumer_gone, consumer.queue_id, owner)
         return True
 
@@ -268,9 +268,9 @@ class Consumers:
 
     def _settle_all(self, messages: list[Message], settlement: int) -> None:
         if settlement == Settlement.REQUEUE:
-            self._broker.give_back(messages)
+            self._broker.requeue(messages)
             return
-        settle: Callable[[Message], object] = self._broker.bring_back
+        settle: Callable[[Message], object] = self._broker.requeue_undelivered
         if settlement == Settlement.ACK:
             settle = self._ack
         elif settlement == Settlement.REJECT:
@@ -281,7 +281,7 @@ class Consumers:
             except Exception as error:
                 self._faults.note(PLACE, error, quiet=True)
                 # No consumer has it any more, and nothing was done with it.
-                guard(self._faults, self._broker.give_back, [message])
+                guard(self._faults, self._broker.requeue, [message])
                 if settlement == Settlement.ACK:
                     self._was_in_vain()
 
@@ -292,7 +292,7 @@ class Consumers:
     def _reject(self, message: Message) -> None:
         state = self._broker.engine.find_queue_by_id(message.queue_id)
         if state is not None:
-            self._broker.dead_lettering.bury(state, message, "rejected")
+            self._broker.dead_lettering.dead_letter(state, message, "rejected")
 
     def _was_in_vain(self) -> None:
         """An acknowledgement has found nothing: the message comes again, from the node that serves its queue now."""

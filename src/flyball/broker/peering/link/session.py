@@ -140,7 +140,7 @@ class LinkSession(LinkEnd):
         self.ended()
 
     def ended(self) -> None:
-        """Give back what the other node's clients held: it cannot settle it any more."""
+        """Requeue what the other node's clients held: it can no longer settle it."""
         if self._has_ended:
             return
         self._has_ended = True
@@ -357,10 +357,10 @@ class LinkSession(LinkEnd):
         def found(got: Got, error: FlyballError | None) -> None:
             message = got.message
             if message is not None and self._has_ended:
-                self.broker.bring_back(message)
+                self.broker.requeue_undelivered(message)
             elif not self._answer(frame, error, wire.encode_got, got.ready, message):
                 if message is not None:
-                    guard(self.faults, self.broker.bring_back, message)
+                    guard(self.faults, self.broker.requeue_undelivered, message)
             elif message is not None:
                 self._consumers.hold(message)
 

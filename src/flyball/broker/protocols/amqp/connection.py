@@ -90,7 +90,7 @@ class AmqpConnection(Connection):
         """By virtual host and name of clustered queues, the members that this connection has been sent to."""
         self.placed_sessions = 0
         """How many sessions of clustered queues its channels serve."""
-        self.is_choked = False
+        self.are_deliveries_paused = False
         """Whether the peer has so much to read that its consumers get nothing."""
         self.is_blocked = False
         """Whether the peer has been told that it cannot publish at present."""
@@ -126,7 +126,7 @@ class AmqpConnection(Connection):
         """End the channel or the connection, whichever the error says."""
 
     @abc.abstractmethod
-    def choke(self) -> None:
+    def pause_deliveries(self) -> None:
         """Send its consumers nothing more until the peer has read."""
 
     # The handshake
@@ -275,8 +275,8 @@ class AmqpConnection(Connection):
     def send_delivery(self, data: bytes) -> None:
         """Send a message; if much is to be sent already, no more are taken out of queues for now."""
         self.send(data)
-        if self._out_bytes > WRITE_BUFFER_BYTES and not self.is_choked:
-            self.choke()
+        if self._out_bytes > WRITE_BUFFER_BYTES and not self.are_deliveries_paused:
+            self.pause_deliveries()
 
     def note_delivery(self, message: Message) -> None:
         """Trace a message that goes to a consumer, as a request of its own."""

@@ -228,7 +228,9 @@ class Deliveries:
             # At once: thousands may come before the channels are measured.
             self.session.channels_bytes += consumer.size_bytes
         self.consumers[consumer.tag] = consumer
-        engine_consumer.paused_for = SLOW_PEER if self.session.is_choked or self.session.is_held_back else 0
+        engine_consumer.paused_for = (
+            SLOW_PEER if self.session.are_deliveries_paused or self.session.is_held_back else 0
+        )
 
     def _share_window(self, consumer: AmqpConsumer) -> None:
         """Let a consumer without acks wait while the shared window is full, as RabbitMQ does; it takes no room there.
@@ -276,13 +278,13 @@ class Deliveries:
                 self.broker.shared_window_changed(consumer.engine_consumer, consumer.prefetch)
         self._feed_all()
 
-    def choke(self) -> None:
+    def pause(self) -> None:
         """The peer does not read: nothing more for its consumers."""
         for consumer in self.consumers.values():
             if consumer.engine_consumer is not None:
                 self.broker.pause(consumer.engine_consumer)
 
-    def breathe(self) -> None:
+    def resume(self) -> None:
         for consumer in list(self.consumers.values()):
             if consumer.engine_consumer is not None:
                 self.broker.resume(consumer.engine_consumer)
@@ -387,9 +389,9 @@ class Deliveries:
         self._release(leases)
         messages = [message for _, message in leases]
         if requeue:
-            self.broker.give_back(messages)
+            self.broker.requeue(messages)
         else:
-            self.broker.dead_lettering.bury_all(messages, "rejected")
+            self.broker.dead_lettering.dead_letter_all(messages, "rejected")
         self._feed(leases)
 
     # Transactions
@@ -434,7 +436,7 @@ class Deliveries:
             self.leaving.pop(engine_consumer.id, None)
 
     def void(self, engine_consumer: Consumer) -> None:
-        """Give back what one of the engine's consumers holds. The peer may settle it nevertheless, to no effect."""
+        """Requeue what one of the engine's consumers holds. The peer may settle it nevertheless, to no effect."""
         tags = [tag for tag, (holder, _) in self.unsettled.items() if holder is engine_consumer]
         leases = [self.unsettled[tag] for tag in tags]
         for tag in tags:
@@ -445,13 +447,13 @@ class Deliveries:
                     leases.append((holder, message))
                     settled[tag] = _VOID
         self._release(leases)
-        self.broker.give_back([message for _, message in leases])
+        self.broker.requeue([message for _, message in leases])
 
     def recover(self) -> None:
         """All that is not settled goes back and may come again."""
         leases = self._take(0, True)
         self._release(leases)
-        self.broker.give_back([message for _, message in leases])
+        self.broker.requeue([message for _, message in leases])
         self._feed(leases)
 
     def end(self) -> list[AmqpConsumer]:

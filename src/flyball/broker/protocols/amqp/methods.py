@@ -153,7 +153,7 @@ def _get(channel: Channel, method: amqp.BasicGet, queue: QueueHandle) -> None:
         if message is None:
             session.send(amqp.BasicGetEmpty(channel.number).encode())
         elif channel.is_over:
-            session.broker.bring_back(message)
+            session.broker.requeue_undelivered(message)
         else:
             is_counted = queue.traits.is_quorum
             channel.deliveries.hand_over(

@@ -104,7 +104,7 @@ class AmqpSession(AmqpConnection):
         self._let_go()
 
     def _let_go(self) -> None:
-        """Give back what the channels hold, and what was this connection's own."""
+        """Requeue what the channels hold, and give up what was this connection's own."""
         self._decoder.is_discarding = True
         channels = list(self._channels.values())
         self._channels.clear()
@@ -156,12 +156,12 @@ class AmqpSession(AmqpConnection):
         unacked_bytes = self.unacked_bytes
         log.info("consumers of %s get nothing until it acks: %d bytes are unacked", self.peer, unacked_bytes)
         for channel in self._channels.values():
-            channel.deliveries.choke()
+            channel.deliveries.pause()
 
     def let_go_on(self) -> None:
         super().let_go_on()
-        if not self.is_choked:
-            self._breathe()
+        if not self.are_deliveries_paused:
+            self._resume_deliveries()
 
     def exhaust(self, reason: str) -> None:
         """Tell the peer why, unless it does not read."""
@@ -461,30 +461,30 @@ class AmqpSession(AmqpConnection):
         if self._out:
             self._has_sent = True
         super().flush()
-        if self.is_choked and not self._is_write_paused:
-            self._breathe()
+        if self.are_deliveries_paused and not self._is_write_paused:
+            self._resume_deliveries()
 
     def pause_writing(self) -> None:
         self._is_write_paused = True
         self._limit_stall()
-        self.choke()
+        self.pause_deliveries()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if self.is_choked:
-            self._breathe()
+        if self.are_deliveries_paused:
+            self._resume_deliveries()
 
-    def choke(self) -> None:
-        self.is_choked = True
+    def pause_deliveries(self) -> None:
+        self.are_deliveries_paused = True
         for channel in self._channels.values():
-            channel.deliveries.choke()
+            channel.deliveries.pause()
 
-    def _breathe(self) -> None:
-        self.is_choked = False
+    def _resume_deliveries(self) -> None:
+        self.are_deliveries_paused = False
         if self.is_held_back:
             return
         for channel in list(self._channels.values()):
-            channel.deliveries.breathe()
+            channel.deliveries.resume()
 
 
 _CLOSE_OK = amqp.ConnectionCloseOk(0).encode()
