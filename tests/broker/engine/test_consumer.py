@@ -3,7 +3,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from flyball.broker.engine.consumer import Consumer, Line, SharedWindow
+from flyball.broker.engine.consumer import Consumer, SharedWindow, WaitingConsumers
 from flyball.broker.engine.credit import Credit
 from flyball.model import Selector
 from tests.broker.engine.messages import SOMEBODY, a_message
@@ -13,8 +13,8 @@ def a_consumer(consumer_id: int, selector: Selector | None = None, prefetch: flo
     return Consumer(consumer_id, 1, selector or Selector(), Credit(prefetch), SOMEBODY)
 
 
-def a_line(*consumers: Consumer) -> Line:
-    line = Line()
+def a_line(*consumers: Consumer) -> WaitingConsumers:
+    line = WaitingConsumers()
     for consumer in consumers:
         line.join(consumer)
     return line
@@ -98,7 +98,7 @@ def test_full_consumers_leave_the_line_in_linear_time() -> None:
     consumers = [a_consumer(number) for number in range(1, 200_001)]
     for consumer in consumers:
         consumer.shared = window
-    lines: list[Line] = []
+    lines: list[WaitingConsumers] = []
     joining_s = seconds_of(lambda: lines.append(a_line(*consumers)))
     (line,) = lines
     window.held = 1

@@ -140,9 +140,10 @@ def test_a_consumer_alone_that_was_paused_gets_nothing_and_leaves_the_line() -> 
 
 def test_consumers_that_join_one_alone_get_their_turn() -> None:
     state, _ = a_queue()
-    first, second, choosy = a_consumer(1, prefetch=9), a_consumer(2, prefetch=9), a_consumer(3, Selector(reader=7), 9)
+    first, second = a_consumer(1, prefetch=9), a_consumer(2, prefetch=9)
+    filtered = a_consumer(3, Selector(reader=7), 9)
     found = []
-    for number, joining in enumerate((first, second, choosy)):
+    for number, joining in enumerate((first, second, filtered)):
         assert not state.feed(joining, 0)
         for message_id in range(3 * number, 3 * number + 3):
             delivery = state.arrive(a_message(message_id + 1), 0)

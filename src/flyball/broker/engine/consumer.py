@@ -1,4 +1,4 @@
-"""Those who wait for messages."""
+"""Consumers of a queue, and those of them that wait for messages."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Protocol
 from flyball.broker.engine.credit import Credit
 from flyball.model import Message, Selector
 
-_ANYBODY = -1
+_ANY_RECEIVER = -1
 """Stands for every receiver; no client has this id."""
 
-_Place = tuple[int | None, int | None, int | None]
-"""What the consumers that stand there wait for: receiver (None: addressed to nobody), sender, context."""
+_Filter = tuple[int | None, int | None, int | None]
+"""What consumers filter for: receiver (None: messages without one), sender, context."""
 
 
 class SharedWindow:
@@ -127,22 +127,22 @@ class Consumer:
         )
 
 
-class Line:
-    """The consumers of a queue that found nothing to take: by priority, and then in the order of their turn.
+class WaitingConsumers:
+    """The consumers of a queue that found no message: by priority, then in the order in which they began to wait.
 
-    They stand where the messages that they may see come by, so that thousands who wait for something else do
-    not slow an arrival down. Those who take anything stand apart, by priority.
+    Those with a filter are kept by what they filter for, so that thousands that wait for something else do not slow
+    an arrival down. Those without one are kept apart, by priority.
     """
 
-    __slots__ = ("_last_turn", "_places", "_ranks", "_unchoosy", "only")
+    __slots__ = ("_by_filter", "_last_turn", "_ranks", "_unfiltered", "sole")
 
     def __init__(self) -> None:
-        # The consumer that joined an empty line, as long as it stands there alone and takes anything: the usual case.
+        # The consumer without a filter that waits alone, if there is one: the usual case.
         # It is served without leaving and joining again, which took 18 % of the instructions of a transient message.
-        self.only: Consumer | None = None
-        self._places: dict[_Place, OrderedDict[int, Consumer]] = {}
+        self.sole: Consumer | None = None
+        self._by_filter: dict[_Filter, OrderedDict[int, Consumer]] = {}
         """None of them is empty."""
-        self._unchoosy: dict[int, dict[int, Consumer]] = {}
+        self._unfiltered: dict[int, dict[int, Consumer]] = {}
         """By priority; none of them is empty."""
         # Their priorities, negated and so the highest first; empty while there is one at most, as nearly always. A
         # client may give each of many thousand consumers a priority of its own: they are never sorted anew.
@@ -150,59 +150,59 @@ class Line:
         self._last_turn = 0
 
     def __bool__(self) -> bool:
-        return bool(self._unchoosy) or bool(self._places)
+        return bool(self._unfiltered) or bool(self._by_filter)
 
     def __len__(self) -> int:
-        """How many stand there; one who takes what is addressed to it or to nobody counts once."""
-        choosy = {consumer_id for standing in self._places.values() for consumer_id in standing}
-        return len(choosy) + sum(len(rank) for rank in self._unchoosy.values())
+        """How many wait; one with two filters, for messages to it and for those without a receiver, counts once."""
+        filtered = {consumer_id for consumers in self._by_filter.values() for consumer_id in consumers}
+        return len(filtered) + sum(len(rank) for rank in self._unfiltered.values())
 
     def join(self, consumer: Consumer) -> None:
-        """Let the consumer wait at the end; where it is if it waits already."""
+        """Let the consumer wait, behind the others of its priority; no change if it waits already."""
         if consumer.turn:
             return
         self._last_turn += 1
         consumer.turn = self._last_turn
-        is_unchoosy = _is_unchoosy(consumer.selector)
-        self.only = consumer if is_unchoosy and not self else None
-        if is_unchoosy:
-            rank = self._unchoosy.get(consumer.priority)
+        is_unfiltered = _is_unfiltered(consumer.selector)
+        self.sole = consumer if is_unfiltered and not self else None
+        if is_unfiltered:
+            rank = self._unfiltered.get(consumer.priority)
             if rank is None:
-                rank = self._unchoosy[consumer.priority] = {}
-                if len(self._unchoosy) > 1:
+                rank = self._unfiltered[consumer.priority] = {}
+                if len(self._unfiltered) > 1:
                     self._add_rank(consumer.priority)
             rank[consumer.id] = consumer
             return
-        for place in _places_of(consumer.selector):
-            standing = self._places.get(place)
-            if standing is None:
-                standing = self._places[place] = OrderedDict()
-            standing[consumer.id] = consumer
+        for key in _filters_of(consumer.selector):
+            consumers = self._by_filter.get(key)
+            if consumers is None:
+                consumers = self._by_filter[key] = OrderedDict()
+            consumers[consumer.id] = consumer
 
     def leave(self, consumer: Consumer) -> None:
         if not consumer.turn:
             return
         consumer.turn = 0
-        self.only = None
-        if _is_unchoosy(consumer.selector):
-            rank = self._unchoosy[consumer.priority]
+        self.sole = None
+        if _is_unfiltered(consumer.selector):
+            rank = self._unfiltered[consumer.priority]
             del rank[consumer.id]
             if not rank:
-                del self._unchoosy[consumer.priority]
+                del self._unfiltered[consumer.priority]
                 if self._ranks:
                     self._remove_rank(consumer.priority)
             return
-        for place in _places_of(consumer.selector):
-            standing = self._places[place]
-            del standing[consumer.id]
-            if not standing:
-                del self._places[place]
+        for key in _filters_of(consumer.selector):
+            consumers = self._by_filter[key]
+            del consumers[consumer.id]
+            if not consumers:
+                del self._by_filter[key]
 
     def match(self, message: Message, now_us: int) -> Consumer | None:
-        """Take the next consumer out of the line that may see the message and wants one."""
-        best = self._first_unchoosy(now_us) if self._unchoosy else None
-        if self._places:
-            for receiver in (None,) if message.receiver is None else (message.receiver, _ANYBODY):
+        """Return the next consumer that may see the message and has room; it waits no longer."""
+        best = self._first_unfiltered(now_us) if self._unfiltered else None
+        if self._by_filter:
+            for receiver in (None,) if message.receiver is None else (message.receiver, _ANY_RECEIVER):
                 for sender in (None,) if message.sender is None else (message.sender, None):
                     for context in (None,) if message.context is None else (message.context, None):
                         consumer = self._head((receiver, sender, context), now_us)
@@ -212,33 +212,33 @@ class Line:
             self.leave(best)
         return best
 
-    def _first_unchoosy(self, now_us: int) -> Consumer | None:
-        while self._unchoosy:
-            rank = self._unchoosy[-self._ranks[0]] if self._ranks else next(iter(self._unchoosy.values()))
+    def _first_unfiltered(self, now_us: int) -> Consumer | None:
+        while self._unfiltered:
+            rank = self._unfiltered[-self._ranks[0]] if self._ranks else next(iter(self._unfiltered.values()))
             consumer = next(iter(rank.values()))
             if consumer.wants(now_us):
                 return consumer
             # All that are full or gone, in one pass: to find the first of a dictionary takes a step for each that was
             # removed before it. They join again when they have room.
-            for unwilling in list(takewhile(lambda each: not each.wants(now_us), rank.values())):
-                self.leave(unwilling)
+            for unready in list(takewhile(lambda each: not each.wants(now_us), rank.values())):
+                self.leave(unready)
         return None
 
     def _add_rank(self, priority: int) -> None:
         if self._ranks:
             insort(self._ranks, -priority)
         else:
-            self._ranks = sorted([-each for each in self._unchoosy])
+            self._ranks = sorted([-each for each in self._unfiltered])
 
     def _remove_rank(self, priority: int) -> None:
-        if len(self._unchoosy) == 1:
+        if len(self._unfiltered) == 1:
             self._ranks.clear()
         else:
             del self._ranks[bisect_left(self._ranks, -priority)]
 
-    def _head(self, place: _Place, now_us: int) -> Consumer | None:
-        while place in self._places:
-            consumer = next(iter(self._places[place].values()))
+    def _head(self, key: _Filter, now_us: int) -> Consumer | None:
+        while key in self._by_filter:
+            consumer = next(iter(self._by_filter[key].values()))
             if consumer.wants(now_us):
                 return consumer
             self.leave(consumer)
@@ -251,13 +251,13 @@ def _goes_before(consumer: Consumer, other: Consumer) -> bool:
     return consumer.turn < other.turn
 
 
-def _is_unchoosy(selector: Selector) -> bool:
+def _is_unfiltered(selector: Selector) -> bool:
     return selector.reader is None and selector.sender is None and selector.context is None
 
 
-def _places_of(selector: Selector) -> list[_Place]:
-    reader = _ANYBODY if selector.reader is None else selector.reader
-    places: list[_Place] = [(reader, selector.sender, selector.context)]
+def _filters_of(selector: Selector) -> list[_Filter]:
+    reader = _ANY_RECEIVER if selector.reader is None else selector.reader
+    keys: list[_Filter] = [(reader, selector.sender, selector.context)]
     if selector.reader is None or selector.unaddressed:
-        places.append((None, selector.sender, selector.context))
-    return places
+        keys.append((None, selector.sender, selector.context))
+    return keys

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Protocol
 
 from flyball.broker.engine.backlog import IndexedBacklog, Load, Need, PlainBacklog, evictable
-from flyball.broker.engine.consumer import Consumer, Line
+from flyball.broker.engine.consumer import Consumer, WaitingConsumers
 from flyball.broker.engine.counts import Counts
 from flyball.broker.engine.credit import UNLIMITED
 from flyball.broker.engine.index import ARRIVAL, Shape
@@ -72,8 +72,8 @@ class QueueState(Counts):
         "_backlog",
         "_blocked",
         "_expired",
-        "_hungry",
         "_purged_to",
+        "_waiting",
         "active",
         "addressed",
         "consumers",
@@ -124,7 +124,7 @@ class QueueState(Counts):
         self.parked: dict[int, Parked] = {}
         """Those of `unacked` that nobody holds and nobody gets, since they could not be dead-lettered."""
         self.consumers: dict[int, Consumer] = {}
-        self._hungry = Line()
+        self._waiting = WaitingConsumers()
         """Consumers that want a message while nothing fits."""
         self._blocked: dict[int, tuple[Consumer, Need]] = {}
         """Consumers that want a message and cannot have it before the store was read."""
@@ -151,7 +151,7 @@ class QueueState(Counts):
     @property
     def idle_consumers(self) -> int:
         """How many consumers wait for a message."""
-        return len(self._hungry)
+        return len(self._waiting)
 
     @property
     def absent(self) -> int:
@@ -312,7 +312,7 @@ class QueueState(Counts):
         if not message.is_paged:
             return self._offer(message, now_us) if self._is_alive(message, now_us) else None
         self._add(message)
-        consumer = self._hungry.match(message, now_us) if self._hungry else None
+        consumer = self._waiting.match(message, now_us) if self._waiting else None
         return None if consumer is None else self._give(consumer, now_us)
 
     def requeue(self, messages: Sequence[Message], now_us: int) -> list[Delivery]:
@@ -327,15 +327,15 @@ class QueueState(Counts):
                 back.append(message)
         deliveries: list[Delivery] = []
         for message in back:
-            while self._hungry and message.id not in self.unacked:
-                consumer = self._hungry.match(message, now_us)
+            while self._waiting and message.id not in self.unacked:
+                consumer = self._waiting.match(message, now_us)
                 if consumer is None:
                     break
                 delivery = self._give(consumer, now_us)
                 if delivery is not None:
                     deliveries.append(delivery)
                     if consumer.wants(now_us):
-                        self._hungry.join(consumer)
+                        self._waiting.join(consumer)
         return deliveries
 
     def feed(
@@ -413,7 +413,7 @@ class QueueState(Counts):
         self.sent = self._unacked_by_sender()
         self.generation += 1
         for consumer, _ in self._blocked.values():
-            self._hungry.join(consumer)
+            self._waiting.join(consumer)
         self._blocked.clear()
         return gone
 
@@ -444,23 +444,23 @@ class QueueState(Counts):
     def _offer(self, message: Message, now_us: int) -> Delivery | None:
         if message.expires_us is not None and message.expires_us < now_us and not self._is_alive(message, now_us):
             return None
-        only = self._hungry.only
-        if only is not None:
-            if only.wants(now_us):
+        sole = self._waiting.sole
+        if sole is not None:
+            if sole.wants(now_us):
                 self.unacked[message.id] = message
-                delivery = self._hand_over(only, message)
+                delivery = self._hand_over(sole, message)
                 # A delivery without an acknowledgement takes nothing of the window.
-                if not only.no_ack and not only.wants(now_us):
-                    self._hungry.leave(only)
+                if not sole.no_ack and not sole.wants(now_us):
+                    self._waiting.leave(sole)
                 return delivery
-            self._hungry.leave(only)
-        elif self._hungry:
-            consumer = self._hungry.match(message, now_us)
+            self._waiting.leave(sole)
+        elif self._waiting:
+            consumer = self._waiting.match(message, now_us)
             if consumer is not None:
                 self.unacked[message.id] = message
                 delivery = self._hand_over(consumer, message)
                 if consumer.wants(now_us):
-                    self._hungry.join(consumer)
+                    self._waiting.join(consumer)
                 return delivery
         # With no time to live at all it may be delivered at once, but not wait.
         if self._is_alive(message, now_us):
@@ -490,15 +490,15 @@ class QueueState(Counts):
             return self._hand_over(consumer, found)
         if found is None:
             self._blocked.pop(consumer.id, None)
-            self._hungry.join(consumer)
+            self._waiting.join(consumer)
         else:
-            self._hungry.leave(consumer)
+            self._waiting.leave(consumer)
             self._blocked[consumer.id] = (consumer, found)
         return None
 
     def stop_waiting(self, consumer: Consumer) -> None:
         """Take the consumer out of the lines of those who wait for a message or for the store."""
-        self._hungry.leave(consumer)
+        self._waiting.leave(consumer)
         if self._blocked:
             self._blocked.pop(consumer.id, None)
 

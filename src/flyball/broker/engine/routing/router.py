@@ -50,7 +50,7 @@ class Removal:
     bindings: list[Binding] = field(default_factory=list)
 
 
-class _Place:
+class _Exchange:
     """An exchange with the bindings that lead away from it and to it."""
 
     __slots__ = ("exchange", "incoming", "outgoing", "policy", "table")
@@ -83,7 +83,7 @@ class Router:
         self.version = 0
         self.size_bytes = 0
         """What exchanges and bindings take in memory, about."""
-        self._places: dict[str, _Place] = {}
+        self._places: dict[str, _Exchange] = {}
         self._to_queue: dict[str, dict[_BindingKey, Binding]] = {}
         self._plain: dict[str, bool] = {}
         """What `is_plain` found since the last change."""
@@ -281,7 +281,7 @@ class Router:
             plain = self._plain[exchange_name] = self._find_plain(self._place(exchange_name))
         return plain
 
-    def _find_plain(self, start: _Place) -> bool:
+    def _find_plain(self, start: _Exchange) -> bool:
         seen = {start.exchange.name}
         waiting = [start]
         while waiting:
@@ -295,12 +295,12 @@ class Router:
         return True
 
     def _spread(
-        self, start: _Place, found: list[Targets], routing_keys: Sequence[str], headers: Headers
+        self, start: _Exchange, found: list[Targets], routing_keys: Sequence[str], headers: Headers
     ) -> list[str]:
         """Follow what was found at the first exchange to all the queues it leads to."""
         queues: dict[str, None] = {}
         seen = {start.exchange.name}
-        waiting: list[_Place] = []
+        waiting: list[_Exchange] = []
         place = start
         while True:
             for targets in found:
@@ -316,7 +316,7 @@ class Router:
             place = waiting.pop()
             found = _matches(place, routing_keys, headers)
 
-    def _visit(self, names: list[str], seen: set[str], waiting: list[_Place]) -> None:
+    def _visit(self, names: list[str], seen: set[str], waiting: list[_Exchange]) -> None:
         for name in names:
             if name not in seen:
                 seen.add(name)
@@ -325,18 +325,18 @@ class Router:
                 if place is not None:
                     waiting.append(place)
 
-    def _place(self, name: str) -> _Place:
+    def _place(self, name: str) -> _Exchange:
         place = self._places.get(name)
         if place is None:
             raise ExchangeNotFound(name, self.vhost)
         return place
 
     def _add(self, exchange: Exchange) -> None:
-        self._places[exchange.name] = _Place(exchange, _table_of(exchange.type))
+        self._places[exchange.name] = _Exchange(exchange, _table_of(exchange.type))
         self.size_bytes += EXCHANGE_BYTES + size_of(exchange.arguments)
         self._changed()
 
-    def _remove_exchange(self, place: _Place, removal: Removal) -> None:
+    def _remove_exchange(self, place: _Exchange, removal: Removal) -> None:
         for key, binding in list(place.outgoing.items()):
             self._forget(key, binding, removal)
         del self._places[place.exchange.name]
@@ -443,7 +443,7 @@ def _key(binding: Binding) -> _BindingKey:
     return (binding.source, binding.kind, binding.destination, binding.routing_key, arguments)
 
 
-def _matches(place: _Place, routing_keys: Sequence[str], headers: Headers) -> list[Targets]:
+def _matches(place: _Exchange, routing_keys: Sequence[str], headers: Headers) -> list[Targets]:
     if place.exchange.type in ("fanout", "headers"):
         return place.table.match(routing_keys[0], headers)
     found: list[Targets] = []

@@ -15,15 +15,15 @@ def words_of(key: str) -> list[str]:
     return key.split(".") if key else []
 
 
-class _Place:
+class _TrieNode:
     """Where a sequence of words of patterns leads."""
 
     __slots__ = ("by_word", "hash", "is_hash", "seen", "star", "targets")
 
     def __init__(self, is_hash: bool) -> None:
-        self.by_word: dict[str, _Place] = {}
-        self.star: _Place | None = None
-        self.hash: _Place | None = None
+        self.by_word: dict[str, _TrieNode] = {}
+        self.star: _TrieNode | None = None
+        self.hash: _TrieNode | None = None
         self.is_hash = is_hash
         """Whether it is behind a `#`, which takes any further words."""
         self.targets = Targets()
@@ -34,14 +34,14 @@ class _Place:
     def empty(self) -> bool:
         return not self.by_word and self.star is None and self.hash is None and self.targets.empty
 
-    def next(self, word: str) -> _Place | None:
+    def next(self, word: str) -> _TrieNode | None:
         if word == "*":
             return self.star
         if word == "#":
             return self.hash
         return self.by_word.get(word)
 
-    def set_next(self, word: str, place: _Place) -> None:
+    def set_next(self, word: str, place: _TrieNode) -> None:
         if word == "*":
             self.star = place
         elif word == "#":
@@ -64,7 +64,7 @@ class TopicTable(Table):
     __slots__ = ("_root", "_size", "_step")
 
     def __init__(self) -> None:
-        self._root = _Place(is_hash=False)
+        self._root = _TrieNode(is_hash=False)
         self._size = 0
         """How many places there are."""
         self._step = 0
@@ -78,7 +78,7 @@ class TopicTable(Table):
         for word in words_of(binding.routing_key):
             following = place.next(word)
             if following is None:
-                following = _Place(is_hash=word == "#")
+                following = _TrieNode(is_hash=word == "#")
                 place.set_next(word, following)
                 self._size += 1
             place = following
@@ -98,7 +98,7 @@ class TopicTable(Table):
 
     def match(self, routing_key: str, headers: Headers) -> list[Targets]:
         self._step += 1
-        places: list[_Place] = []
+        places: list[_TrieNode] = []
         self._reach(self._root, places)
         for word in words_of(routing_key):
             self._step += 1
@@ -117,9 +117,9 @@ class TopicTable(Table):
             headers.count_places(len(places))
         return [place.targets for place in places if not place.targets.empty]
 
-    def _reach(self, place: _Place, places: list[_Place]) -> None:
+    def _reach(self, place: _TrieNode, places: list[_TrieNode]) -> None:
         """Add the place, and those behind it that need no further word, unless this step has them already."""
-        reached: _Place | None = place
+        reached: _TrieNode | None = place
         while reached is not None and reached.seen != self._step:
             reached.seen = self._step
             places.append(reached)
