@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from flyball.broker.core.authority import Authority
+from flyball.broker.core.body_format import BodyFormat
 from flyball.broker.core.broker import Broker
-from flyball.broker.core.fit import Fit
 from flyball.broker.core.handles import Counts
 from flyball.broker.core.pending import outcome, result
 from flyball.broker.core.queues import Queues
@@ -122,10 +122,12 @@ async def test_handle_compares_declarations_and_owners() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fit", "body"), [(Fit.NO_ZERO, b"a\0b"), (Fit.TELESTO_TEXT, b"\xff" * 20_000)], ids=["zero", "long"]
+    ("fit", "body"),
+    [(BodyFormat.NO_ZERO, b"a\0b"), (BodyFormat.TELESTO_TEXT, b"\xff" * 20_000)],
+    ids=["zero", "long"],
 )
 @in_a_loop
-async def test_message_that_a_reader_cannot_be_sent_stays(fit: Fit, body: bytes) -> None:
+async def test_message_that_a_reader_cannot_be_sent_stays(fit: BodyFormat, body: bytes) -> None:
     async with queues_of_a_node() as queues:
         await declare(queues, Queue(0, "orders"))
         await put(queues, body)

@@ -190,7 +190,7 @@ def test_a_list_of_what_is_not_in_memory_stays_within_bounds(
     peer = amqp(first)
     peer.put(peer.declare(), *[b"x" * 1000] * 30)
     first.stop()
-    monkeypatch.setattr("flyball.broker.core.reading.LOAD_BYTES", 5000)
+    monkeypatch.setattr("flyball.broker.core.store_reader.LOAD_BYTES", 5000)
     node = start_node(store=database)
     amqp(node).put("queue", b"last")
     sizes = [len(page) for page in pages(node, limit=1000)]

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from flyball.broker.cluster.names import cluster_key
-from flyball.broker.core.pending import Changing, outcome
+from flyball.broker.core.pending import PendingChange, outcome
 from flyball.broker.engine.consumer import QUEUE_MOVES
 from flyball.broker.engine.queue import QueueState
 from flyball.broker.node.node import Node
@@ -219,7 +219,7 @@ class Members:
             if not all(message.stored for message in messages):
                 # Only what is in the store can be given another queue there.
                 await self._broker.journal.flush()
-            await outcome(lambda done: self._broker.journal.transfer(transfer, Changing(done)))
+            await outcome(lambda done: self._broker.journal.transfer(transfer, PendingChange(done)))
         except StoreError:
             self._requeue_undelivered(messages)
             raise

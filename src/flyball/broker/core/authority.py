@@ -14,7 +14,7 @@ from typing import Any
 
 from flyball.broker.core.attempts import Attempts, place_of
 from flyball.broker.core.passwords import Passwords, check_hash
-from flyball.broker.core.pending import Changing, change_for_good, outcome
+from flyball.broker.core.pending import PendingChange, change_for_good, outcome
 from flyball.broker.engine.access import ADMINISTRATOR, OWNER_USER, Access, check_tags, check_user_name
 from flyball.broker.engine.limits import USER_LIMITS, VHOST_LIMITS, Limits
 from flyball.broker.engine.policies import Policies
@@ -437,7 +437,7 @@ class Authority:
 
     async def _put(self, definition: Definition, undo: Callable[[], None]) -> None:
         """Make the definition durable, or undo what it says and raise a StoreError."""
-        await outcome(lambda done: self._journal.change(DefinitionPut(definition), Changing(done, undo)))
+        await outcome(lambda done: self._journal.change(DefinitionPut(definition), PendingChange(done, undo)))
 
     async def _delete(self, before: Collection[Definition], kind: str, key: str) -> None:
         """Make durable that a definition and what hangs on it are gone. Raises StoreUnavailable if it takes long."""

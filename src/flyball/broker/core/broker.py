@@ -14,21 +14,21 @@ from typing import Any
 
 from flyball.broker.core import clock
 from flyball.broker.core.dead_lettering import DeadLettering
-from flyball.broker.core.listings import CHEAP_MESSAGES, Listings
+from flyball.broker.core.listing_limiter import CHEAP_MESSAGES, ListingLimiter
 from flyball.broker.core.memory import Ledger
 from flyball.broker.core.pending import (
-    Changing,
+    Countdown,
     Done,
-    Marking,
+    PendingChange,
+    PendingDelete,
+    PendingMark,
+    PendingPut,
     PutDone,
-    Putting,
     TakeDone,
-    Taking,
-    Together,
     change_for_good,
 )
-from flyball.broker.core.reading import StoreReader
 from flyball.broker.core.retention import Retention
+from flyball.broker.core.store_reader import StoreReader
 from flyball.broker.core.supervisor import Supervisor
 from flyball.broker.engine.backlog import Build, Load
 from flyball.broker.engine.consumer import SLOW_PEER, Consumer, Receiver, SharedWindow
@@ -104,11 +104,11 @@ class Broker:
         self.meters = Meters()
         self.now_us: Callable[[], int] = clock.now_us
         """The time of messages; tests put another clock here."""
-        self.listings = Listings(time_limit_s)
+        self.listing_limiter = ListingLimiter(time_limit_s)
         self.reader = StoreReader(
             store,
             self.engine,
-            self.listings,
+            self.listing_limiter,
             time_limit_s=time_limit_s,
             now_us=lambda: self.now_us(),
             spawn=self.spawn,
@@ -193,7 +193,7 @@ class Broker:
 
     async def stop(self) -> None:
         """Give unused message ids back. Everything else has been committed before, or can be done after a start."""
-        self.listings.stop()
+        self.listing_limiter.stop()
         self.ledger.stop()
         self.quiesce()
         if self._ticking is not None:
@@ -253,7 +253,7 @@ class Broker:
             if self.engine.has_client(client.id):
                 self.engine.delete_client(client.id)
 
-        self.journal.change(ClientCreated(client), Changing(done, undo))
+        self.journal.change(ClientCreated(client), PendingChange(done, undo))
         return client
 
     def delete_client(self, client_id: int, done: Done, *, only_unused: bool = False) -> None:
@@ -310,9 +310,9 @@ class Broker:
         arrival = self.engine.put(draft, queue_ids, self.now_us())
         messages = arrival.messages
         if draft.persistent and messages and self.engine.keeps_messages:
-            together = Together(len(messages), partial(done, messages))
+            countdown = Countdown(len(messages), partial(done, messages))
             for message in messages:
-                self.journal.append(message, Putting(self.engine, message, together.one))
+                self.journal.append(message, PendingPut(self.engine, message, countdown.one_done))
             self._dispatch(arrival.deliveries)
         else:
             self._dispatch(arrival.deliveries)
@@ -483,7 +483,7 @@ class Broker:
     def remove(self, message: Message, done: TakeDone) -> None:
         """Make durable that a message which was taken out is gone."""
         if message.persistent:
-            self.journal.remove(message, Taking(self.engine, message, done, self.requeue_undelivered))
+            self.journal.remove(message, PendingDelete(self.engine, message, done, self.requeue_undelivered))
         else:
             self.engine.settle(message)
             done(message, None)
@@ -493,9 +493,9 @@ class Broker:
         if not messages:
             done(None)
             return
-        together = Together(len(messages), done)
+        countdown = Countdown(len(messages), done)
         for message in messages:
-            self.remove(message, together.one)
+            self.remove(message, countdown.one_done)
 
     def remove_oldest(
         self, queue_id: int, up_to_id: int, most: int, done: Callable[[int, FlyballError | None], None]
@@ -616,7 +616,7 @@ class Broker:
         if self.journal.pending_count == 0:
             done(None)
         else:
-            self.journal.mark(Marking(done, acks=True), is_limited=True)
+            self.journal.mark(PendingMark(done, acks=True), is_limited=True)
 
     # Inside
 

@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Any, Protocol
 
 from flyball.broker.core.pending import Done
-from flyball.broker.core.reading import StoreReader
+from flyball.broker.core.store_reader import StoreReader
 from flyball.broker.engine.backlog import LOAD_AT_ONCE
 from flyball.broker.engine.engine import WORTH_PAGING_BYTES, Engine
 from flyball.broker.engine.queue import Parked, QueueState

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from flyball.broker.core.pending import Changing, Done
+from flyball.broker.core.pending import Done, PendingChange
 from flyball.broker.store.changes import DefinitionDeleted, DefinitionPut
 from flyball.broker.store.group_commit import GroupCommit
 from flyball.model import Definition
@@ -42,7 +42,7 @@ class Definitions:
                     kept[definition.key] = before
                 self._tell(definition.kind, definition.key)
 
-        self._journal.change(DefinitionPut(definition), Changing(done, undo))
+        self._journal.change(DefinitionPut(definition), PendingChange(done, undo))
 
     def delete(self, kind: str, key: str, done: Done) -> None:
         """Forget it, if it is there."""
@@ -56,7 +56,7 @@ class Definitions:
                 kept[key] = before
                 self._tell(kind, key)
 
-        self._journal.change(DefinitionDeleted(kind, key), Changing(done, undo))
+        self._journal.change(DefinitionDeleted(kind, key), PendingChange(done, undo))
 
     def knows(self, kind: str) -> bool:
         return kind in self._kept

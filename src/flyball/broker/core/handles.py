@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from flyball.broker.core.fit import Fit, fits, misfit
+from flyball.broker.core.body_format import BodyFormat, fits, format_error
 from flyball.broker.core.pending import Answer, Done, TakeDone
 from flyball.broker.core.topology import Topology
 from flyball.broker.engine.consumer import Consumer, SharedWindow
@@ -125,7 +125,11 @@ class QueueHandle(Protocol):
         ...
 
     def take(
-        self, selector: Selector, done: TakeDone, fit: int = Fit.ALL, taken: Callable[[Message], None] | None = None
+        self,
+        selector: Selector,
+        done: TakeDone,
+        fit: int = BodyFormat.ALL,
+        taken: Callable[[Message], None] | None = None,
     ) -> None:
         """Remove the first message that fits. One that the reader cannot be sent stays: InvalidBody.
 
@@ -133,7 +137,7 @@ class QueueHandle(Protocol):
         """
         ...
 
-    def peek(self, selector: Selector | None, done: TakeDone, fit: int = Fit.ALL) -> None:
+    def peek(self, selector: Selector | None, done: TakeDone, fit: int = BodyFormat.ALL) -> None:
         """Return the first message that fits; without a selector the next one. It stays where it is."""
         ...
 
@@ -234,7 +238,11 @@ class LocalQueue:
             self._topology.consumer_added(state, subscriber, exclusive=subscriber.exclusive)
 
     def take(
-        self, selector: Selector, done: TakeDone, fit: int = Fit.ALL, taken: Callable[[Message], None] | None = None
+        self,
+        selector: Selector,
+        done: TakeDone,
+        fit: int = BodyFormat.ALL,
+        taken: Callable[[Message], None] | None = None,
     ) -> None:
         def accepts(message: Message) -> bool:
             is_fit = fits(message, fit)
@@ -244,10 +252,10 @@ class LocalQueue:
 
         self._broker.take(self.queue.id, selector, done, accepts)
 
-    def peek(self, selector: Selector | None, done: TakeDone, fit: int = Fit.ALL) -> None:
+    def peek(self, selector: Selector | None, done: TakeDone, fit: int = BodyFormat.ALL) -> None:
         def found(message: Message | None, error: FlyballError | None) -> None:
             if message is not None and not fits(message, fit):
-                done(None, misfit(message, fit))
+                done(None, format_error(message, fit))
             else:
                 done(message, error)
 

@@ -27,7 +27,7 @@ Answer = Callable[[T, FlyballError | None], None]
 """Called once with the result of an operation, which means nothing if there is an error."""
 
 
-class Putting:
+class PendingPut:
     """A message on its way to the store; it is taken back if that fails."""
 
     __slots__ = ("_done", "_engine", "_message")
@@ -46,7 +46,7 @@ class Putting:
         self._done(self._message, error)
 
 
-class Taking:
+class PendingDelete:
     """A removal on its way to the store; the message comes back if it fails."""
 
     __slots__ = ("_done", "_engine", "_message", "_requeue")
@@ -66,7 +66,7 @@ class Taking:
         self._done(None, error)
 
 
-class Together:
+class Countdown:
     """Counts several messages whose puts or removals are answered as one."""
 
     __slots__ = ("_done", "_error", "_left")
@@ -76,14 +76,14 @@ class Together:
         self._done = done
         self._error: FlyballError | None = None
 
-    def one(self, message: Message | None, error: FlyballError | None) -> None:
+    def one_done(self, message: Message | None, error: FlyballError | None) -> None:
         self._error = self._error or error
         self._left -= 1
         if self._left == 0:
             self._done(self._error)
 
 
-class Changing:
+class PendingChange:
     """A change on its way to the store; it is undone if it fails, where it can be.
 
     While its outcome is unknown it stays; if it is refused after all it is undone then.
@@ -99,13 +99,13 @@ class Changing:
         self._done(None)
 
     def failed(self, error: FlyballError) -> None:
-        done, self._done = self._done, _is_told
+        done, self._done = self._done, _ignore
         if not isinstance(error, OutcomeUnknown):
             self._undo()
         done(error)
 
 
-class Marking:
+class PendingMark:
     """Waits at a mark for changes and messages of its own; others of the batch that were refused do not matter."""
 
     __slots__ = ("_acks", "_changes", "_done", "_end_id", "_first_id", "_group")
@@ -148,42 +148,42 @@ def change_for_good(journal: GroupCommit, changes: Sequence[Change], done: Done)
     """Make changes durable that cannot be undone: if the time limit passes they are done later."""
     for change in changes:
         journal.change(change, None)
-    journal.mark(Marking(done, changes), is_limited=True)
+    journal.mark(PendingMark(done, changes), is_limited=True)
 
 
-def _is_told(error: FlyballError | None) -> None:
+def _ignore(error: FlyballError | None) -> None:
     """Who asked was told before that the outcome is unknown."""
 
 
 async def outcome(operation: Callable[[Done], object]) -> None:
     """Begin something that calls back when it is done, and wait for that. Raises the error that is told."""
-    told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def done(error: FlyballError | None) -> None:
         # Nobody waits any more if the one who did was cancelled.
-        if told.done():
+        if answer.done():
             return
         if error is None:
-            told.set_result(None)
+            answer.set_result(None)
         else:
-            told.set_exception(error)
+            answer.set_exception(error)
 
     operation(done)
-    await told
+    await answer
 
 
 async def result(operation: Callable[[Answer[T]], object]) -> T:
     """Begin something that calls back with its result, and wait for that. Raises the error that is told."""
-    told: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
     def done(result: T, error: FlyballError | None) -> None:
         # Nobody waits any more if the one who did was cancelled.
-        if told.done():
+        if answer.done():
             return
         if error is None:
-            told.set_result(result)
+            answer.set_result(result)
         else:
-            told.set_exception(error)
+            answer.set_exception(error)
 
     operation(done)
-    return await told
+    return await answer

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from flyball.broker.core.broker import ID_BLOCK, Broker
-from flyball.broker.core.pending import Changing, Done, change_for_good
+from flyball.broker.core.pending import Done, PendingChange, change_for_good
 from flyball.broker.engine.consumer import Consumer
 from flyball.broker.engine.queue import QueueState
 from flyball.broker.store.changes import QueueCreated, QueueDeleted, QueueMoved
@@ -55,7 +55,7 @@ class QueueLifecycle:
             if self._engine.has_queue(queue.id):
                 self._forget(queue.id)
 
-        self._journal.change(QueueCreated(queue), Changing(done, undo))
+        self._journal.change(QueueCreated(queue), PendingChange(done, undo))
 
     def delete(self, queue_id: int, done: Done, *, only_empty: bool = False) -> None:
         """Remove the queue and its messages; done when nothing of it can come back."""

@@ -9,7 +9,7 @@ from flyball.broker.core.directory import RemoteQueue
 from flyball.broker.core.handles import LocalQueue, QueueHandle, Subscriber
 from flyball.broker.core.intake import Intake
 from flyball.broker.core.peering import Peering
-from flyball.broker.core.pending import Done, Marking, Together, outcome
+from flyball.broker.core.pending import Countdown, Done, PendingMark, outcome
 from flyball.broker.core.topology import Headers, Topology
 from flyball.broker.engine.queue import QueueState
 from flyball.broker.wire.link import Content, Outcome
@@ -138,7 +138,7 @@ class Queues:
         awaits = done is not None and stored is None
         copies = _Copies(1 + awaits, done, is_refused=stored is Outcome.FULL)
         if awaits:
-            journal.mark(Marking(copies.stored, (), first_id, engine.next_message_id))
+            journal.mark(PendingMark(copies.stored, (), first_id, engine.next_message_id))
         self.peering.put(elsewhere, content, copies.answered, 0, owner)
 
     def put_draft(
@@ -157,12 +157,12 @@ class Queues:
             broker.put(draft, here, lambda messages, error: done(error))
             return
         waits()
-        together = Together(2, done)
-        broker.put(draft, here, lambda messages, error: together.one(None, error))
+        countdown = Countdown(2, done)
+        broker.put(draft, here, lambda messages, error: countdown.one_done(None, error))
         missing: list[int] = []
 
         def put(_: int, outcome: int) -> None:
-            together.one(None, _failure_of(outcome, elsewhere[0].queue, missing))
+            countdown.one_done(None, _failure_of(outcome, elsewhere[0].queue, missing))
 
         content = Content(
             draft.body, priority=draft.priority, sender=draft.sender, receiver=draft.receiver, context=draft.context

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from flyball.broker.core.dead_lettering import CONGESTED_S, DeadLettering, Keeper
-from flyball.broker.core.reading import StoreReader
+from flyball.broker.core.store_reader import StoreReader
 from flyball.broker.engine.backlog import Build, Load
 from flyball.broker.engine.queue import QueueState
 from flyball.broker.store.interface import Store

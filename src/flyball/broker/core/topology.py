@@ -17,7 +17,7 @@ from typing import Any
 from flyball.broker.core.authority import Authority
 from flyball.broker.core.broker import Broker
 from flyball.broker.core.directory import Directory
-from flyball.broker.core.pending import Changing, Done, Marking
+from flyball.broker.core.pending import Done, PendingChange, PendingMark
 from flyball.broker.core.queue_lifecycle import QueueLifecycle
 from flyball.broker.engine.limits import MAX_QUEUES
 from flyball.broker.engine.policies import effective
@@ -67,7 +67,7 @@ Headers = Callable[[], Mapping[str, Any]]
 
 
 @dataclass(slots=True)
-class Usage:
+class QueueUsage:
     """Who has a queue for himself, and when it goes if nobody uses it."""
 
     owner: object | None = None
@@ -97,7 +97,7 @@ class Topology:
         """An exchange is gone, before that is durable."""
         self.lifecycle = QueueLifecycle(broker, self)
         self._routers: dict[str, Router] = {}
-        self._usage: dict[int, Usage] = {}
+        self._usage: dict[int, QueueUsage] = {}
         self._owned: dict[object, set[int]] = {}
         """The exclusive queues of each connection."""
         self._unapplied: dict[tuple[str, str | int], None] = {}
@@ -171,11 +171,11 @@ class Topology:
             if router.find(exchange.name) is exchange:
                 self._removed(router.delete(exchange.name))
 
-        self.broker.journal.change(change, Changing(done, undo))
+        self.broker.journal.change(change, PendingChange(done, undo))
 
     def delete_exchange(self, vhost: str, name: str, done: Done, *, if_unused: bool) -> None:
         changes = self._removed(self.router(vhost).delete(name, if_unused=if_unused))
-        self.broker.journal.mark(Marking(done, changes))
+        self.broker.journal.mark(PendingMark(done, changes))
 
     def bind(self, binding: Binding, done: Done) -> None:
         """Bind a queue, which exists, or an exchange to an exchange."""
@@ -196,11 +196,11 @@ class Topology:
             self._removed(router.unbind(binding))
 
         self._kept_bindings.add(change.definition.key)
-        self.broker.journal.change(change, Changing(done, undo))
+        self.broker.journal.change(change, PendingChange(done, undo))
 
     def unbind(self, binding: Binding, done: Done) -> None:
         changes = self._removed(self.router(binding.vhost).unbind(binding))
-        self.broker.journal.mark(Marking(done, changes))
+        self.broker.journal.mark(PendingMark(done, changes))
 
     # Queues
 
@@ -346,10 +346,10 @@ class Topology:
     def _has_queue(self, vhost: str, name: str) -> bool:
         return self.engine.find_queue(name, vhost) is not None or self.directory.find(vhost, name) is not None
 
-    def _usage_of(self, state: QueueState) -> Usage:
+    def _usage_of(self, state: QueueState) -> QueueUsage:
         usage = self._usage.get(state.queue.id)
         if usage is None:
-            usage = self._usage[state.queue.id] = Usage()
+            usage = self._usage[state.queue.id] = QueueUsage()
         return usage
 
     def _set_expiry(self, state: QueueState) -> None:

@@ -24,10 +24,10 @@ from flyball.broker.node.listeners import address_of, advertised, client_listene
 from flyball.broker.node.loops import add_node_loops
 from flyball.broker.node.name import node_name
 from flyball.broker.node.owner import owner_token
-from flyball.broker.node.pace import Pace, operations_of
+from flyball.broker.node.resource_usage import ResourceUsage
 from flyball.broker.node.rewound import write_again_from_memory
 from flyball.broker.node.stores import open_store
-from flyball.broker.node.usage import Usage
+from flyball.broker.node.throttle import Throttle, operations_of
 from flyball.broker.peering.change_feed import ChangeFeed
 from flyball.broker.peering.domain import Domain
 from flyball.broker.peering.link import Identity, LinkSession, Peers, connecting
@@ -68,7 +68,7 @@ class Assembly:
     secured: LinkTls | None
     journal: asyncio.Task[None]
     disk_alarm: _DiskAlarm
-    pace: Pace | None
+    throttle: Throttle | None
 
 
 @dataclass(slots=True, frozen=True)
@@ -105,7 +105,7 @@ class Node:
         """Where other nodes find the same store; empty where they cannot. May hold a password."""
         self.addresses = addresses
         """The address of each protocol's listener; a part may add its own."""
-        self.usage = Usage(settings.data)
+        self.resource_usage = ResourceUsage(settings.data)
         """What the process uses of its machine; a part may look again."""
         self.disk = disk
         """The space of the embedded store; None where others keep the messages."""
@@ -193,7 +193,7 @@ async def _assemble(
     queues = Queues(topology)
     broker.retention.watch_expiries()
     recorder = _recorder(settings)
-    pace = None if settings.pace_per_s is None else Pace(settings.pace_per_s, partial(operations_of, broker))
+    throttle = None if settings.pace_per_s is None else Throttle(settings.pace_per_s, partial(operations_of, broker))
     services = Services(
         broker,
         authority,
@@ -201,7 +201,7 @@ async def _assemble(
         recorder,
         max_connections=settings.max_connections,
         max_unauthenticated=settings.max_unauthenticated,
-        before_flush=None if pace is None else pace.settle,
+        before_flush=None if throttle is None else throttle.catch_up,
     )
     hub = Hub(services, tasks)
     feed = ChangeFeed(broker, authority, topology, definitions, snapshot.version)
@@ -211,7 +211,7 @@ async def _assemble(
     hub.reports["ledger"] = broker.ledger.report
     hub.reports["supervisor"] = supervisor.report
     hub.reports["flow"] = amqp.flow.report
-    add_node_loops(hub.loops, node_name(settings), amqp.flow, broker.listings.admission)
+    add_node_loops(hub.loops, node_name(settings), amqp.flow, broker.listing_limiter.admission)
     disk_alarm = _DiskAlarm(broker, membership, disk)
     membership.on_nodes.append(disk_alarm.note)
     await membership.start()
@@ -227,7 +227,7 @@ async def _assemble(
         secured,
         journal,
         disk_alarm,
-        pace,
+        throttle,
     )
 
 
@@ -242,8 +242,8 @@ def _start_background(
     if disk is not None:
         reclaim = Reclaiming(broker, disk.is_low).reclaim
         beside.append(supervisor.keep("disk", partial(disk.watch, assembly.disk_alarm.note, reclaim)))
-    if assembly.pace is not None:
-        beside.append(supervisor.keep("pace", assembly.pace.run))
+    if assembly.throttle is not None:
+        beside.append(supervisor.keep("throttle", assembly.throttle.run))
     return Background(member, beside)
 
 

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypeVar
 
+from flyball.broker.core.body_format import BodyFormat
 from flyball.broker.core.directory import RemoteQueue
-from flyball.broker.core.fit import Fit
 from flyball.broker.core.handles import Counts, Got, LocalQueue, Subscriber
 from flyball.broker.core.pending import Answer, Done, TakeDone, result
 from flyball.broker.core.topology import check_same
@@ -97,7 +97,11 @@ class RemoteHandle:
         self._carry_out(there, here, ended, None)
 
     def take(
-        self, selector: Selector, done: TakeDone, fit: int = Fit.ALL, taken: Callable[[Message], None] | None = None
+        self,
+        selector: Selector,
+        done: TakeDone,
+        fit: int = BodyFormat.ALL,
+        taken: Callable[[Message], None] | None = None,
     ) -> None:
         nothing: Message | None = None
         self._carry_out(
@@ -107,7 +111,7 @@ class RemoteHandle:
             nothing,
         )
 
-    def peek(self, selector: Selector | None, done: TakeDone, fit: int = Fit.ALL) -> None:
+    def peek(self, selector: Selector | None, done: TakeDone, fit: int = BodyFormat.ALL) -> None:
         nothing: Message | None = None
         wanted = selector or self.traits.selector
         self._carry_out(

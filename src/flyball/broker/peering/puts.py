@@ -14,7 +14,7 @@ from flyball.broker.core.broker import Broker
 from flyball.broker.core.directory import Directory, RemoteQueue
 from flyball.broker.core.intake import Intake
 from flyball.broker.core.peering import PutDone
-from flyball.broker.core.pending import Marking
+from flyball.broker.core.pending import PendingMark
 from flyball.broker.peering.link.outgoing import Link
 from flyball.broker.peering.link.peers import Peers
 from flyball.broker.wire.link import Content, Outcome
@@ -335,7 +335,7 @@ class RemotePuts:
             def stored(error: FlyballError | None) -> None:
                 done(token, Outcome.STORED if error is None else Outcome.UNKNOWN)
 
-            self.broker.journal.mark(Marking(stored, (), first_id, self.broker.engine.next_message_id))
+            self.broker.journal.mark(PendingMark(stored, (), first_id, self.broker.engine.next_message_id))
         else:
             done(token, outcome)
 

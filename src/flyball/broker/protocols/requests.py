@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from flyball.broker.core.fit import Fit
+from flyball.broker.core.body_format import BodyFormat
 from flyball.broker.core.handles import QueueHandle
+from flyball.broker.core.member_usage import MemberUsage
 from flyball.broker.core.pending import TakeDone
 from flyball.broker.core.placement import Role
-from flyball.broker.core.uses import Uses
 from flyball.broker.transport.connection import TURN_NS, WRITE_BUFFER_BYTES, Connection, Hub
 from flyball.errors import FlyballError, ProtocolError, QueueNotFound, RequestError, StoreError
 from flyball.model import DEFAULT_VHOST, Message, Selector
@@ -48,7 +48,7 @@ class RequestSession(Connection):
         self._is_counted = False
         """Whether it counts as a connection to its virtual host."""
         self._is_over = False
-        self.uses = Uses(hub.is_member)
+        self.member_usage = MemberUsage(hub.is_member)
         """The members of clustered queues that the peer uses, if nobody has placed it."""
         self._reserved: dict[Span, int] = {}
         """What requests hold that are under way: messages that were taken and wait for the store, and puts that wait
@@ -139,8 +139,8 @@ class RequestSession(Connection):
 
     def use(self, queue_id: int, role: Role) -> int:
         """Return the member of a clustered queue that serves the client instead of the one it names, and count it."""
-        home = self.uses.home(queue_id, role)
-        self.uses.note(home, role)
+        home = self.member_usage.home(queue_id, role)
+        self.member_usage.note(home, role)
         return home
 
     def look_again(self, go_on: Callable[[], None], request: Span) -> None:
@@ -158,7 +158,14 @@ class RequestSession(Connection):
         self.release()
 
     def read(
-        self, queue_id: int, selector: Selector, fit: Fit, request: Span, done: TakeDone, *, removes: bool = True
+        self,
+        queue_id: int,
+        selector: Selector,
+        fit: BodyFormat,
+        request: Span,
+        done: TakeDone,
+        *,
+        removes: bool = True,
     ) -> None:
         """Remove the first message that fits, or only show it. There is none in a queue that does not exist."""
 

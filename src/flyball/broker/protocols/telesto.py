@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from flyball.broker.core.fit import Fit, as_text
+from flyball.broker.core.body_format import BodyFormat, as_text
 from flyball.broker.core.handles import QueueHandle
 from flyball.broker.core.placement import Role
 from flyball.broker.protocols.requests import RequestSession, result_of
@@ -405,7 +405,7 @@ def _read(session: TelestoSession, queue_id: int, selector: Selector, request: T
             request.size_bytes = len(message.body)
             _reply_with(session, request, message)
 
-    session.read(queue_id, selector, Fit.TELESTO_TEXT, request, taken)
+    session.read(queue_id, selector, BodyFormat.TELESTO_TEXT, request, taken)
 
 
 def _reply_with(session: TelestoSession, request: TelestoRequest, message: Message) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from flyball.broker.core.fit import Fit
+from flyball.broker.core.body_format import BodyFormat
 from flyball.broker.core.placement import Role
 from flyball.broker.protocols.requests import RequestSession, result_of
 from flyball.broker.transport.connection import Hub
@@ -220,7 +220,7 @@ def pop(session: ThorBangSession, parsed: wire.Pop, request: ThorBangRequest) ->
 def _read(session: ThorBangSession, parsed: wire.Peek | wire.Pop, request: ThorBangRequest, *, removes: bool) -> None:
     request.queue_id = parsed.queue_id
     found = partial(_found, session, request)
-    session.read(parsed.queue_id, _selector(parsed), Fit.NO_ZERO, request, found, removes=removes)
+    session.read(parsed.queue_id, _selector(parsed), BodyFormat.NO_ZERO, request, found, removes=removes)
 
 
 def create_queue(session: ThorBangSession, parsed: wire.CreateQueue, request: ThorBangRequest) -> None:

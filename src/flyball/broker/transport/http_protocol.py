@@ -27,7 +27,7 @@ HEADER_BYTES = 250
 # What the unfinished heads of all connections may take together: nobody has logged in before a head is complete.
 MAX_UNFINISHED_BYTES = 32 * 1024 * 1024
 
-MOST_WAITING = 16
+MAX_WAITING = 16
 """So many requests of a connection may wait for the one before them."""
 
 SPARE_CONNECTIONS = 100
@@ -146,7 +146,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._header_count = 0
         self._stop_waiting()
         _heads.forget(self)
-        if len(self.pipeline) >= MOST_WAITING:
+        if len(self.pipeline) >= MAX_WAITING:
             raise ValueError("too many requests wait for the one before them")
         super().on_headers_complete()
 

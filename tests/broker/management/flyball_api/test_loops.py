@@ -86,7 +86,7 @@ def test_what_protects_the_node_cannot_be_switched_off(api: httpx.Client) -> Non
 
 def test_admission_of_listings_is_switched_at_once(api: httpx.Client, node: RunningNode) -> None:
     assert api.put("/loops/north.listings/mode", json={"mode": "shadow"}).json()["is_shadow"]
-    assert node.call(lambda node: node.hub.broker.listings.admission.is_shadow)
+    assert node.call(lambda node: node.hub.broker.listing_limiter.admission.is_shadow)
     assert not api.put("/loops/north.listings/mode", json={"mode": "active"}).json()["is_shadow"]
 
 

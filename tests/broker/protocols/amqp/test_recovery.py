@@ -452,7 +452,7 @@ def number_of(text: str) -> int:
 def test_a_backlog_beyond_memory_comes_in_order_while_publishing_goes_on(
     node: Node, open_channel: OpenChannel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flyball.broker.core.reading.LOAD_BYTES", 256 * 1024)
+    monkeypatch.setattr("flyball.broker.core.store_reader.LOAD_BYTES", 256 * 1024)
     channel = node.start(resident_bytes="1MiB")
     channel.queue_declare("queue", durable=True)
     publisher = open_channel(node.now)

@@ -159,7 +159,7 @@ class Admissions:
         self._node_name = node.hub.peering.name
         self._loops = node.hub.loops
         own = KnownAdmission(
-            f"{self._node_name}.listings", None, partial(state_of, node.hub.broker.listings.admission)
+            f"{self._node_name}.listings", None, partial(state_of, node.hub.broker.listing_limiter.admission)
         )
         self._known: dict[str, KnownAdmission] = {own.name: own}
         self._own = own

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from flyball.broker.core.pending import Done, Marking, outcome
+from flyball.broker.core.pending import Done, PendingMark, outcome
 from flyball.broker.engine.queue import QueueState
 from flyball.broker.protocols.amqp.channel_state import ChannelState
 from flyball.broker.protocols.amqp.consuming import Deliveries, is_void
@@ -62,7 +62,7 @@ class Commit:
             raise
         # By now they are messages, and counted as such.
         self._end()
-        self._broker.journal.mark(Marking(lambda error: done(error or self._problem), group=group))
+        self._broker.journal.mark(PendingMark(lambda error: done(error or self._problem), group=group))
 
     def abandon(self) -> None:
         """The channel is over: let go of what is not put yet. What other nodes were sent they may store."""
@@ -96,7 +96,7 @@ class Commit:
                 self._check_leases()
                 group = self._apply_here()
                 self._contents = []
-                await outcome(lambda stored: self._broker.journal.mark(Marking(stored, group=group)))
+                await outcome(lambda stored: self._broker.journal.mark(PendingMark(stored, group=group)))
             if not self._is_over:
                 await self._settle_elsewhere()
         except FlyballError as error:

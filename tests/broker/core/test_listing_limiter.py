@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from flyball.broker.core.listings import Listings
+from flyball.broker.core.listing_limiter import ListingLimiter
 from flyball.errors import StoreUnavailable
 from tests.broker.browsing import browse
 from tests.broker.peers import amqp
@@ -57,44 +57,44 @@ def test_a_long_listing_is_read_in_pages_and_complete(
 
 def test_pages_of_a_listing_are_counted_by_the_nodes_admission_control(found_node: RunningNode) -> None:
     listed(found_node, MESSAGES)
-    admission = found_node.node.hub.broker.listings.admission
+    admission = found_node.node.hub.broker.listing_limiter.admission
     assert sum(counts.served for counts in found_node.call(lambda _: admission.counts)) == 3
 
 
 def test_a_short_listing_of_what_is_in_memory_waits_for_nobody(short_node: RunningNode) -> None:
-    short_node.call(lambda node: node.hub.broker.listings.stop())
+    short_node.call(lambda node: node.hub.broker.listing_limiter.stop())
     assert listed(short_node, 100) == [b"one", b"two"]
-    assert short_node.node.hub.broker.listings.admission.counts[0].arrived == 0
+    assert short_node.node.hub.broker.listing_limiter.admission.counts[0].arrived == 0
 
 
 def test_a_long_listing_of_what_is_in_memory_takes_its_turn(short_node: RunningNode) -> None:
     assert listed(short_node, 101) == [b"one", b"two"]
-    assert short_node.node.hub.broker.listings.admission.counts[0].served == 1
+    assert short_node.node.hub.broker.listing_limiter.admission.counts[0].served == 1
 
 
 def test_a_listing_for_which_there_is_no_time_is_refused_and_says_why() -> None:
     async def run() -> None:
-        listings = Listings(time_limit_s=0.01)
-        async with listings.turn(1000):
+        limiter = ListingLimiter(time_limit_s=0.01)
+        async with limiter.turn(1000):
             pass
-        listings.admission.gate.hold(True)
+        limiter.admission.gate.hold(True)
         with pytest.raises(StoreUnavailable, match="too busy for listings"):
-            async with listings.turn(1000):
+            async with limiter.turn(1000):
                 pass
-        listings.stop()
+        limiter.stop()
 
     asyncio.run(run())
 
 
 def test_those_who_wait_when_the_node_stops_are_told() -> None:
     async def run() -> None:
-        listings = Listings(time_limit_s=60)
-        listings.admission.start()
-        listings.admission.gate.hold(True)
+        limiter = ListingLimiter(time_limit_s=60)
+        limiter.admission.start()
+        limiter.admission.gate.hold(True)
         # The turn is asked for before the timer of the same loop runs.
-        asyncio.get_running_loop().call_soon(listings.stop)
+        asyncio.get_running_loop().call_soon(limiter.stop)
         with pytest.raises(StoreUnavailable):
-            async with listings.turn(1000):
+            async with limiter.turn(1000):
                 pass
 
     asyncio.run(run())

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from flyball.broker.node.usage import Usage
+from flyball.broker.node.resource_usage import ResourceUsage
 
 
 def test_memory_files_and_disk_of_the_process_are_found(tmp_path: Path) -> None:
-    usage = Usage(tmp_path)
+    usage = ResourceUsage(tmp_path)
     assert usage.memory_bytes > 10_000_000
     assert usage.open_files > 3
     assert usage.disk_free_bytes is not None
@@ -22,17 +22,17 @@ def test_memory_files_and_disk_of_the_process_are_found(tmp_path: Path) -> None:
 def test_the_disk_of_a_folder_that_is_gone_is_not_known(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
-    usage = Usage(data)
+    usage = ResourceUsage(data)
     assert usage.disk_free_bytes is not None
     data.rmdir()
-    usage.look_around()
+    usage.read_files_and_disk()
     assert usage.disk_free_bytes is None
 
 
 def test_a_process_that_can_open_no_more_files_tells_what_it_knew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usage = Usage(tmp_path)
+    usage = ResourceUsage(tmp_path)
     before = usage.memory_bytes
 
     def fail(*_: object, **__: object) -> None:
@@ -40,5 +40,5 @@ def test_a_process_that_can_open_no_more_files_tells_what_it_knew(
 
     with monkeypatch.context() as patched:
         patched.setattr(builtins, "open", fail)
-        usage.look_at_memory()
+        usage.read_memory()
     assert usage.memory_bytes == before

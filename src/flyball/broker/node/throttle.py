@@ -14,7 +14,7 @@ from flyball.broker.core.broker import Broker
 PERIOD_S = 0.05
 """How often it is looked at what was done while nothing is answered."""
 
-LEAST_PAUSE_S = 0.0002
+MIN_PAUSE_S = 0.0002
 """Shorter ones are put off: a thread cannot sleep for just any time."""
 
 
@@ -33,7 +33,7 @@ def operations_of(broker: Broker) -> int:
     )
 
 
-class Pace:
+class Throttle:
     """Pauses its thread after it has worked, so that no more operations are done in a second than the rate."""
 
     def __init__(
@@ -48,25 +48,25 @@ class Pace:
         self._operations = operations
         self._clock = clock
         self._pause = pause
-        self._settled_s = clock()
-        self._settled_operations = operations()
+        self._done_s = clock()
+        self._done_operations = operations()
 
     async def run(self) -> None:
         """Keep to the rate for ever, in the loop's thread."""
         while True:
             await asyncio.sleep(PERIOD_S)
-            self.settle()
+            self.catch_up()
 
-    def settle(self) -> None:
+    def catch_up(self) -> None:
         """Pause for as long as the slower machine would still work on what was done since the last time."""
         operations = self._operations()
         now_s = self._clock()
         # When the slower machine is done; not before now, since it cannot work ahead of time.
-        done_s = self._settled_s + (operations - self._settled_operations) / self._rate_per_s
-        self._settled_operations = operations
-        if done_s - now_s >= LEAST_PAUSE_S:
+        done_s = self._done_s + (operations - self._done_operations) / self._rate_per_s
+        self._done_operations = operations
+        if done_s - now_s >= MIN_PAUSE_S:
             self._pause(done_s - now_s)
             # Not the clock: what a pause was too long is made up for by the next one.
-            self._settled_s = done_s
+            self._done_s = done_s
         else:
-            self._settled_s = max(done_s, now_s)
+            self._done_s = max(done_s, now_s)

@@ -19,10 +19,10 @@ BUSY_RATIO = 0.75
 """So busy listings may keep the node; what cheap requests take of it is taken from listings."""
 CHEAP_MESSAGES = 100
 """A listing of so many messages costs less than to wait for its turn."""
-MOST_WAITING = 10_000
+MAX_WAITING = 10_000
 
 
-class Listings:
+class ListingLimiter:
     """Admission control for pages of listings, by how busy the node's thread is."""
 
     def __init__(self, time_limit_s: float) -> None:
@@ -32,7 +32,7 @@ class Listings:
                 reference=BUSY_RATIO * 1000.0,
                 deadline_s=time_limit_s,
                 least_deadline_ratio=1.0,
-                queue_limit=MOST_WAITING,
+                queue_limit=MAX_WAITING,
                 burst_s=0.0,
                 name="listings",
             ),

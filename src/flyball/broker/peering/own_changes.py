@@ -11,7 +11,7 @@ from flyball.broker.store.changes import Change, DefinitionDeleted, DefinitionPu
 Place = tuple[str, str]
 
 
-class Unseen:
+class OwnChanges:
     """The definitions whose changes by this node are under way."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
-class Usage:
+class ResourceUsage:
     """What was found when somebody last looked. To tell it costs nothing, and waits for nothing."""
 
     def __init__(self, data: Path) -> None:
@@ -20,16 +20,16 @@ class Usage:
         self.open_files = 0
         self.disk_free_bytes: int | None = None
         """None if the disk cannot be asked: the folder may be gone."""
-        self.look_at_memory()
-        self.look_around()
+        self.read_memory()
+        self.read_files_and_disk()
 
-    def look_at_memory(self) -> None:
+    def read_memory(self) -> None:
         """See how much memory the process has."""
         # It stays what it was where no more files can be opened.
         with contextlib.suppress(OSError), open("/proc/self/statm", encoding="ascii") as file:
             self.memory_bytes = int(file.read().split()[1]) * _PAGE_BYTES
 
-    def look_around(self) -> None:
+    def read_files_and_disk(self) -> None:
         """See how many files are open and how full the disk is. It takes as long as the disk does: use a thread."""
         with contextlib.suppress(OSError):
             # Linux counts them since 6.2; with 10,000 connections listing them takes milliseconds.

@@ -12,7 +12,7 @@ from flyball.model import Message
 TELESTO_TEXT_BYTES = FRAME_MAX - 38
 
 
-class Fit(enum.IntEnum):
+class BodyFormat(enum.IntEnum):
     """What a reader can be sent. The numbers are those of the link."""
 
     ALL = 0
@@ -24,17 +24,17 @@ class Fit(enum.IntEnum):
 
 def fits(message: Message, fit: int) -> bool:
     """Whether a reader can be sent the message."""
-    if fit == Fit.NO_ZERO:
+    if fit == BodyFormat.NO_ZERO:
         return b"\0" not in message.body
-    if fit == Fit.TELESTO_TEXT:
+    if fit == BodyFormat.TELESTO_TEXT:
         size = len(message.body)
         return size <= TELESTO_TEXT_BYTES // 3 or len(as_text(message.body)) <= TELESTO_TEXT_BYTES
     return True
 
 
-def misfit(message: Message, fit: int) -> InvalidBody:
+def format_error(message: Message, fit: int) -> InvalidBody:
     """Return the error that says why a reader cannot be sent the message."""
-    if fit == Fit.NO_ZERO:
+    if fit == BodyFormat.NO_ZERO:
         return InvalidBody(f"message {message.id} contains a zero byte")
     return InvalidBody(f"message {message.id} of {len(message.body)} bytes does not fit this protocol")
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from flyball.broker.core.placement import Role
 
 
-class Uses:
+class MemberUsage:
     """The members that one connection uses."""
 
     __slots__ = ("_homes", "_is_member", "counts")

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from flyball.backoff import Backoff, Retries
-from flyball.broker.core.listings import Listings
+from flyball.broker.core.listing_limiter import ListingLimiter
 from flyball.broker.engine.backlog import LOAD_AT_ONCE, Build, Load, Need
 from flyball.broker.engine.engine import Engine
 from flyball.broker.engine.index import Shape
@@ -37,7 +37,7 @@ class StoreReader:
         self,
         store: Store,
         engine: Engine,
-        listings: Listings,
+        listing_limiter: ListingLimiter,
         *,
         time_limit_s: float,
         now_us: Callable[[], int],
@@ -58,7 +58,7 @@ class StoreReader:
         self._spawn = spawn
         self._dispatch = dispatch
         self._removing_ids = removing_ids
-        self._listings = listings
+        self._listing_limiter = listing_limiter
         self._fetching: dict[int, list[_Waiting]] = {}
         """Who waits for what is being read, by queue."""
 
@@ -179,7 +179,7 @@ class StoreReader:
 
     async def _list_resident(self, state: QueueState, after_id: int, limit: int) -> list[Message] | None:
         """List a queue that is in memory, None if it is not any more when it is time."""
-        async with self._listings.turn(limit):
+        async with self._listing_limiter.turn(limit):
             return None if state.absent else state.oldest(after_id, limit)
 
     async def _list_stored(self, state: QueueState, after_id: int, limit: int) -> list[Message]:
@@ -190,7 +190,7 @@ class StoreReader:
         while len(found) < limit and size_bytes < LOAD_BYTES:
             wanted = min(limit - len(found), PAGE_MESSAGES)
             room_bytes = min(LOAD_BYTES - size_bytes, PAGE_BYTES)
-            async with self._listings.turn(wanted):
+            async with self._listing_limiter.turn(wanted):
                 removing = self._removing_ids()
                 page = await self.until_available(
                     partial(self._store.page, state.queue.id, after_id, wanted, room_bytes)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flyball.broker.node.pace import Pace, operations_of
+from flyball.broker.node.throttle import Throttle, operations_of
 from flyball.client.sync import Client
 from tests.nodes import RunningNode
 
@@ -21,8 +21,8 @@ class Machine:
         self.paused_s = 0.0
         self._oversleep_s = oversleep_s
 
-    def pace(self, rate_per_s: float) -> Pace:
-        return Pace(rate_per_s, lambda: self.operations, clock=lambda: self.now_s, pause=self._pause)
+    def throttle(self, rate_per_s: float) -> Throttle:
+        return Throttle(rate_per_s, lambda: self.operations, clock=lambda: self.now_s, pause=self._pause)
 
     def work(self, operations: int, duration_s: float = 0.0) -> None:
         self.operations += operations
@@ -40,38 +40,38 @@ class Machine:
 @pytest.mark.parametrize("duration_s", [0.0, 0.005])
 def test_a_busy_thread_works_exactly_at_its_rate(duration_s: float) -> None:
     machine = Machine()
-    pace = machine.pace(200)
+    throttle = machine.throttle(200)
     for _ in range(100):
         machine.work(2, duration_s)
-        pace.settle()
+        throttle.catch_up()
     assert machine.rate_per_s == pytest.approx(200)
 
 
 def test_pauses_that_last_too_long_are_made_up_for() -> None:
     machine = Machine(oversleep_s=0.002)
-    pace = machine.pace(200)
+    throttle = machine.throttle(200)
     for _ in range(1000):
         machine.work(1, 0.001)
-        pace.settle()
+        throttle.catch_up()
     assert machine.rate_per_s == pytest.approx(200, rel=0.01)
 
 
 def test_a_thread_that_works_less_is_never_paused() -> None:
     machine = Machine()
-    pace = machine.pace(200)
+    throttle = machine.throttle(200)
     for _ in range(100):
         machine.work(1, 0.006)
-        pace.settle()
+        throttle.catch_up()
     assert machine.paused_s == 0
 
 
 def test_idle_time_is_not_saved_up() -> None:
     machine = Machine()
-    pace = machine.pace(200)
+    throttle = machine.throttle(200)
     machine.work(0, 60)
-    pace.settle()
+    throttle.catch_up()
     machine.work(100)
-    pace.settle()
+    throttle.catch_up()
     assert machine.paused_s == pytest.approx(0.5)
 
 
