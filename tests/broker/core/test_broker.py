@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from flyball.broker.core.broker import ID_BLOCK, Broker
+from flyball.broker.engine.backlog import INDEX_AT_ONCE
 from flyball.broker.engine.consumer import Consumer
 from flyball.broker.engine.queue import QueueState
 from flyball.broker.store.changes import QueueCreated
@@ -108,6 +109,33 @@ async def test_a_purge_spares_what_comes_after_it_though_the_purged_messages_hav
         store.may_delete.set()
         assert await purged == len(OLD_IDS)
         assert [message.body for message in await store.page(1, 0, 10)] == [b"new"]
+
+
+@in_a_loop
+async def test_an_index_is_filled_in_rounds_while_the_queue_is_in_use() -> None:
+    async with running(MemoryStore()) as broker:
+        queue_id = broker.engine.create_queue("orders").id
+        count = 10 * INDEX_AT_ONCE
+        for number in range(count):
+            broker.engine.put(Draft(b"x", context=number), [queue_id], 0)
+        taken: list[Message] = []
+        broker.take(queue_id, Selector(context=count - 7), lambda message, error: taken.append(none_missing(message)))
+        assert not taken
+        rounds = 0
+        while not taken:
+            # Whatever comes and goes meanwhile: here is what the next round would look at.
+            message = broker.engine.take(queue_id, Selector(), 0)
+            if isinstance(message, Message) and rounds < 3:
+                broker.engine.requeue([message], 0)
+            rounds += 1
+            await asyncio.sleep(0)
+        assert rounds >= 10
+        assert taken[0].context == count - 7
+
+
+def none_missing(message: Message | None) -> Message:
+    assert message is not None
+    return message
 
 
 @in_a_loop

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from flyball.broker.engine.backlog import Build
 from flyball.broker.engine.consumer import Consumer
 from flyball.broker.engine.engine import Engine
 from flyball.broker.engine.queue import Delivery
@@ -80,3 +81,17 @@ def set_prefetch(engine: Engine, consumer: Consumer, prefetch: float, now_us: in
     """Change what a consumer may hold, and let it have that."""
     engine.set_prefetch(consumer, prefetch)
     return engine.feed(consumer, now_us)
+
+
+def peek(engine: Engine, queue_id: int, selector: Selector) -> object:
+    """Peek at a queue that is in memory, and make the index that this takes."""
+    found = engine.peek(queue_id, selector, 0)
+    if not isinstance(found, Build):
+        return found
+    state = engine.queue(queue_id)
+    engine.begin_index(state, found.shape, set())
+    while state.indexed.fill_from_memory(found.shape):
+        continue
+    assert not state.indexed.needs_store(found.shape)
+    state.indexed.finish_index(found.shape)
+    return engine.peek(queue_id, selector, 0)

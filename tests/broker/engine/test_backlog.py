@@ -187,6 +187,73 @@ def test_an_index_is_right_whatever_comes_and_goes_while_it_is_built() -> None:
     assert [taken(backlog, NEWEST) for _ in range(len(backlog))] == [8, 4, 1]
 
 
+def test_an_index_of_many_messages_in_memory_is_filled_in_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backlog_module, "INDEX_AT_ONCE", 3)
+    messages = [a_message(number) for number in range(1, 9)]
+    backlog = IndexedBacklog(messages)
+    shape = Shape.of(NEWEST)
+    assert backlog.first(NEWEST) == Build(shape)
+    backlog.begin_index(shape, [])
+    assert backlog.fill_from_memory(shape)
+    assert backlog.first(NEWEST) == Build(shape)
+    for message in (messages[0], messages[7]):
+        backlog.remove(message)
+    backlog.add(messages[0])
+    backlog.add(a_message(9))
+    assert backlog.fill_from_memory(shape)
+    assert not backlog.fill_from_memory(shape)
+    assert not backlog.needs_store(shape)
+    backlog.finish_index(shape)
+    assert [taken(backlog, NEWEST) for _ in range(len(backlog))] == [9, 7, 6, 5, 4, 3, 2, 1]
+
+
+def test_what_leaves_memory_while_an_index_is_filled_is_taken_from_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backlog_module, "INDEX_AT_ONCE", 2)
+    messages = in_store(1, 2, 3, 4, 5)
+    backlog = IndexedBacklog(messages)
+    backlog.first(FIRST)
+    shape = Shape.of(NEWEST)
+    backlog.begin_index(shape, [])
+    assert backlog.fill_from_memory(shape)
+    backlog.evict(messages[:4])
+    assert backlog.fill_from_memory(shape)
+    load = backlog.first(FIRST)
+    assert isinstance(load, Load)
+    backlog.loaded(load, messages[:4])
+    assert backlog.absent == 0
+    assert not backlog.fill_from_memory(shape)
+    assert backlog.needs_store(shape), "two were not in memory when it was their turn"
+    backlog.fill_index(shape, [(ALL, 0, [1, 2, 3, 4, 5])], 5)
+    backlog.finish_index(shape)
+    assert [taken(backlog, NEWEST) for _ in range(len(backlog))] == [5, 4, 3, 2, 1]
+
+
+def test_room_for_an_index_counts_before_it_is_filled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backlog_module, "INDEX_AT_ONCE", 10)
+    backlog = IndexedBacklog([a_message(number) for number in range(1, 101)])
+    backlog.first(FIRST)
+    assert backlog.absent_bytes == 0
+    backlog.begin_index(Shape.of(NEWEST), [])
+    before = backlog.absent_bytes
+    assert before >= 100 * (ENTRY_BYTES + 64)
+    while backlog.fill_from_memory(Shape.of(NEWEST)):
+        assert backlog.absent_bytes - before <= HEAP_BYTES
+    backlog.finish_index(Shape.of(NEWEST))
+    assert backlog.absent_bytes < before
+
+
+def test_indexes_that_were_not_used_for_long_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backlog_module, "MAX_INDEXES", 3)
+    backlog = IndexedBacklog([a_message(1)])
+    selectors = [FIRST, NEWEST, Selector(context=1), Selector(sender=1)]
+    for selector in [*selectors[:3], FIRST]:
+        assert not isinstance(backlog.first(selector), Build)
+    assert backlog.first(selectors[3]) == Build(Shape.of(selectors[3]))
+    backlog.drop_indexes({Shape.of(NEWEST)}, 2)
+    assert [isinstance(backlog.first(selector), Build) for selector in selectors[:2]] == [False, False]
+    assert backlog.index_count == 2
+
+
 def test_what_was_purged_is_not_indexed_while_the_store_still_names_it() -> None:
     came_back, new = in_store(2, 5)
     backlog = IndexedBacklog([came_back, new], void_to=3)

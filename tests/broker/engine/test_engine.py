@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from flyball.broker.engine.backlog import HEAP_BYTES, Load
+from flyball.broker.engine import backlog as backlog_module
+from flyball.broker.engine.backlog import ENTRY_BYTES, HEAP_BYTES, Load
 from flyball.broker.engine.credit import SLOT_US
 from flyball.broker.engine.engine import Engine
+from flyball.broker.engine.index import Shape
 from flyball.errors import (
     ClientInUse,
     ClientNameTaken,
@@ -675,7 +677,10 @@ def test_message_paged_out_while_unacked_comes_back_to_its_place_without_its_bod
     assert (again.id, again.delivery_count, again.body) == (first.id, 1, b"x" * 1000)
 
 
-def test_indexes_that_consumers_ask_for_count_and_leave_less_room_for_messages() -> None:
+def test_indexes_that_consumers_ask_for_count_and_leave_less_room_for_messages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(backlog_module, "INDEX_AT_ONCE", 1000)
     engine, queue_id = an_engine(resident_limit_bytes=1000 * 700)
     for number in range(1000):
         put(engine, queue_id, Draft(b"x" * 20, context=number)).stored = True
@@ -781,3 +786,14 @@ def test_put_that_fails_half_way_leaves_nothing() -> None:
         assert (len(state), state.unacked, state.sent) == (0, {}, {})
     assert (engine.resident_bytes, consumer.leases) == (0, {})
     assert engine.put(Draft(b"again"), [first], 0).messages[0].body == b"again"
+
+
+def test_room_for_an_index_is_made_before_it_is_filled() -> None:
+    engine, queue_id = an_engine(resident_limit_bytes=1000 * 650)
+    for number in range(1000):
+        put(engine, queue_id, Draft(b"x" * 20, context=number)).stored = True
+    assert engine.queue(queue_id).absent == 0
+    engine.begin_index(engine.queue(queue_id), Shape.of(Selector(order=Order.NEWEST)), set())
+    assert engine.absent_bytes >= 1000 * ENTRY_BYTES
+    assert engine.queue(queue_id).absent > 0
+    assert engine.resident_bytes + engine.absent_bytes <= 1000 * 650

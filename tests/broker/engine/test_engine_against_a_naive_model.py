@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from flyball.broker.engine import backlog as backlog_module
+from flyball.broker.engine import queue as queue_module
 from flyball.broker.engine.backlog import Build, IndexedBacklog, Load, Need
 from flyball.broker.engine.consumer import Consumer
 from flyball.broker.engine.engine import Engine
@@ -30,6 +31,17 @@ from tests.broker.engine.messages import SOMEBODY, consume, set_prefetch
 
 LIMIT_BYTES = 3000
 """Room for four messages or so."""
+
+
+# Few, so that indexes come and go.
+MAX_INDEXES = 3
+
+
+def make_rounds_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backlog_module, "LOAD_AT_ONCE", 3)
+    monkeypatch.setattr(backlog_module, "INDEX_AT_ONCE", 2)
+    for module in (backlog_module, queue_module):
+        monkeypatch.setattr(module, "MAX_INDEXES", MAX_INDEXES)
 
 
 @dataclass
@@ -54,7 +66,8 @@ class Indexing:
     shape: Shape
     backlog: IndexedBacklog
     generation: int
-    up_to_id: int
+    up_to_id: int | None = None
+    """What the store is asked for; None while it is filled with what is in memory."""
     filled_to: int = 0
     read: list[Message] | None = None
 
@@ -512,8 +525,9 @@ class EngineAndModel(RuleBasedStateMachine):
         state = self._state(queue_id)
         backlog = state.indexed
         if not backlog.is_building(shape):
-            backlog.begin_index(shape, state.unacked)
-            self.indexings.append(Indexing(queue_id, shape, backlog, state.generation, state.last_message_id))
+            self.engine.begin_index(state, shape, set())
+            assert backlog.index_count <= MAX_INDEXES + len(state.consumers) + len(self.indexings)
+            self.indexings.append(Indexing(queue_id, shape, backlog, state.generation))
 
     def _load_step(self, loading: Loading, limit: int) -> None:
         if loading.read is None:
@@ -527,6 +541,10 @@ class EngineAndModel(RuleBasedStateMachine):
         state = self.engine.queue(indexing.queue_id) if self.engine.has_queue(indexing.queue_id) else None
         if state is None or state.generation != indexing.generation:
             self.indexings.remove(indexing)
+        elif indexing.up_to_id is None:
+            if not indexing.backlog.fill_from_memory(indexing.shape):
+                is_whole = not indexing.backlog.needs_store(indexing.shape)
+                indexing.up_to_id = 0 if is_whole else state.last_message_id
         elif indexing.read is None:
             rows = self.store.of_queue(indexing.queue_id, indexing.filled_to, indexing.up_to_id)
             indexing.read = rows[:limit]
@@ -582,7 +600,7 @@ class TestEngineAndModel(EngineAndModel.TestCase):  # type: ignore[misc,valid-ty
 
     @pytest.fixture(autouse=True)
     def small_loads(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(backlog_module, "LOAD_AT_ONCE", 3)
+        make_rounds_short(monkeypatch)
 
 
 def a_random_step(machine: EngineAndModel, random: Random) -> None:
@@ -635,7 +653,7 @@ def a_random_step(machine: EngineAndModel, random: Random) -> None:
 
 @pytest.mark.parametrize("seed", range(5000 if IS_LONG else 60))
 def test_engine_and_model_agree_on_a_long_random_walk(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backlog_module, "LOAD_AT_ONCE", 3)
+    make_rounds_short(monkeypatch)
     random = Random(seed)
     machine = EngineAndModel()
     machine.start(limited=True)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from flyball.broker.engine.backlog import Build, Load
+from flyball.broker.engine.backlog import MAX_INDEXES, Build, Load
 from flyball.broker.engine.consumer import Consumer
 from flyball.broker.engine.credit import Credit
 from flyball.broker.engine.index import ARRIVAL
@@ -78,6 +78,30 @@ def test_recovered_counts_go_down_as_messages_are_read_back() -> None:
     take(state)
     assert state.addressed == {}
     assert len(state) == 0
+
+
+def test_indexes_that_consumers_need_are_kept_until_they_leave() -> None:
+    state, _ = a_queue()
+    fill(state, a_message(1))
+    selectors = [
+        Selector(reader=reader, context=context, order=order)
+        for reader in (None, 1)
+        for context in (None, 1)
+        for order in (Order.OLDEST, Order.NEWEST, Order.PRIORITY)
+    ]
+    consumers = [a_consumer(number, selector) for number, selector in enumerate(selectors)]
+    assert state.indexed.index_count == 0
+    for consumer in consumers:
+        state.admit(consumer)
+        found = state.first(consumer.selector, 0)
+        if isinstance(found, Build):
+            state.begin_index(found.shape, set())
+            state.indexed.finish_index(found.shape)
+    assert state.indexed.index_count == len(selectors) > MAX_INDEXES
+    for consumer in consumers[:6]:
+        state.dismiss(consumer)
+    assert state.indexed.index_count == MAX_INDEXES
+    assert not any(isinstance(state.first(consumer.selector, 0), Build) for consumer in consumers[6:])
 
 
 def test_listing_gives_what_is_in_memory_oldest_first_in_pages() -> None:

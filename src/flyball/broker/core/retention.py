@@ -47,6 +47,8 @@ class Retention:
         self._spawn = spawn
         self._shrinking: dict[int, asyncio.TimerHandle] = {}
         """The queues that hold more than they may, and go on to drop messages in the next turn."""
+        self._reading: set[int] = set()
+        """Those that need the store, or an index, before they can go on."""
         self._is_quiescent = False
         self._expiry_timer: asyncio.TimerHandle | None = None
         self._expiry_due_us: int | None = None
@@ -113,8 +115,17 @@ class Retention:
             elif found is None:
                 break
             else:
-                self._reader.fetch(queue_id, found, partial(self.enforce_limits, state), lambda error: None)
+                if queue_id not in self._reading:
+                    # Not once for each message that comes meanwhile.
+                    self._reading.add(queue_id)
+                    again = partial(self._read, state)
+                    self._reader.fetch(queue_id, found, again, lambda error: self._reading.discard(queue_id))
                 break
+
+    def _read(self, state: QueueState) -> None:
+        self._reading.discard(state.queue.id)
+        if self._engine.find_queue_by_id(state.queue.id) is state:
+            self.enforce_limits(state)
 
     def _go_on_shrinking(self, state: QueueState) -> None:
         del self._shrinking[state.queue.id]

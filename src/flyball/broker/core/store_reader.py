@@ -59,6 +59,8 @@ class StoreReader:
         self._dispatch = dispatch
         self._removing_ids = removing_ids
         self._listing_limiter = listing_limiter
+        self._filling = asyncio.Lock()
+        """Held for a round of filling an index from memory."""
         self._fetching: dict[int, list[_Waiting]] = {}
         """Who waits for what is being read, by queue."""
 
@@ -140,18 +142,31 @@ class StoreReader:
             self._dispatch(self._engine.loaded(queue_id, load, messages, self._now_us()))
 
     async def _build(self, queue_id: int, build: Build) -> None:
-        """Make an index of messages that are in the store, while the queue is in use."""
+        """Make an index of messages in memory and in the store, in rounds, while the queue is in use."""
         state = self._engine.find_queue_by_id(queue_id)
         if state is None:
             return
         generation, shape = state.generation, build.shape
-        state.indexed.begin_index(shape, self._removing_ids().union(state.unacked))
-        try:
-            async for piece in self._store.index(queue_id, _columns(shape), state.last_message_id):
+        self._engine.begin_index(state, shape, self._removing_ids())
+        is_filled = False
+        while not is_filled:
+            # One round in a turn of the loop, however many queues want an index.
+            async with self._filling:
+                await asyncio.sleep(0)
                 if self._generation(queue_id) != generation:
                     return
-                keys = (((k.receiver, k.sender, k.context), k.priority or 0, k.message_ids) for k in piece.keys)
-                state.indexed.fill_index(shape, keys, piece.up_to_id)
+                before_bytes = state.absent_bytes
+                is_filled = not state.indexed.fill_from_memory(shape)
+                self._engine.charge_indexes(state, before_bytes)
+        try:
+            if state.indexed.needs_store(shape):
+                async for piece in self._store.index(queue_id, _columns(shape), state.last_message_id):
+                    if self._generation(queue_id) != generation:
+                        return
+                    before_bytes = state.absent_bytes
+                    keys = (((k.receiver, k.sender, k.context), k.priority or 0, k.message_ids) for k in piece.keys)
+                    state.indexed.fill_index(shape, keys, piece.up_to_id)
+                    self._engine.charge_indexes(state, before_bytes)
         except StoreError:
             if self._generation(queue_id) == generation:
                 state.indexed.abandon_index(shape)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush, merge
 from itertools import islice
@@ -21,6 +21,12 @@ from flyball.model import Message, Selector
 LOAD_AT_ONCE = 1000
 """How many messages are read back from the store together."""
 
+# An index of more messages is filled in rounds of this size, so that others have their turn in between.
+INDEX_AT_ONCE = 500
+
+# Indexes that a backlog keeps though no consumer needs them. There are 24 shapes.
+MAX_INDEXES = 8
+
 _message_id = attrgetter("id")
 
 # That of all messages in an index that filters by nothing.
@@ -31,6 +37,9 @@ ENTRY_BYTES = 40
 
 # What a heap of an index takes beside its entries: there is one for each combination of the fields it filters by.
 HEAP_BYTES = 250
+
+# What an index takes for each message while it is filled: a place in a list, and one in a set.
+_NOTE_BYTES = 72
 
 # What it takes to remember how often a message was delivered that is not in memory.
 COUNT_BYTES = 100
@@ -48,7 +57,7 @@ class Load:
 
 @dataclass(slots=True, frozen=True)
 class Build:
-    """There is no index of this shape yet and messages are not in memory: build it, then ask again."""
+    """There is no index of this shape, and to fill it takes reads or many rounds: build it, then ask again."""
 
     shape: Shape
 
@@ -108,16 +117,23 @@ class PlainBacklog:
 
 
 class _Building:
-    """How far an index has been filled from the store, and what the filling must leave out."""
+    """How far an index has been filled, and what the filling must leave out."""
 
-    __slots__ = ("added", "excluded", "filled_to")
+    __slots__ = ("added", "at", "excluded", "filled_to", "needs_store", "resident", "size_bytes")
 
-    def __init__(self, elsewhere: Iterable[int]) -> None:
+    def __init__(self, elsewhere: Iterable[int], resident: list[int], needs_store: bool) -> None:
         self.added: set[int] = set()
         """What is in the index without having come from the store."""
         self.excluded = set(elsewhere)
         """What the store still has to name, and which must not be taken from there."""
         self.filled_to = 0
+        self.resident = resident
+        """What was in memory when it was begun."""
+        self.at = 0
+        """How much of that was looked at."""
+        self.needs_store = needs_store
+        """Whether it lacks messages that are only in the store."""
+        self.size_bytes = (len(resident) + len(self.excluded)) * _NOTE_BYTES
 
 
 class IndexedBacklog:
@@ -125,11 +141,13 @@ class IndexedBacklog:
 
     __slots__ = (
         "_building",
+        "_clock",
         "_count",
         "_delivery_counts",
         "_fresh",
         "_indexes",
         "_is_arrival_spare",
+        "_last_used",
         "_recovered_to",
         "_resident",
         "_void_to",
@@ -149,6 +167,9 @@ class IndexedBacklog:
         self._count = len(self._resident) + absent
         self._void_to = void_to
         self._indexes: dict[Shape, Index] = {}
+        self._last_used: Index | None = None
+        self._clock = 0
+        """How often another index was used than the time before."""
         self._is_arrival_spare = False
         """Whether the index by arrival is there only because the backlog must not be without any."""
         self._building: dict[Shape, _Building] = {}
@@ -179,7 +200,8 @@ class IndexedBacklog:
             return 0
         heaps = sum([index.heap_count for index in self._indexes.values()])
         places = max(0, self._count * len(self._indexes) - len(self._resident))
-        return places * ENTRY_BYTES + heaps * HEAP_BYTES + len(self._delivery_counts) * COUNT_BYTES
+        held_bytes = places * ENTRY_BYTES + heaps * HEAP_BYTES + len(self._delivery_counts) * COUNT_BYTES
+        return held_bytes + sum([building.size_bytes for building in self._building.values()])
 
     @property
     def is_plain(self) -> bool:
@@ -232,13 +254,18 @@ class IndexedBacklog:
         shape = Shape.of(selector)
         index = self._indexes.get(shape)
         if index is None:
-            if self.absent:
+            is_short = shape is ARRIVAL or len(self._resident) <= INDEX_AT_ONCE
+            if self.absent or not is_short or len(self._indexes) >= MAX_INDEXES:
                 return Build(shape)
             index = self._make_index(shape)
         elif self._building and shape in self._building:
             return Build(shape)
         elif shape is ARRIVAL:
             self._is_arrival_spare = False
+        if index is not self._last_used:
+            self._last_used = index
+            self._clock += 1
+            index.last_use = self._clock
         message_id = index.first(selector)
         if message_id is None:
             return None
@@ -291,16 +318,41 @@ class IndexedBacklog:
             self._fresh.add(message.id)
 
     def begin_index(self, shape: Shape, elsewhere: Iterable[int]) -> None:
-        """Start an index that `fill_index` fills with what is stored; new messages find their way in at once.
+        """Start an index; new messages find their way in at once.
 
-        `elsewhere` are ids that are stored but not ready, such as those of leased messages.
+        `fill_from_memory` fills it with what is in memory, but for what the store will name anyway, and after that
+        `fill_index` with what is stored, if it `needs_store`. `elsewhere` are ids that are stored but not ready, such
+        as those of leased messages. Few messages are in the index on return.
         """
-        index = self._indexes[shape] = Index(shape)
-        building = self._building[shape] = _Building(elsewhere)
-        for message in self._resident.values():
-            if not message.stored or message.id <= self._void_to:
-                building.added.add(message.id)
+        self._indexes[shape] = Index(shape)
+        self._last_used = None
+        if shape is ARRIVAL:
+            self._is_arrival_spare = False
+        self._building[shape] = _Building(elsewhere, list(self._resident), self.absent > 0)
+        if len(self._resident) <= INDEX_AT_ONCE:
+            self.fill_from_memory(shape)
+
+    def fill_from_memory(self, shape: Shape) -> bool:
+        """Look at some of the messages in memory; return whether there are more."""
+        index = self._indexes[shape]
+        building = self._building[shape]
+        message_ids = building.resident[building.at : building.at + INDEX_AT_ONCE]
+        building.at += len(message_ids)
+        for message_id in message_ids:
+            message = self._resident.get(message_id)
+            if message is None:
+                # It has left the queue, or only the memory.
+                building.needs_store = building.needs_store or message_id not in building.excluded
+            elif message_id not in building.added and not (
+                building.needs_store and message.stored and message_id > self._void_to
+            ):
+                building.added.add(message_id)
                 index.add(message)
+        return building.at < len(building.resident)
+
+    def needs_store(self, shape: Shape) -> bool:
+        """Whether an index that was filled from memory lacks messages that are only in the store."""
+        return self._building[shape].needs_store
 
     def fill_index(self, shape: Shape, keys: Iterable[tuple[Key, int, Sequence[int]]], up_to_id: int) -> None:
         """Add all stored messages up to that id which were not added before: their keys, priorities and ids."""
@@ -326,6 +378,7 @@ class IndexedBacklog:
         if self._is_arrival_spare and shape is not ARRIVAL:
             self._is_arrival_spare = False
             del self._indexes[ARRIVAL]
+            self._last_used = None
 
     def abandon_index(self, shape: Shape) -> None:
         """Give up an index that was begun and could not be filled."""
@@ -334,6 +387,21 @@ class IndexedBacklog:
 
     def is_building(self, shape: Shape) -> bool:
         return shape in self._building
+
+    @property
+    def index_count(self) -> int:
+        return len(self._indexes)
+
+    def drop_indexes(self, needed: Container[Shape], keep: int) -> None:
+        """Drop the indexes that were used longest ago until there are few enough; those that are `needed` stay."""
+        idle = [
+            index for shape, index in self._indexes.items() if shape not in needed and shape not in self._building
+        ]
+        idle.sort(key=lambda index: index.last_use)
+        for index in idle[: max(0, len(self._indexes) - keep)]:
+            del self._indexes[index.shape]
+        self._last_used = None
+        self._is_arrival_spare = self._is_arrival_spare and ARRIVAL in self._indexes
 
     def _make_index(self, shape: Shape) -> Index:
         index = self._indexes[shape] = Index(shape)

@@ -14,6 +14,7 @@ from flyball.broker.engine.consumer import Consumer, Receiver, SharedWindow
 from flyball.broker.engine.counts import Counts
 from flyball.broker.engine.credit import UNLIMITED, Credit
 from flyball.broker.engine.expiries import Expiries
+from flyball.broker.engine.index import Shape
 from flyball.broker.engine.queue import Delivery, Original, QueueState
 from flyball.broker.engine.traits import Traits
 from flyball.errors import (
@@ -758,6 +759,20 @@ class Engine:
             if message.expires_us is not None:
                 self._expiries.expect(message.expires_us, queue_id, message.id)
         return state.feed_blocked(now_us)
+
+    def begin_index(self, state: QueueState, shape: Shape, removing: set[int]) -> None:
+        """Start an index of a queue, see `IndexedBacklog`. There is room for its places before they are filled."""
+        before = state.absent_bytes
+        state.begin_index(shape, removing)
+        self.charge_indexes(state, before)
+        if self.resident_limit_bytes is not None and (
+            self.resident_bytes + self.absent_bytes > self.resident_limit_bytes
+        ):
+            self._evict_for(0)
+
+    def charge_indexes(self, state: QueueState, before_bytes: int) -> None:
+        """Count what the indexes of a queue take now, which was `before_bytes`."""
+        self.absent_bytes += state.absent_bytes - before_bytes
 
     def wake(self, queue_id: int, now_us: int) -> list[Delivery]:
         """Try again for all who wait for the store: an index that they need is there."""

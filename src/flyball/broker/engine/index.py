@@ -60,10 +60,12 @@ ARRIVAL = Shape.of(Selector())
 class Index:
     """The ids of a queue's ready messages, arranged for one kind of selector."""
 
-    __slots__ = ("_heaps", "_size", "_stale", "shape")
+    __slots__ = ("_heaps", "_size", "_stale", "last_use", "shape")
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
+        self.last_use = 0
+        """When it was used last, by the clock of its backlog."""
         self._heaps: dict[Key, list[int]] = {}
         """None of them is empty."""
         self._stale: set[int] = set()

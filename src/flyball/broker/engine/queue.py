@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
-from flyball.broker.engine.backlog import IndexedBacklog, Load, Need, PlainBacklog, evictable
+from flyball.broker.engine.backlog import MAX_INDEXES, IndexedBacklog, Load, Need, PlainBacklog, evictable
 from flyball.broker.engine.consumer import Consumer, WaitingConsumers
 from flyball.broker.engine.counts import Counts
 from flyball.broker.engine.credit import UNLIMITED
@@ -169,6 +169,20 @@ class QueueState(Counts):
         if isinstance(self._backlog, PlainBacklog):
             self._backlog = IndexedBacklog(self._backlog, void_to=self._purged_to, recovered_to=self.recovered_to)
         return self._backlog
+
+    def begin_index(self, shape: Shape, removing: set[int]) -> None:
+        """Start an index, see `IndexedBacklog`, in the place of those that were not used for long.
+
+        `removing` are ids that the store may still have though they are removed.
+        """
+        if self.indexed.index_count >= MAX_INDEXES:
+            self._drop_indexes(MAX_INDEXES - 1)
+        self.indexed.begin_index(shape, removing.union(self.unacked))
+
+    def _drop_indexes(self, keep: int) -> None:
+        # Without its index a consumer that gets a message would wait until there is another one.
+        needed = {Shape.of(consumer.selector) for consumer in self.consumers.values()}
+        self.indexed.drop_indexes(needed, keep)
 
     def visible_to(self, reader: int) -> int:
         """How many ready messages are addressed to the reader or to nobody."""
@@ -370,6 +384,8 @@ class QueueState(Counts):
         """Let the consumer wait for nothing more; return the one that is active in its place, if any."""
         self.stop_waiting(consumer)
         self.consumers.pop(consumer.id, None)
+        if isinstance(self._backlog, IndexedBacklog) and self._backlog.index_count > MAX_INDEXES:
+            self._drop_indexes(MAX_INDEXES)
         if self.active is not consumer:
             return None
         standing_by = [other for other in self.consumers.values() if other.is_standby]
