@@ -40,6 +40,7 @@ FlyballError
 ├── ProtocolError              the peer broke the rules of its protocol; the connection ends
 ├── StoreError                 our side: the store could not do it
 │   ├── StoreUnavailable       it did not answer in time; the outcome may be unknown
+│   │   └── StoreStarting      its server is starting, stopping or recovering
 │   ├── StoreMismatch          it holds something this version cannot read
 │   ├── StoreInUse             another process has this node's place in it
 │   └── Fenced                 others have taken this node's place: it may write nothing more
@@ -350,6 +351,10 @@ class StoreError(FlyballError):
 
 class StoreUnavailable(StoreError):
     """The store did not answer within the time limit. What was asked may or may not be done."""
+
+
+class StoreStarting(StoreUnavailable):
+    """The store's server is starting, stopping or recovering: it takes connections soon, or after a restart."""
 
 
 class StoreMismatch(StoreError):

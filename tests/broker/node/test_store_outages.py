@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
+import os
+import signal
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from threading import Thread
 from typing import Self
 from urllib.parse import quote
 
@@ -56,6 +60,18 @@ class Database:
     def url(self) -> str:
         host = quote(str(self._data_dir / "run"), safe="")
         return f"postgresql://flyball:{PASSWORD}@/app?host={host}"
+
+    @contextmanager
+    def shutting_down(self) -> Iterator[None]:
+        """Begin a shutdown that waits for a session: meanwhile others are refused."""
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            session = runner.run(asyncpg.connect(self._server.dsn))
+            assert self._server.pid is not None
+            os.kill(self._server.pid, signal.SIGTERM)
+            try:
+                yield
+            finally:
+                runner.run(session.close())
 
     def execute(self, *statements: str, database: str = "postgres") -> None:
         async def run() -> None:
@@ -209,6 +225,24 @@ def test_node_that_cannot_start_says_in_one_line_what_to_do(
     assert failed.value.complaints.count("\n") == 1, failed.value.complaints
     assert problem in failed.value.complaints
     assert PASSWORD not in failed.value.complaints
+
+
+def test_node_waits_for_a_server_that_restarts(server: Database, tmp_path: Path) -> None:
+    log_file = tmp_path / "node.log"
+    with ExitStack() as stack:
+        with server.shutting_down():
+            node = ServeProcess(tmp_path / "data", store=server.url, log_file=log_file)
+            starting = Thread(target=lambda: stack.enter_context(node))
+            starting.start()
+            deadline = time.monotonic() + ANSWER_LIMIT_S
+            while not log_file.exists() or "waiting for the store" not in log_file.read_text():
+                assert starting.is_alive()
+                assert time.monotonic() < deadline
+        server.stop()
+        server.start()
+        starting.join()
+        assert "the database system is shutting down (57P03)" in log_file.read_text()
+        stack.enter_context(Publisher(node)).publish_confirmed("kept")
 
 
 def test_second_node_of_a_name_is_refused_with_exit_code_4(database: Database, tmp_path: Path) -> None:

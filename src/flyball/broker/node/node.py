@@ -26,7 +26,7 @@ from flyball.broker.node.name import node_name
 from flyball.broker.node.owner import owner_token
 from flyball.broker.node.resource_usage import ResourceUsage
 from flyball.broker.node.rewound import write_again_from_memory
-from flyball.broker.node.stores import open_store
+from flyball.broker.node.stores import open_store, open_when_ready
 from flyball.broker.node.throttle import Throttle, operations_of
 from flyball.broker.peering.change_feed import ChangeFeed
 from flyball.broker.peering.domain import Domain
@@ -178,7 +178,7 @@ async def _assemble(
     disk: DiskReserve | None,
 ) -> Assembly:
     """Open the store and build what serves clients on it, from the broker outwards, up to a member of the domain."""
-    snapshot = await store.open()
+    snapshot = await open_when_ready(store)
     broker = _new_broker(settings, store, snapshot, tasks, faults)
     await broker.start()
     journal = supervisor.keep("journal", broker.journal.run)

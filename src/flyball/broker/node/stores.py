@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Callable
 
+from flyball.backoff import Backoff, Retries
 from flyball.broker.core.supervisor import Supervisor
 from flyball.broker.node.disk import DiskReserve
 from flyball.broker.node.name import node_name
@@ -15,7 +17,14 @@ from flyball.broker.store.memory import MemoryStore
 from flyball.broker.store.null import NullStore
 from flyball.broker.store.postgres.embedded import EmbeddedPostgres
 from flyball.broker.store.postgres.store import PostgresStore
+from flyball.errors import StoreStarting, StoreUnavailable
 from flyball.faults import Faults
+from flyball.model import Snapshot
+
+log = logging.getLogger(__name__)
+
+# How long a node that starts waits for a database server that is starting, stopping or recovering.
+STORE_START_LIMIT_S = 30.0
 
 
 @contextlib.asynccontextmanager
@@ -52,3 +61,21 @@ async def open_store(
         yield other, settings.store.url
     finally:
         await other.close()
+
+
+async def open_when_ready(store: Store) -> Snapshot:
+    """Open the store. A server that is just starting or stopping is waited for; any other problem ends the start."""
+    loop = asyncio.get_running_loop()
+    give_up_at = loop.time() + STORE_START_LIMIT_S
+    retries = Retries(Backoff(0.1, 2.0))
+    is_starting = False
+    while True:
+        try:
+            return await store.open()
+        except StoreUnavailable as error:
+            # One that stops refuses connections for a moment before it starts again.
+            is_starting = is_starting or isinstance(error, StoreStarting)
+            if not is_starting or loop.time() > give_up_at:
+                raise
+            log.warning("waiting for the store: %s", error)
+        await asyncio.sleep(retries.next_delay_s())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncpg
 
-from flyball.errors import StoreError, StoreUnavailable
+from flyball.errors import StoreError, StoreStarting, StoreUnavailable
 
 # The classes of SQLSTATE that the contents of a batch can cause: the same batch fails again, another may succeed.
 # They are permanent refusals: StoreError. Everything else is about the connection, the server, privileges or
@@ -50,6 +50,9 @@ NEXT_STEPS = {
     "XX002": "an index is corrupted: REINDEX it, see the server's log",
 }
 
+# What a server answers that is starting, stopping or recovering.
+CANNOT_CONNECT_NOW = "57P03"
+
 
 def translated(error: BaseException, *, is_connecting: bool = False) -> StoreError | None:
     """Return our error for what asyncpg reported. None for what is not the database's doing.
@@ -89,7 +92,8 @@ def _of_server(error: asyncpg.PostgresError, is_connecting: bool) -> StoreError:
     state = error.sqlstate or "08"
     step = NEXT_STEPS.get(state) or NEXT_STEPS.get(state[:2])
     text = f"PostgreSQL is not available: {_one_line(error)} ({state})"
-    return StoreUnavailable(f"{text}; {step}" if step else text)
+    kind = StoreStarting if state == CANNOT_CONNECT_NOW else StoreUnavailable
+    return kind(f"{text}; {step}" if step else text)
 
 
 def _one_line(error: BaseException) -> str:
