@@ -14,10 +14,13 @@ import httpx
 import pytest
 import yaml
 
+from flyball.broker.settings import load_settings
 from flyball.client.sync import Client
 from tests.docs.pages import ROOT, PageExamples, at, shell
 from tests.nodes import RunningNode, with_api
 
+CONFIGURE = PageExamples("operate/configure.md")
+SIZING = PageExamples("operate/sizing.md")
 TLS = PageExamples("operate/tls.md")
 MONITORING = PageExamples("operate/monitoring.md")
 TROUBLESHOOTING = PageExamples("operate/troubleshooting.md")
@@ -26,6 +29,22 @@ MIGRATION = PageExamples("operate/migrate-from-rabbitmq.md")
 # What a placeholder of the page, of an f-string or of a log call stands for.
 _PLACE = re.compile(r"…|%[-.\d]*[sdfgr]")
 _METRIC = re.compile(r"\b(?:flyball|rabbitmq)_\w+")
+
+
+def test_settings_file_can_be_used(tmp_path: Path) -> None:
+    (block,) = CONFIGURE.blocks("toml")
+    file = tmp_path / "flyball.toml"
+    file.write_text(block)
+    settings = load_settings({"config": str(file)}, {})
+    assert (settings.name, settings.memory_bytes) == ("north", 2 << 30)
+
+
+def test_figures_for_sizing_are_those_of_the_measurements() -> None:
+    measured = PageExamples("how-it-works/performance.md").text
+    table = SIZING.text.split("| load | messages per second |")[1].split("\n\n", 1)[0]
+    figures = re.findall(r"\| ([\d,]+) \|$", table, flags=re.MULTILINE)
+    assert len(figures) == 4
+    assert [figure for figure in [*figures, "521"] if figure not in measured] == []
 
 
 def test_tls_certificates_serve_clients(
