@@ -312,7 +312,10 @@ def test_a_full_disk_is_said_in_one_line(tiny: str, tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr("flyball.lab.results.Results.begin", full)
     result = CliRunner().invoke(app, ["lab", "run", tiny, "--out", str(tmp_path / "out")], env=QUIET)
-    assert (result.exit_code, result.stderr) == (1, "flyball: out/run: No space left on device\n")
+    assert (result.exit_code, result.stderr) == (
+        1,
+        "flyball: out/run: No space left on device. Free some disk space and run the command again.\n",
+    )
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,10 @@ def test_a_full_disk_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(pipeline, "write_report_of", failing)
     result = CliRunner().invoke(app, ["pipeline", "report", "somewhere"])
-    assert (result.exit_code, result.stderr) == (1, "flyball: out/report.html: No space left on device\n")
+    assert (result.exit_code, result.stderr) == (
+        1,
+        "flyball: out/report.html: No space left on device. Free some disk space and run the command again.\n",
+    )
 
 
 def test_a_comparison_says_what_was_left_out_of_each_source(

@@ -97,7 +97,7 @@ def test_a_folder_in_use_is_one_line_that_says_so(tmp_path: Path) -> None:
     assert second.returncode == 1
     assert second.stdout == ""
     assert second.stderr == (
-        f"flyball: the store does not work: another broker uses the data folder {tmp_path}. Check --data.\n"
+        f"flyball: the store failed: another broker uses the data folder {tmp_path}. Check --data.\n"
     )
 
 

@@ -136,7 +136,7 @@ def test_a_node_that_dies_fails_the_run_with_its_last_words(tmp_path: Path) -> N
 
 def test_a_node_that_does_not_start_says_why(tmp_path: Path) -> None:
     experiment = described(tmp_path, TINY.replace('"memory"', '"postgresql://127.0.0.1:1/none"'))
-    with pytest.raises(LabError, match=r"node-1: the node does not start: .*the store does not work"):
+    with pytest.raises(LabError, match=r"node-1: the node does not start: .*the store failed"):
         made(experiment, tmp_path)
 
 

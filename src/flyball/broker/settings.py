@@ -24,9 +24,26 @@ from flyball.errors import SettingsError
 
 HIDDEN = "***"
 
-# Where `--thorbang on` listens: the port of the original.
+# Ports of `--telesto on` and `--thorbang on`, as in the original systems.
 TELESTO_PORT = 9001
 THORBANG_PORT = 8123
+
+
+# Headings of the help, by sections of the TOML file.
+HEADINGS = {
+    "": "Node",
+    "store": "Store",
+    "domain": "Domain",
+    "amqp": "AMQP",
+    "tls": "TLS of clients",
+    "http": "HTTP: console and management API",
+    "access": "Users",
+    "limits": "Limits",
+    "trace": "Traces",
+    "log": "Log",
+    "telesto": "Research protocols",
+    "thorbang": "Research protocols",
+}
 
 
 class Address(NamedTuple):
@@ -126,7 +143,7 @@ def _network(text: str) -> str:
         return str(ipaddress.ip_network(text, strict=False) if "/" in text else ipaddress.ip_address(text))
     except ValueError:
         raise ValueError(
-            f"{text!r} is no address: give those of proxies, as 10.0.0.1 or 10.0.0.0/24, or none"
+            f"{text!r} is not an address: give those of proxies, such as 10.0.0.1 or 10.0.0.0/24, or none"
         ) from None
 
 
@@ -156,83 +173,94 @@ def option(default: object, meaning: str, key: str | None) -> Any:
 
 
 class ServeSettings(BaseModel):
-    """What `flyball serve` can be told. A new setting is a new line here and nothing elsewhere."""
+    """The settings of `flyball serve`. A new setting is a new line here and in docs/reference/settings.md."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     config: Annotated[Path | None, Form("FILE")] = option(None, "TOML file with settings.", key=None)
     data: Annotated[Path, Form("FOLDER")] = option(
-        "./data", "Folder of the embedded store and the traces.", key="data"
+        "./data", "Folder for the embedded PostgreSQL, the traces and the node's token.", key="data"
     )
     name: NodeName = option(
-        None, "Name of the node in its domain and its traces; the machine's if none is given.", key="name"
+        None, "Name of the node in its domain and its traces; default: the machine's host name.", key="name"
     )
     store: Store = option(
         "embedded",
-        "What keeps the messages: a PostgreSQL of its own in the data folder, the memory, nothing at all,"
-        " or the PostgreSQL at a postgresql:// URL.",
+        "Where messages are stored: `embedded` (a PostgreSQL that the node runs in the data folder), `memory`,"
+        " `null` (nowhere, for benchmarks), or an external PostgreSQL by its postgresql:// URL.",
         key="store.location",
     )
-    store_time_limit_s: Seconds = option(
-        10, "How long a request waits for the store before it fails.", key="store.time_limit_s"
-    )
+    store_time_limit_s: Seconds = option(10, "Timeout of a request to the store.", key="store.time_limit_s")
     lease_s: Annotated[float, Field(ge=1, le=600), Form("SECONDS")] = option(
-        4, "How long other nodes of the domain wait for this one before they take its place.", key="domain.lease_s"
+        4,
+        "Lease of the node: when it has not been renewed for this long, other nodes take over its queues.",
+        key="domain.lease_s",
     )
     capacity: Annotated[float, Field(gt=0, le=1000), Form("NUMBER")] = option(
-        1, "How much the node can bear, compared with the others of its domain.", key="domain.capacity"
+        1,
+        "Weight of the node when queues and clients are placed, relative to the other nodes of its domain.",
+        key="domain.capacity",
     )
     link: Listener = option(
         "127.0.0.1:0",
-        "Where other nodes of the domain connect; port 0 is any that is free.",
+        "Address to listen on for the other nodes of the domain; port 0 picks a free port.",
         key="domain.link_address",
     )
     link_tls_cert: OptionalFile = option(
         None,
-        "Certificate of the node for links to others over TLS, which all nodes of the domain use or none.",
+        "Certificate for TLS between nodes; either all nodes of a domain use TLS or none.",
         key="domain.link_tls_cert",
     )
-    link_tls_key: OptionalFile = option(None, "Private key of that certificate.", key="domain.link_tls_key")
+    link_tls_key: OptionalFile = option(None, "Private key of the link certificate.", key="domain.link_tls_key")
     link_tls_ca: OptionalFile = option(
         None,
-        "Certificates of the authority that has signed those of the nodes, and nothing else.",
+        "CA certificates that sign the nodes' link certificates; use a CA that signs nothing else.",
         key="domain.link_tls_ca",
     )
     advertise: Annotated[str | None, Field(pattern=r"^[\w.:-]+$"), Form("HOST")] = option(
         None,
-        "Where others reach a node that listens on all addresses: a name or an address; the machine's name if none.",
+        "Host name or address that other nodes use to reach this one, for a node that listens on all interfaces;"
+        " default: the machine's host name.",
         key="domain.advertise",
     )
     provisioners: OptionalFile = option(
-        None, "TOML file with the ways in which this node may start others, beside local.", key="domain.provisioners"
+        None,
+        "TOML file with provisioners, the ways in which this node may start others; `local` is always there.",
+        key="domain.provisioners",
     )
-    amqp: Listener = option("127.0.0.1:5672", "Where clients of AMQP 0-9-1 connect.", key="amqp.address")
-    amqps: Listener = option("off", "Where clients of AMQP 0-9-1 over TLS connect.", key="amqp.tls_address")
+    amqp: Listener = option("127.0.0.1:5672", "Address to listen on for AMQP 0-9-1.", key="amqp.address")
+    amqps: Listener = option("off", "Address to listen on for AMQP 0-9-1 over TLS.", key="amqp.tls_address")
     amqp_heartbeat_s: Annotated[int, Field(ge=0, le=65535), Form("SECONDS")] = option(
-        60, "How often AMQP clients are asked to show that they are alive; 0 is never.", key="amqp.heartbeat_s"
+        60, "Heartbeat interval proposed to AMQP clients; 0 disables heartbeats.", key="amqp.heartbeat_s"
     )
     amqp_channel_max: Annotated[int, Field(gt=0, le=65535), Form("COUNT")] = option(
-        2047, "Most channels of an AMQP connection.", key="amqp.channel_max"
+        2047, "Maximum number of channels per AMQP connection.", key="amqp.channel_max"
     )
-    amqp_frame_max_bytes: FrameSize = option("128KiB", "Longest frame of AMQP.", key="amqp.frame_max_bytes")
+    amqp_frame_max_bytes: FrameSize = option("128KiB", "Maximum size of an AMQP frame.", key="amqp.frame_max_bytes")
     amqp_consumer_timeout_s: Seconds = option(
         1800,
-        "How long an AMQP consumer may keep a message without acknowledging it.",
+        "Acknowledgement timeout: the channel of an AMQP consumer that holds a delivery longer is closed.",
         key="amqp.consumer_timeout_s",
     )
-    tls_cert: OptionalFile = option(None, "Certificate of the node, with its chain, for TLS.", key="tls.cert")
-    tls_key: OptionalFile = option(None, "Private key of the certificate.", key="tls.key")
+    tls_cert: OptionalFile = option(
+        None, "Certificate chain of the node, for client connections over TLS.", key="tls.cert"
+    )
+    tls_key: OptionalFile = option(None, "Private key of the node's certificate.", key="tls.key")
     tls_ca: OptionalFile = option(
-        None, "Certificates whose clients are trusted: with it every TLS client must show one.", key="tls.ca"
+        None,
+        "CA certificates for client authentication; if set, every TLS client must present a certificate signed by"
+        " one.",
+        key="tls.ca",
     )
     telesto: Telesto = option(
         "off",
-        "Where clients of the Telesto protocol connect; on is 127.0.0.1:9001. It has no passwords.",
+        "Address to listen on for the Telesto protocol; `on` means 127.0.0.1:9001. It has no authentication: anyone"
+        " who can connect has full access.",
         key="telesto.address",
     )
     token_file: OptionalFile = option(
         None,
-        "File with the token that logs in as the administrator @owner; admin.token in the data folder if none.",
+        "File with the token of the administrator @owner; default: admin.token in the data folder.",
         key="access.token_file",
     )
     telesto_time_order: Literal["newest", "oldest"] = option(
@@ -240,70 +268,83 @@ class ServeSettings(BaseModel):
     )
     thorbang: ThorBang = option(
         "off",
-        "Where clients of the ThorBangMQ protocol connect; on is 127.0.0.1:8123. It has no passwords.",
+        "Address to listen on for the ThorBangMQ protocol; `on` means 127.0.0.1:8123. It has no"
+        " authentication: anyone who can connect has full access.",
         key="thorbang.address",
     )
     thorbang_max_request_bytes: Size = option(
-        "16MiB", "Longest request of the ThorBangMQ protocol.", key="thorbang.max_request_bytes"
+        "16MiB", "Maximum size of a ThorBangMQ request.", key="thorbang.max_request_bytes"
     )
     http: Listener = option(
-        "127.0.0.1:15672", "Where browsers find the console, and programs the management API.", key="http.address"
+        "127.0.0.1:15672",
+        "Address to listen on for HTTP: the console, the management API and metrics.",
+        key="http.address",
     )
     http_proxies: Proxies = option(
-        "none", "Proxies that are believed for whom they ask, and whether by HTTPS.", key="http.proxies"
+        "none",
+        "Trusted proxies whose X-Forwarded-For and X-Forwarded-Proto headers are honoured.",
+        key="http.proxies",
     )
     reports: Annotated[Path | None, Form("FOLDER")] = option(
-        None, "Folder of reports that the console shows, beside `reports` in the data folder.", key="http.reports"
+        None,
+        "Additional folder of reports for the console, which always shows `reports` in the data folder.",
+        key="http.reports",
     )
     loopback_users: Names = option(
-        "guest", "Users who may log in from the node's own machine only.", key="access.loopback_users"
+        "guest", "Users who may connect only from the node's own machine.", key="access.loopback_users"
     )
-    max_message_bytes: Size = option("128MiB", "Longest body of a message.", key="limits.max_message_bytes")
+    max_message_bytes: Size = option("128MiB", "Maximum size of a message body.", key="limits.max_message_bytes")
     max_connections: Count = option(
-        10_000, "Most clients connected at a time; links between nodes do not count.", key="limits.max_connections"
+        10_000,
+        "Maximum number of client connections; links between nodes are not counted.",
+        key="limits.max_connections",
     )
-    max_channels: Count = option(100_000, "Most channels of all AMQP connections.", key="limits.max_channels")
+    max_channels: Count = option(
+        100_000, "Maximum number of channels of all AMQP connections together.", key="limits.max_channels"
+    )
     max_unauthenticated: Count = option(
         4000,
-        "Most AMQP clients that have not logged in yet; of more, those of the address with the most go.",
+        "Maximum number of AMQP connections that have not authenticated yet; beyond it, those of the address with the"
+        " most are closed.",
         key="limits.max_unauthenticated",
     )
     resident_bytes: Size = option(
         "256MiB",
-        "Memory for the bodies of waiting messages; more are left in the store.",
+        "Memory for the bodies of ready messages; further bodies stay in the store until they are needed.",
         key="limits.resident_bytes",
     )
     memory_bytes: Size = option(
         "1GiB",
-        "Memory for what cannot be left in the store: publishers are slowed as it fills, then the largest refused.",
+        "Memory for everything that cannot stay in the store; publishers are throttled as it fills, then the largest"
+        " connections are closed.",
         key="limits.memory_bytes",
     )
     disk_free_bytes: Annotated[ByteSize | None, Form("BYTES")] = option(
         None,
-        "Free space to keep in the volume of the embedded store: publishers are blocked below it;"
-        " 2GiB if none is given, less on a volume under 40 GiB.",
+        "Minimum free disk space of the embedded store: publishers are blocked below it; default: 2GiB, less on a"
+        " volume under 40 GiB.",
         key="limits.disk_free_bytes",
     )
     pace_per_s: Annotated[float | None, Field(gt=0, allow_inf_nan=False), Form("OPERATIONS")] = option(
         None,
-        "Operations on messages that the node does in a second at most, to model a slower machine; no limit if none.",
+        "Rate limit of message operations, to model a slower machine; default: no limit.",
         key="limits.pace_per_s",
     )
-    trace: Switch = option("on", "Whether to record what requests cost.", key="trace.enabled")
-    trace_sample_ratio: Ratio = option(1.0, "Part of the requests that is recorded.", key="trace.sample_ratio")
+    trace: Switch = option("on", "Record the cost of requests in trace files.", key="trace.enabled")
+    trace_sample_ratio: Ratio = option(1.0, "Fraction of requests that are traced.", key="trace.sample_ratio")
     trace_most_per_s: Count = option(
-        500, "So many requests of a second are all recorded; of further ones one in 64.", key="trace.most_per_s"
+        500, "Trace every request up to this rate per second, then 1 in 64.", key="trace.most_per_s"
     )
     trace_keep_bytes: Size = option(
-        "1GiB", "Most disk space for trace files; the oldest are removed.", key="trace.keep_bytes"
+        "1GiB", "Maximum disk space of trace files; the oldest are deleted.", key="trace.keep_bytes"
     )
     log_level: Literal["debug", "info", "warning", "error"] = option(
-        "warning", "Least serious messages to log.", key="log.level"
+        "warning", "Minimum level of log messages.", key="log.level"
     )
-    log_format: Literal["text", "json"] = option("text", "How log lines look.", key="log.format")
+    log_format: Literal["text", "json"] = option("text", "Format of log lines.", key="log.format")
     log_file: OptionalFile = option(
         None,
-        "Where log lines go instead of standard error. Of 10 MB a copy is kept, FILE.1, and it begins anew.",
+        "File to log to instead of standard error. Rotated at 10 MB; one previous file (FILE.1) is kept.",
         key="log.file",
     )
 
@@ -326,6 +367,12 @@ class Option:
     @property
     def variable(self) -> str:
         return "FLYBALL_" + self.name.upper()
+
+    @property
+    def heading(self) -> str:
+        """The heading it has in the help."""
+        section, dot, _ = (self.key or "").partition(".")
+        return HEADINGS[section if dot else ""]
 
     @property
     def place(self) -> str:
@@ -372,9 +419,24 @@ def load_settings(flags: Mapping[str, object], environment: Mapping[str, str]) -
     except ValidationError as error:
         first = error.errors()[0]
         cause = first.get("ctx", {}).get("error")
-        # Pydantic's own messages leave out what was given; ours say it where it is not a secret.
-        problem = str(cause) if isinstance(cause, ValueError) else f"{first['msg']}, not {first['input']!r}"
-        raise SettingsError(given[str(first["loc"][0])][1], problem) from None
+        name = str(first["loc"][0])
+        # A cause is our own text, which quotes the value where it is not a secret.
+        problem = str(cause) if isinstance(cause, ValueError) else _problem(name, dict(first))
+        raise SettingsError(given[name][1], problem) from None
+
+
+def _problem(name: str, error: Mapping[str, Any]) -> str:
+    """Return what is wrong with a value, and what to give instead."""
+    form = next(option.form for option in options() if option.name == name)
+    bounds = error.get("ctx", {})
+    allowed = {
+        "greater_than": "more than {gt}",
+        "greater_than_equal": "{ge} or more",
+        "less_than": "less than {lt}",
+        "less_than_equal": "{le} or less",
+    }.get(error["type"])
+    wanted = form if allowed is None else f"{form}, {allowed.format(**bounds)}"
+    return f"{error['input']!r} is not valid: give {wanted}"
 
 
 def _read_file(path: Path, place: str) -> dict[str, tuple[object, str]]:

@@ -75,7 +75,7 @@ def delete_client(api: Api, who: str, out: Output) -> int:
 @app.command()
 def register(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the new client.")],
-    mode: Annotated[Mode, typer.Option("--mode", help="Whether it may put messages.")] = Mode.FULL,
+    mode: Annotated[Mode, typer.Option("--mode", help="Operations that the client may use.")] = Mode.FULL,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -101,7 +101,7 @@ def delete(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a client. Messages from and for it stay.
+    """Delete a client. Its messages stay.
 
     Example: flyball client delete alice
     """

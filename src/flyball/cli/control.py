@@ -22,27 +22,27 @@ from flyball.cli.governor.requests import (
 from flyball.cli.governor.telling import errors_told
 from flyball.cli.session import AsJson
 
-app = typer.Typer(
-    name="control", help="Identify plants, design control laws, and hold rates with them.", no_args_is_help=True
-)
+app = typer.Typer(name="control", help="Identify plants, design controllers and run them.", no_args_is_help=True)
 
 HERE = Path()
 DEFAULT_URL = "amqp://guest:guest@127.0.0.1:5672/"
 DEFAULT_LIMITS = (1.0, 360.0)
 
-Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for what is written.")]
+Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Output folder.")]
 Plot = Annotated[
-    Path | None, typer.Option("--plot", metavar="FILE", help="File for the figure: .svg or .png; else in DIR.")
+    Path | None, typer.Option("--plot", metavar="FILE", help="File for the figure, .svg or .png; default: in DIR.")
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Do not show samples as they come.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Do not print samples.")]
 Loop = Annotated[
     str | None,
-    typer.Option("--loop", metavar="NAME", help="Which loop, if there are several; of a model also as BROKER/NAME."),
+    typer.Option(
+        "--loop", metavar="NAME", help="Name of the loop, if there are several; BROKER/NAME for loops of a model."
+    ),
 ]
 Url = Annotated[
     str,
     typer.Option(
-        "--url", envvar="FLYBALL_AMQP_URL", metavar="URL", help="The broker: amqp://USER:PASSWORD@HOST/VHOST."
+        "--url", envvar="FLYBALL_AMQP_URL", metavar="URL", help="Broker, as amqp://USER:PASSWORD@HOST/VHOST."
     ),
 ]
 Handler = Annotated[
@@ -51,42 +51,46 @@ Handler = Annotated[
 ]
 HandlerMs = Annotated[
     float | None,
-    typer.Option("--handler-ms", min=0.0, help="Do nothing with a message for so long, then throw it away."),
+    typer.Option("--handler-ms", min=0.0, help="Simulate a handler that takes this long, then ack."),
 ]
 Actuator = Annotated[
     ActuatorName | None,
-    typer.Option("--actuator", help="How to get more or fewer messages: by a pause, or by the prefetch count."),
+    typer.Option("--actuator", help="Actuator: a pause before each ack, or the prefetch count."),
 ]
-SampleTime = Annotated[
-    float, typer.Option("--sample-time", min=0.01, metavar="SECONDS", help="Time between two samples.")
-]
+SampleTime = Annotated[float, typer.Option("--sample-time", min=0.01, metavar="SECONDS", help="Sample time.")]
 Concurrency = Annotated[
-    int | None, typer.Option("--concurrency", min=1, help="Handlers at once; else as many as there are messages.")
+    int | None, typer.Option("--concurrency", min=1, help="Maximum number of concurrent handlers; default: no limit.")
 ]
 Pole = Annotated[
     float | None,
     typer.Option(
-        "--pole", help="From 0, fast, to below 1, slow and quiet; 0.8 for most laws, -0.3 for p, 0.5 for self_tuning."
+        "--pole",
+        help="Closed-loop pole: 0 is fast, close to 1 is slow and smooth; default: 0.8; p: -0.3; self_tuning: 0.5.",
     ),
 ]
 Poles = Annotated[
-    str | None, typer.Option("--poles", metavar="P,P...", help="All poles of p, pi or pid, as in 0.5+0.3i,0.5-0.3i.")
+    str | None,
+    typer.Option("--poles", metavar="P,P...", help="All closed-loop poles of p, pi or pid, as in 0.5+0.3i,0.5-0.3i."),
 ]
 Settling = Annotated[
     float | None,
     typer.Option(
-        "--settling-samples", help="Samples in which pi or pid settle, if no poles are given.  [default: 5]"
+        "--settling-samples", help="Settling time of pi and pid in samples, if no poles are given.  [default: 5]"
     ),
 ]
 Overshoot = Annotated[
     float | None,
-    typer.Option("--overshoot", help="How far they may overshoot, as a part of the step.  [default: 0.05]"),
+    typer.Option("--overshoot", help="Maximum overshoot of pi and pid, as a fraction of the step.  [default: 0.05]"),
 ]
-Exponent = Annotated[float | None, typer.Option("--exponent", help="Of the multiplicative law: how fast it is; 0.5.")]
+Exponent = Annotated[
+    float | None,
+    typer.Option("--exponent", help="Exponent of the multiplicative law, which sets its speed; default: 0.5."),
+]
 Limits = Annotated[
-    tuple[float, float], typer.Option("--limits", metavar="LOWEST HIGHEST", help="Between what the action may be.")
+    tuple[float, float],
+    typer.Option("--limits", metavar="LOWEST HIGHEST", help="Lower and upper bound of the control action."),
 ]
-Seed = Annotated[int, typer.Option("--seed", help="The same seed gives the same chance.")]
+Seed = Annotated[int, typer.Option("--seed", help="Random seed, for reproducible runs.")]
 
 
 @app.command()
@@ -101,14 +105,16 @@ def identify(
         ),
     ] = None,
     url: Url = DEFAULT_URL,
-    queue: Annotated[str | None, typer.Option("--queue", help="Consume this queue to make samples.")] = None,
-    signal: Annotated[SignalName, typer.Option("--signal", help="How the action changes.")] = SignalName.RANDOM,
-    lowest: Annotated[float, typer.Option("--lowest", help="Lowest action.")] = 1.0,
-    highest: Annotated[float, typer.Option("--highest", help="Highest action.")] = 10.0,
+    queue: Annotated[str | None, typer.Option("--queue", help="Queue to consume while samples are taken.")] = None,
+    signal: Annotated[
+        SignalName, typer.Option("--signal", help="Test signal of the control action.")
+    ] = SignalName.RANDOM,
+    lowest: Annotated[float, typer.Option("--lowest", help="Lower bound of the control action.")] = 1.0,
+    highest: Annotated[float, typer.Option("--highest", help="Upper bound of the control action.")] = 10.0,
     count: Annotated[
-        int, typer.Option("--count", min=2, help="How many samples to make, one each --sample-time.")
+        int, typer.Option("--count", min=2, help="Number of samples to take, one per --sample-time.")
     ] = 80,
-    hold: Annotated[int, typer.Option("--hold", min=1, help="Samples for which an action stays.")] = 1,
+    hold: Annotated[int, typer.Option("--hold", min=1, help="Samples for which each action is held.")] = 1,
     seed: Seed = 1,
     sample_time: SampleTime = 1.0,
     handler: Handler = None,
@@ -116,16 +122,18 @@ def identify(
     concurrency: Concurrency = None,
     actuator: Actuator = None,
     delay: Annotated[
-        str, typer.Option("--delay", metavar="N|auto", help="Samples until an action has effect.")
+        str, typer.Option("--delay", metavar="N|auto", help="Dead time of the plant, in samples.")
     ] = "0",
-    order: Annotated[int, typer.Option("--order", min=1, help="Past samples on which the next one depends.")] = 1,
+    order: Annotated[
+        int, typer.Option("--order", min=1, help="Order of the model: number of past samples it uses.")
+    ] = 1,
     loop: Loop = None,
     out: Out = HERE,
     plot: Plot = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Find the model of a plant: DIR/model.json and DIR/model.svg.
+    """Identify a plant: DIR/model.json and DIR/model.svg.
 
     From samples that a loop has recorded, or, with --queue, from a queue: its
     messages are handled, acknowledged and so gone, while the prefetch count (or
@@ -153,9 +161,9 @@ def identify(
 @app.command()
 def design(
     model: Annotated[
-        Path | None, typer.Argument(metavar="MODEL.json", help="From `identify`; some laws need none.")
+        Path | None, typer.Argument(metavar="MODEL.json", help="Model from `identify`; some control laws need none.")
     ] = None,
-    law: Annotated[LawName, typer.Option("--law", help="Which law.")] = LawName.LAMBDA_PI,
+    law: Annotated[LawName, typer.Option("--law", help="Control law.")] = LawName.LAMBDA_PI,
     pole: Pole = None,
     poles: Poles = None,
     settling_samples: Settling = None,
@@ -163,20 +171,29 @@ def design(
     exponent: Exponent = None,
     gains: Annotated[
         str | None,
-        typer.Option("--gains", metavar="NAME=NUMBER,...", help="Design nothing, check these: kp=0.002,ki=0.006."),
+        typer.Option(
+            "--gains",
+            metavar="NAME=NUMBER,...",
+            help="Gains to certify instead of designing them, as in kp=0.002,ki=0.006.",
+        ),
     ] = None,
     limits: Limits = DEFAULT_LIMITS,
-    setpoint: Annotated[float | None, typer.Option("--setpoint", help="What to hold.")] = None,
+    setpoint: Annotated[float | None, typer.Option("--setpoint", help="Setpoint.")] = None,
     sample_time: Annotated[
         float | None,
-        typer.Option("--sample-time", min=0.01, metavar="SECONDS", help="Of which plant, or without a model."),
+        typer.Option(
+            "--sample-time",
+            min=0.01,
+            metavar="SECONDS",
+            help="Sample time of the plant, or of a design without a model.",
+        ),
     ] = None,
     loop: Loop = None,
     out: Out = HERE,
     plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find gains for a model, and prove that they hold it: DIR/design.json and DIR/design.svg.
+    """Design a controller for a model and certify its stability: DIR/design.json and DIR/design.svg.
 
     The certificate counts for the whole confidence set of the model. Exit code 1
     if it says no: design.json is written all the same, but no loop starts with it.
@@ -192,42 +209,43 @@ def design(
 
 @app.command()
 def run(
-    queue: Annotated[str, typer.Option("--queue", help="Consume this queue.")],
+    queue: Annotated[str, typer.Option("--queue", help="Queue to consume.")],
     url: Url = DEFAULT_URL,
-    rate: Annotated[float | None, typer.Option("--rate", help="Hold so many messages a second.")] = None,
+    rate: Annotated[float | None, typer.Option("--rate", help="Setpoint: messages per second.")] = None,
     latency_ms: Annotated[
-        float | None, typer.Option("--latency-ms", help="Hold this time from arrival to acknowledgement.")
+        float | None, typer.Option("--latency-ms", help="Setpoint: milliseconds from arrival to ack.")
     ] = None,
     fast: Annotated[
-        bool, typer.Option("--fast", help="As fast as the handler can, with few messages waiting.")
+        bool, typer.Option("--fast", help="No setpoint: as fast as the handler can, with few messages buffered.")
     ] = False,
     design_file: Annotated[
-        Path | None, typer.Option("--design", metavar="FILE", help="design.json; else a law that needs no model.")
+        Path | None,
+        typer.Option(
+            "--design", metavar="FILE", help="Design file (design.json); default: a control law that needs no model."
+        ),
     ] = None,
     actuator: Actuator = None,
     handler: Handler = None,
     handler_ms: HandlerMs = None,
     concurrency: Concurrency = None,
-    shadow: Annotated[bool, typer.Option("--shadow", help="Compute and show actions, but do not act.")] = False,
+    shadow: Annotated[
+        bool, typer.Option("--shadow", help="Shadow mode: compute and show actions without applying them.")
+    ] = False,
     seconds: Annotated[
-        float | None, typer.Option("--seconds", min=0.0, help="Stop after so long; else by Ctrl-C.")
+        float | None, typer.Option("--seconds", min=0.0, help="Duration in seconds; default: until Ctrl-C.")
     ] = None,
     sample_time: Annotated[
         float | None,
-        typer.Option(
-            "--sample-time", min=0.01, metavar="SECONDS", help="Between two samples; else the design's, or 1."
-        ),
+        typer.Option("--sample-time", min=0.01, metavar="SECONDS", help="Sample time; default: the design's, or 1."),
     ] = None,
-    samples: Annotated[
-        Path | None, typer.Option("--samples", metavar="DIR", help="Folder to keep the samples in.")
-    ] = None,
+    samples: Annotated[Path | None, typer.Option("--samples", metavar="DIR", help="Folder for the samples.")] = None,
     report: Annotated[
         str | None,
         typer.Option(
             "--report",
             envvar="FLYBALL_REPORT_URL",
             metavar="URL",
-            help="Show the loop in a node's console, and let it be switched there: http://USER:PASSWORD@HOST:15672.",
+            help="Report the loop to a node's console, as http://USER:PASSWORD@HOST:15672; it can be switched there.",
         ),
     ] = None,
     out: Out = HERE,
@@ -235,7 +253,7 @@ def run(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Consume a queue and hold a rate, a latency, or as little waiting as possible: DIR/run.svg shows how it went.
+    """Consume a queue under control of its rate or latency, or as fast as the handler can; plots DIR/run.svg.
 
     Messages are handled, acknowledged and so gone from the queue. Runs until
     Ctrl-C, or for --seconds.
@@ -261,16 +279,19 @@ def run(
 
 @app.command()
 def simulate(
-    model: Annotated[Path | None, typer.Argument(metavar="MODEL.json", help="From `identify`.")] = None,
+    model: Annotated[Path | None, typer.Argument(metavar="MODEL.json", help="Model from `identify`.")] = None,
     plant: Annotated[
         str | None,
-        typer.Option("--plant", metavar="KIND:A,B", help="Instead: little:1250,3.34 or linear:0.26,59.73."),
+        typer.Option(
+            "--plant", metavar="KIND:A,B", help="Plant instead of a model: little:1250,3.34 or linear:0.26,59.73."
+        ),
     ] = None,
     law: Annotated[
-        list[LawName] | None, typer.Option("--law", help="Which law; may be repeated.  [default: lambda_pi]")
+        list[LawName] | None, typer.Option("--law", help="Control law; may be repeated.  [default: lambda_pi]")
     ] = None,
     designs: Annotated[
-        list[Path] | None, typer.Option("--design", metavar="FILE", help="A design.json; may be repeated.")
+        list[Path] | None,
+        typer.Option("--design", metavar="FILE", help="Design file (design.json); may be repeated."),
     ] = None,
     pole: Pole = None,
     poles: Poles = None,
@@ -278,20 +299,23 @@ def simulate(
     overshoot: Overshoot = None,
     exponent: Exponent = None,
     limits: Limits = DEFAULT_LIMITS,
-    setpoint: Annotated[float | None, typer.Option("--setpoint", help="What to hold; else the design's.")] = None,
-    start: Annotated[float | None, typer.Option("--start", help="First action; else the lowest.")] = None,
-    steps: Annotated[int, typer.Option("--steps", min=2, help="How many samples.")] = 200,
+    setpoint: Annotated[float | None, typer.Option("--setpoint", help="Setpoint; default: the design's.")] = None,
+    start: Annotated[float | None, typer.Option("--start", help="Initial action; default: the lower bound.")] = None,
+    steps: Annotated[int, typer.Option("--steps", min=2, help="Number of samples.")] = 200,
     noise: Annotated[
-        float, typer.Option("--noise", min=0.0, help="Standard deviation of the noise, as a part of the setpoint.")
+        float,
+        typer.Option("--noise", min=0.0, help="Standard deviation of the noise, as a fraction of the setpoint."),
     ] = 0.05,
-    quantise: Annotated[bool, typer.Option("--quantise", help="Whole actions only, as a prefetch count.")] = False,
+    quantise: Annotated[
+        bool, typer.Option("--quantise", help="Round actions to integers, as a prefetch count.")
+    ] = False,
     seed: Seed = 1,
     loop: Loop = None,
     out: Out = HERE,
     plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
-    """Try laws on a model or a curve, side by side: a table, and DIR/simulate.svg.
+    """Simulate and compare control laws on a model or a curve: a table, and DIR/simulate.svg.
 
     Laws that are not given as a design are designed as `flyball control design`
     would. The plant little:MOST,HALF is y = MOST u/(u + HALF), linear:A,B is

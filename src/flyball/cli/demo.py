@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from flyball.cli.os_errors import explained
 from flyball.cli.session import INTERRUPTED, fail
 from flyball.errors import FlyballError
 
@@ -17,11 +18,11 @@ PACKAGES = ("aio_pika", "control", "matplotlib", "pandas", "plotly", "py4j", "py
 
 
 def demo(
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for report, model and design.")] = Path(
-        "flyball-demo"
-    ),
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="Folder for the report, the model and the design.")
+    ] = Path("flyball-demo"),
     stay: Annotated[bool, typer.Option("--stay", help="Keep node and loop running until Ctrl-C.")] = False,
-    short: Annotated[bool, typer.Option("--short", help="Fewer seconds of all, to see that it works.")] = False,
+    short: Annotated[bool, typer.Option("--short", help="Shorten every phase, for a quick check.")] = False,
 ) -> None:
     """See the whole idea in three minutes: flood a node, learn from its traces, and let a controller hold it.
 
@@ -43,6 +44,6 @@ def demo(
         fail(str(error))
     except OSError as error:
         # A full disk, or a folder that may not be read or written.
-        fail(f"{error.filename or 'a file'}: {error.strerror or error}")
+        fail(explained(error))
     except KeyboardInterrupt:
         fail(f"interrupted: the node is stopped; what there was lies in {out}", INTERRUPTED)

@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 
 from flyball.broker.node.logs import configure_logging
 from flyball.broker.settings import Address, Names
+from flyball.cli.os_errors import explained
 from flyball.cli.session import WRONG_USE, fail
 
 
@@ -23,22 +24,20 @@ class GatewayRole(enum.StrEnum):
 
 
 def gateway(
-    queue: Annotated[str, typer.Option("--queue", metavar="NAME", help="Queue of clients that name none.")],
+    queue: Annotated[str, typer.Option("--queue", metavar="NAME", help="Default queue, for clients that name none.")],
     node: Annotated[
         list[str],
-        typer.Option(
-            "--node", metavar="HOST:PORT", help="HTTP address of a node to ask; may be given several times."
-        ),
+        typer.Option("--node", metavar="HOST:PORT", help="HTTP address of a node of the domain; may be repeated."),
     ],
     listen: Annotated[
         str, typer.Option("--listen", metavar="HOST:PORT", help="Where AMQP clients connect.")
     ] = "127.0.0.1:5670",
     role: Annotated[
-        GatewayRole, typer.Option("--role", help="Role of clients that tell none; auto takes what the queue lacks.")
+        GatewayRole, typer.Option("--role", help="Default role; `auto` picks the role in shorter supply.")
     ] = GatewayRole.AUTO,
     vhost: Annotated[str, typer.Option("--vhost", metavar="NAME", help="Virtual host of the queue.")] = "/",
     max_connections: Annotated[
-        int, typer.Option("--max-connections", metavar="COUNT", min=1, help="Most clients connected at a time.")
+        int, typer.Option("--max-connections", metavar="COUNT", min=1, help="Maximum number of client connections.")
     ] = 10_000,
     loopback_users: Annotated[
         str,
@@ -46,11 +45,11 @@ def gateway(
             "--loopback-users",
             metavar="NAME,...|none",
             envvar="FLYBALL_LOOPBACK_USERS",
-            help="Users who may come from the gateway's own machine only; give it what the nodes are given.",
+            help="Users who may connect only from the gateway's own machine; use the same value as on the nodes.",
         ),
     ] = "guest",
 ) -> None:
-    """Bring AMQP clients to the nodes where they belong, until it is interrupted.
+    """Run a gateway that connects AMQP clients to the best node of a clustered queue, until it is interrupted.
 
     A client may tell more with the client properties flyball-queue, flyball-role and flyball-vhost. TLS is not
     spoken: put a proxy that ends it in front.
@@ -71,4 +70,4 @@ def gateway(
     try:
         uvloop.run(front.serve(HttpPlacer(nodes), settings, listening, typer.echo))
     except OSError as error:
-        fail(f"{error}. Give another address with --listen.")
+        fail(f"--listen {listen}: {explained(error)}")

@@ -9,20 +9,22 @@ import typer
 
 app = typer.Typer(name="lab", help="Run experiments on brokers.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(metavar="NAME|FILE", help="Experiment: its name, or a TOML file.")]
-Quick = Annotated[bool, typer.Option("--quick", help="Scale it down to about a minute.")]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Throw earlier results of it away.")]
-KeepGoing = Annotated[bool, typer.Option("--keep-going", help="Go on with other runs when one has failed.")]
+Name = Annotated[str, typer.Argument(metavar="NAME|FILE", help="Name of an experiment, or a TOML file.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Scale the experiment down to about a minute.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Delete earlier results of the experiment.")]
+KeepGoing = Annotated[bool, typer.Option("--keep-going", help="Continue with the other runs after a failure.")]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Another value, as in workload.clients=5; may be repeated."),
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a value, as in workload.clients=5; may be repeated."),
 ]
 
 
 @app.command("list")
 def list_experiments(
-    folder: Annotated[Path | None, typer.Argument(help="Folder of own experiments; else the shipped ones.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")] = False,
+    folder: Annotated[
+        Path | None, typer.Argument(help="Folder with experiments; default: those that come with Flyball.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List experiments, and the papers that they reproduce.
 
@@ -53,7 +55,7 @@ def run(
     keep_going: KeepGoing = False,
     values: Set = None,
 ) -> None:
-    """Run an experiment. What is complete in the folder is not run again.
+    """Run an experiment. Completed runs in the folder are not repeated.
 
     Example: flyball lab run thorbangmq/clients --quick
     """
@@ -81,25 +83,26 @@ def auction(
     policy: Annotated[
         str,
         typer.Option(
-            help="What admits requests: none, integral, classes, round_robin, static, strict, dps, memoryless, "
+            help="Admission policy: none, integral, classes, round_robin, static, strict, dps, memoryless, "
             "semaphore, uvicorn or gradient."
         ),
     ] = "dps",
     size: Annotated[
-        str, typer.Option(help="How big its database is: small, or rubis, which takes minutes.")
+        str, typer.Option(help="Size of the database: small, or rubis, which takes minutes to fill.")
     ] = "small",
-    users: Annotated[int | None, typer.Option(help="Number of users, instead of what the size says.")] = None,
+    users: Annotated[int | None, typer.Option(help="Number of users; default: set by --size.")] = None,
     items: Annotated[int | None, typer.Option(help="Number of items for sale.")] = None,
-    old_items: Annotated[int | None, typer.Option(help="Number of items whose auction is over.")] = None,
-    pool_size: Annotated[int, typer.Option(help="Connections to the database.")] = 20,
+    old_items: Annotated[int | None, typer.Option(help="Number of closed auctions.")] = None,
+    pool_size: Annotated[int, typer.Option(help="Maximum number of database connections.")] = 20,
     reference: Annotated[
-        float | None, typer.Option(help="Load to hold, in busy milliseconds per second; found if not given.")
+        float | None,
+        typer.Option(help="Load setpoint, in busy milliseconds per second; default: found automatically."),
     ] = None,
-    limit: Annotated[int, typer.Option(help="Requests at once, for semaphore, uvicorn and gradient.")] = 20,
+    limit: Annotated[int, typer.Option(help="Concurrency limit, for semaphore, uvicorn and gradient.")] = 20,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.", min=0, max=65535)] = 8000,
 ) -> None:
-    """Serve the auction site that admission control is tried on, until Ctrl-C.
+    """Serve the auction site of the admission experiments, until Ctrl-C.
 
     Example: flyball lab auction --policy dps
     """

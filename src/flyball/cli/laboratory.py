@@ -17,6 +17,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from flyball.cli.os_errors import explained
 from flyball.cli.output import Output
 from flyball.cli.session import FAILED, INTERRUPTED, WRONG_USE, fail
 from flyball.errors import FlyballError, LabError
@@ -352,7 +353,7 @@ def _errors_told() -> Iterator[None]:
         fail(str(error), FAILED)
     except OSError as error:
         # A full disk, or a folder that may not be written.
-        fail(f"{error.filename or 'a file'}: {error.strerror or error}", FAILED)
+        fail(explained(error))
     except KeyboardInterrupt:
         fail(
             "interrupted: what is complete stays; the same command, without --fresh, goes on from there", INTERRUPTED

@@ -12,6 +12,7 @@ from flyball import __version__
 from flyball.cli import clients, control, domain, lab, permissions, pipeline, policies, queues, users, vhosts
 from flyball.cli.demo import demo
 from flyball.cli.gateway import gateway
+from flyball.cli.help import Commands
 from flyball.cli.messages import get, put
 from flyball.cli.serve import serve
 from flyball.cli.status import status
@@ -19,7 +20,9 @@ from flyball.cli.store import store
 from flyball.cli.top import top
 from flyball.client.owner import FILE_VARIABLE
 
-app = typer.Typer(name="flyball", help="A message broker that governs itself.", no_args_is_help=True)
+ABOUT = "A durable message broker with feedback control, for clients of AMQP 0-9-1."
+
+app = typer.Typer(name="flyball", cls=Commands, help=ABOUT, no_args_is_help=True)
 for command in (serve, demo, store, gateway, status, top, put, get):
     app.command()(command)
 for commands in (queues, clients, users, vhosts, permissions, policies, domain, lab, pipeline, control):
@@ -43,11 +46,11 @@ def flyball(
             "--token-file",
             envvar=FILE_VARIABLE,
             metavar="FILE",
-            help="Token of the node; admin.token in FLYBALL_DATA or ./data if none.",
+            help="File with the node's token; default: admin.token in FLYBALL_DATA or ./data.",
         ),
     ] = None,
 ) -> None:
-    """A message broker that governs itself."""
+    # Its text is ABOUT: Typer would take a docstring instead.
     if token_file is not None:
         # For whichever client the command makes.
         os.environ[FILE_VARIABLE] = str(token_file)

@@ -95,22 +95,29 @@ def read_body(text: str | None, file: Path | None) -> bytes:
 
 def put(
     queue: QueueName,
-    text: Annotated[str | None, typer.Argument(metavar="TEXT|-", help="The message; - reads it from stdin.")] = None,
-    file: Annotated[Path | None, typer.Option("--file", help="Read the message from a file.")] = None,
-    to: Annotated[int | None, typer.Option("--to", help="The number of whom it is for.")] = None,
-    sender: Annotated[int | None, typer.Option("--from", help="The number of whom it is from.")] = None,
-    context: Annotated[int | None, typer.Option("--context", help="A number that links messages.")] = None,
-    priority: Annotated[int, typer.Option("--priority", help="Higher comes first when read by priority.")] = 0,
-    ttl: Annotated[
-        float | None, typer.Option("--ttl", metavar="SECONDS", help="Remove it if nobody takes it for so long.")
+    text: Annotated[
+        str | None, typer.Argument(metavar="TEXT|-", help="Message body; - reads it from standard input.")
     ] = None,
-    transient: Annotated[bool, typer.Option("--transient", help="Keep it in memory only.")] = False,
-    count: Annotated[int, typer.Option("--count", min=1, help="Put it so many times.")] = 1,
+    file: Annotated[Path | None, typer.Option("--file", help="File with the message body.")] = None,
+    to: Annotated[int | None, typer.Option("--to", help="Client id of the receiver.")] = None,
+    sender: Annotated[int | None, typer.Option("--from", help="Client id of the sender.")] = None,
+    context: Annotated[int | None, typer.Option("--context", help="Correlation number, to link messages.")] = None,
+    priority: Annotated[
+        int, typer.Option("--priority", help="Priority; higher is read first with --order priority.")
+    ] = 0,
+    ttl: Annotated[
+        float | None,
+        typer.Option(
+            "--ttl", metavar="SECONDS", help="Time to live: the message expires after this time in the queue."
+        ),
+    ] = None,
+    transient: Annotated[bool, typer.Option("--transient", help="Transient message: kept in memory only.")] = False,
+    count: Annotated[int, typer.Option("--count", min=1, help="Number of copies to publish.")] = 1,
     create: Annotated[bool, typer.Option("--create", help="Create the queue if it does not exist.")] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Put a message into a queue. It is stored when this returns.
+    """Publish a message to a queue. It is durable when the command returns.
 
     Example: flyball put orders "two coffees" --priority 5
     """
@@ -125,21 +132,23 @@ def put(
 
 def get(
     queue: QueueName,
-    count: Annotated[int, typer.Option("--count", min=1, help="Take so many messages at most.")] = 1,
+    count: Annotated[int, typer.Option("--count", min=1, help="Maximum number of messages.")] = 1,
     wait: Annotated[
-        float, typer.Option("--wait", min=0, metavar="SECONDS", help="Wait so long for each message.")
+        float, typer.Option("--wait", min=0, metavar="SECONDS", help="Time to wait for each message.")
     ] = 0.0,
-    order: Annotated[ReadOrder | None, typer.Option("--order", help="Which message to take first.")] = None,
-    context: Annotated[int | None, typer.Option("--context", help="Take only messages with this number.")] = None,
-    sender: Annotated[int | None, typer.Option("--from", help="Take only messages from this number.")] = None,
-    to: Annotated[
-        int | None, typer.Option("--to", help="Take only messages for this number, and those for anyone.")
+    order: Annotated[ReadOrder | None, typer.Option("--order", help="Which message comes first.")] = None,
+    context: Annotated[
+        int | None, typer.Option("--context", help="Only messages with this correlation number.")
     ] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Print no line end after a message.")] = False,
+    sender: Annotated[int | None, typer.Option("--from", help="Only messages from this client id.")] = None,
+    to: Annotated[
+        int | None, typer.Option("--to", help="Only messages for this client id, and those for anyone.")
+    ] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Print bodies without a line end.")] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Take messages out of a queue and print them. Exits with 3 if there is none.
+    """Get messages from a queue, ack them and print them. Exits with 3 if there is none.
 
     Example: flyball get orders --count 10 --wait 2.5
     """

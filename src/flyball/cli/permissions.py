@@ -11,7 +11,7 @@ from flyball.cli.session import DONE, AsJson, Url, run
 from flyball.client.api import DEFAULT_URL, Api
 from flyball.model import DEFAULT_VHOST
 
-app = typer.Typer(name="permission", help="Set, clear and list what users may do.", no_args_is_help=True)
+app = typer.Typer(name="permission", help="Set, clear and list permissions of users.", no_args_is_help=True)
 
 UserName = Annotated[str, typer.Argument(metavar="USER", help="Name of the user.")]
 Vhost = Annotated[str, typer.Option("--vhost", metavar="NAME", help="The virtual host.")]
@@ -48,13 +48,22 @@ def list_permissions(api: Api, user: str | None, vhost: str | None, out: Output)
 def set_(
     user: UserName,
     vhost: Vhost = DEFAULT_VHOST,
-    configure: Annotated[str, typer.Option("--configure", help="Names that it may declare and delete.")] = "",
-    write: Annotated[str, typer.Option("--write", help="Names that it may write to.")] = "",
-    read: Annotated[str, typer.Option("--read", help="Names that it may read from.")] = "",
+    configure: Annotated[
+        str, typer.Option("--configure", help="Regular expression of the names that the user may declare and delete.")
+    ] = "",
+    write: Annotated[
+        str,
+        typer.Option(
+            "--write", help="Regular expression of the names that the user may write to, by publishing or binding."
+        ),
+    ] = "",
+    read: Annotated[
+        str, typer.Option("--read", help="Regular expression of the names that the user may read from.")
+    ] = "",
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Let a user into a virtual host and say what it may do there.
+    """Set the permissions of a user in a virtual host.
 
     A pattern is a regular expression that fits anywhere in the name of a queue or exchange, and allows nothing if
     it is empty. What was set before is replaced.
@@ -66,7 +75,7 @@ def set_(
 
 @app.command()
 def clear(user: UserName, vhost: Vhost = DEFAULT_VHOST, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Shut a user out of a virtual host.
+    """Clear the permissions of a user in a virtual host.
 
     Example: flyball permission clear alice --vhost shop
     """
@@ -75,14 +84,14 @@ def clear(user: UserName, vhost: Vhost = DEFAULT_VHOST, url: Url = DEFAULT_URL, 
 
 @app.command("list")
 def list_(
-    user: Annotated[str | None, typer.Option("--user", metavar="NAME", help="Only those of one user.")] = None,
+    user: Annotated[str | None, typer.Option("--user", metavar="NAME", help="Only permissions of this user.")] = None,
     vhost: Annotated[
-        str | None, typer.Option("--vhost", metavar="NAME", help="Only those in one virtual host.")
+        str | None, typer.Option("--vhost", metavar="NAME", help="Only permissions in this virtual host.")
     ] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """List what users may do.
+    """List permissions.
 
     Example: flyball permission list --user alice
     """

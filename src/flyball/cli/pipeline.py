@@ -19,6 +19,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from flyball.cli.os_errors import explained
 from flyball.cli.session import INTERRUPTED, WRONG_USE, fail
 from flyball.errors import FlyballError, PipelineError
 from flyball.pipeline.log_formats import LogFormat
@@ -48,31 +49,34 @@ class CostUnit(enum.Enum):
 OnProgress = Callable[[str, int, int], None]
 
 Source = Annotated[
-    Path, typer.Argument(metavar="SOURCE", help="A node's data folder, results of the lab, or a store of `ingest`.")
+    Path,
+    typer.Argument(metavar="SOURCE", help="Data folder of a node, results of the lab, or a store made by `ingest`."),
 ]
 Master = Annotated[
     str | None,
     typer.Option(
         "--master",
-        help="Where Spark runs: local[N], spark://HOST:PORT, yarn, k8s://URL, or sc://HOST:PORT for Connect."
-        " By default as spark-defaults.conf says, or local[*].",
+        help="Spark master: local[N], spark://HOST:PORT, yarn, k8s://URL, or sc://HOST:PORT for Connect."
+        " Default: spark-defaults.conf, or local[*].",
     ),
 ]
 Memory = Annotated[
-    str | None, typer.Option("--memory", help="Memory of Spark's driver and of each executor. 3g by default.")
+    str | None, typer.Option("--memory", help="Memory of the Spark driver and of each executor; default: 3g.")
 ]
 Conf = Annotated[
-    list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark; may be repeated.")
+    list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="Spark configuration; may be repeated.")
 ]
 Packages = Annotated[
     list[str] | None,
-    typer.Option("--packages", metavar="COORDINATES", help="A Maven package that Spark needs; may be repeated."),
+    typer.Option(
+        "--packages", metavar="COORDINATES", help="Maven coordinates of a package for Spark; may be repeated."
+    ),
 ]
-Ui = Annotated[bool, typer.Option("--ui", help="Serve Spark's web interface while it works.")]
+Ui = Annotated[bool, typer.Option("--ui", help="Serve the Spark web UI.")]
 EventLog = Annotated[
-    str | None, typer.Option("--event-log", metavar="URI", help="Folder for Spark's event log, which must exist.")
+    str | None, typer.Option("--event-log", metavar="URI", help="Existing folder for the Spark event log.")
 ]
-Log = Annotated[Path | None, typer.Option("--log", metavar="FILE", help="File for what Spark and Java say.")]
+Log = Annotated[Path | None, typer.Option("--log", metavar="FILE", help="Log file of Spark and Java.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 ModelFolder = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the model.")]
 HERE = Path()
@@ -137,9 +141,9 @@ def ingest(
     source: Source,
     out: Annotated[Path, typer.Option("--out", metavar="STORE", help="Folder for the tables.")],
     log_format: Annotated[
-        LogFormat | None, typer.Option("--log-format", help="Read logs of this format, not traces.")
+        LogFormat | None, typer.Option("--log-format", help="Read logs of this format instead of traces.")
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on with new files, until Ctrl-C.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Watch for new files until Ctrl-C.")] = False,
     master: Master = None,
     memory: Memory = None,
     conf: Conf = None,
@@ -149,7 +153,7 @@ def ingest(
     log: Log = None,
     quiet: Quiet = False,
 ) -> None:
-    """Take new trace files into a store, each once. Malformed files and rows are left out and counted.
+    """Ingest new trace files into a table store, each once. Malformed files and rows are quarantined and counted.
 
     Example: flyball pipeline ingest data --out store --follow
     """
@@ -201,7 +205,7 @@ def report(
     log: Log = None,
     quiet: Quiet = False,
 ) -> None:
-    """Write a report: DIR/report.html, DIR/tables/ and, as far as the traces allow, models as DIR/*.json.
+    """Write a report: DIR/report.html, DIR/tables/ and, if the traces allow it, models as DIR/*.json.
 
     Example: flyball pipeline report results --out report
     """
@@ -243,7 +247,7 @@ def profile(
     source: Source,
     out: ModelFolder = HERE,
     unit: Annotated[
-        CostUnit, typer.Option("--unit", help="What cost is: how long connections are held, or how many are taken.")
+        CostUnit, typer.Option("--unit", help="Unit of cost: time that connections are held, or their number.")
     ] = CostUnit.MS,
     master: Master = None,
     memory: Memory = None,
@@ -254,7 +258,7 @@ def profile(
     log: Log = None,
     quiet: Quiet = False,
 ) -> None:
-    """Learn what each kind of request costs: DIR/profile.json, for admission control.
+    """Learn the cost of each kind of request: DIR/profile.json, for admission control.
 
     Of an application's requests if SOURCE has such, else of those of nodes.
 
@@ -276,7 +280,7 @@ def identify(
     log: Log = None,
     quiet: Quiet = False,
 ) -> None:
-    """Find the model of a plant from the samples of control loops: DIR/model.json, to design controllers with.
+    """Identify a plant from the samples of control loops: DIR/model.json, for controller design.
 
     Example: flyball pipeline identify data --out models
     """
@@ -296,7 +300,7 @@ def capacity(
     log: Log = None,
     quiet: Quiet = False,
 ) -> None:
-    """Find how many clients a node can serve: DIR/capacity.json, for the manager of a cluster.
+    """Fit the capacity of a node in clients: DIR/capacity.json, for clustered queues.
 
     Example: flyball pipeline capacity results --out models
     """
@@ -409,6 +413,6 @@ def _errors_told() -> Iterator[None]:
         fail(str(error))
     except OSError as error:
         # A full disk, or a folder that may not be read or written.
-        fail(f"{error.filename or 'a file'}: {error.strerror or error}")
+        fail(explained(error))
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None

@@ -67,15 +67,23 @@ def list_policies(api: Api, vhost: str | None, out: Output) -> int:
 @app.command("set")
 def set_(
     name: PolicyName,
-    pattern: Annotated[str, typer.Argument(metavar="PATTERN", help="Regular expression of the names it is for.")],
-    definition: Annotated[str, typer.Argument(metavar="DEFINITION", help="The settings, as a JSON object.")],
+    pattern: Annotated[
+        str, typer.Argument(metavar="PATTERN", help="Regular expression of the names that the policy applies to.")
+    ],
+    definition: Annotated[
+        str, typer.Argument(metavar="DEFINITION", help="Policy keys and values, as a JSON object.")
+    ],
     vhost: Vhost = DEFAULT_VHOST,
-    apply_to: Annotated[ApplyTo, typer.Option("--apply-to", help="What it is for.")] = ApplyTo.ALL,
-    priority: Annotated[int, typer.Option("--priority", help="Where several fit, the highest applies.")] = 0,
+    apply_to: Annotated[
+        ApplyTo, typer.Option("--apply-to", help="Whether it applies to queues, exchanges or both.")
+    ] = ApplyTo.ALL,
+    priority: Annotated[
+        int, typer.Option("--priority", help="The matching policy with the highest priority applies.")
+    ] = 0,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Set a policy. It applies at once, also to queues and exchanges that exist.
+    """Set a policy. It applies immediately, also to existing queues and exchanges.
 
     Example: flyball policy set short '^log' '{"max-length": 1000}' --apply-to queues
     """
@@ -112,12 +120,12 @@ def clear(name: PolicyName, vhost: Vhost = DEFAULT_VHOST, url: Url = DEFAULT_URL
 @app.command("list")
 def list_(
     vhost: Annotated[
-        str | None, typer.Option("--vhost", metavar="NAME", help="Only those of one virtual host.")
+        str | None, typer.Option("--vhost", metavar="NAME", help="Only policies of this virtual host.")
     ] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """List policies, in each virtual host those first that go before others.
+    """List policies by virtual host, highest priority first.
 
     Example: flyball policy list
     """

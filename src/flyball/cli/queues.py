@@ -27,7 +27,7 @@ from flyball.model import DEFAULT_VHOST
 _COLUMNS = "id,name,vhost,node,messages_ready,messages_unacknowledged,messages_parked,messages_ready_ram,consumers"
 _CREATED = 201
 
-app = typer.Typer(name="queue", help="Create, list, delete, purge and look into queues.", no_args_is_help=True)
+app = typer.Typer(name="queue", help="Create, list, delete, purge and peek queues.", no_args_is_help=True)
 
 QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="Name of the queue.")]
 
@@ -132,7 +132,7 @@ def peek_queue(client: Client, name: str, out: Output, *, count: int, raw: bool)
 @app.command()
 def create(
     queue: QueueName,
-    exist_ok: Annotated[bool, typer.Option("--exist-ok", help="Accept a queue that exists already.")] = False,
+    exist_ok: Annotated[bool, typer.Option("--exist-ok", help="Succeed if the queue exists already.")] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -145,7 +145,7 @@ def create(
 
 @app.command("list")
 def list_(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """List the queues of all nodes and how many messages they hold.
+    """List the queues of all nodes and their numbers of messages.
 
     Example: flyball queue list --json
     """
@@ -155,11 +155,11 @@ def list_(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
 @app.command()
 def delete(
     queue: QueueName,
-    yes: Annotated[bool, typer.Option("--yes", help="Delete it even if it holds messages, and do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a queue and its messages. Asks first if there are any.
+    """Delete a queue with its messages. Asks for confirmation if there are any.
 
     Example: flyball queue delete orders --yes
     """
@@ -177,7 +177,7 @@ def _confirm_and_delete(queue: str, yes: bool, api: Api, out: Output) -> int:
 
 @app.command()
 def purge(queue: QueueName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Remove all messages of a queue, except those that consumers hold.
+    """Remove all ready messages of a queue; unacked ones stay.
 
     Example: flyball queue purge orders
     """
@@ -187,12 +187,12 @@ def purge(queue: QueueName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> 
 @app.command()
 def peek(
     queue: QueueName,
-    count: Annotated[int, typer.Option("--count", min=1, help="Show so many messages at most.")] = 1,
-    raw: Annotated[bool, typer.Option("--raw", help="Print no line end after a message.")] = False,
+    count: Annotated[int, typer.Option("--count", min=1, help="Maximum number of messages.")] = 1,
+    raw: Annotated[bool, typer.Option("--raw", help="Print bodies without a line end.")] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Show the oldest messages of a queue, whoever they are addressed to, without removing them.
+    """Show the oldest messages of a queue without removing them, whatever their receiver.
 
     Exits with 3 if there are none.
 

@@ -1,11 +1,10 @@
-"""`flyball serve`: run a node until it is told to stop.
+"""`flyball serve`: run a node until it is interrupted.
 
 The flags are made from the declarations of the settings; nothing about a setting is said here.
 """
 
 from __future__ import annotations
 
-import errno
 import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +14,7 @@ import typer
 import uvloop
 
 from flyball.broker.settings import Option, load_settings, options
+from flyball.cli.os_errors import explained
 from flyball.errors import SettingsError, StoreError, StoreInUse, StoreMismatch
 
 Serve = Callable[[Mapping[str, object]], None]
@@ -53,6 +53,7 @@ def _flag(option: Option) -> Any:
         help=option.meaning,
         envvar=option.variable,
         metavar=option.form,
+        rich_help_panel=option.heading,
         autocompletion=lambda incomplete: [choice for choice in option.choices if choice.startswith(incomplete)],
     )
     return Annotated[str | None, flag]
@@ -67,7 +68,10 @@ def _is_from_command_line(context: typer.Context, name: str) -> bool:
 def serve(flags: Mapping[str, object]) -> None:
     """Run a node until it is interrupted.
 
-    Flags win over the environment, the environment over the TOML file. Sizes may have a unit: 64MiB.
+    Flags win over environment variables, variables over the TOML file. Sizes may have a unit: 64MiB.
+    Clients of RabbitMQ connect to port 5672; the console is on http://127.0.0.1:15672.
+
+    Example: flyball serve --data /var/lib/flyball --amqp 0.0.0.0:5672
     """
     try:
         # Here, not above: a node takes long to import, and the other commands do not need it.
@@ -106,11 +110,9 @@ def _advice(error: Exception) -> str:
         case StoreMismatch() | StoreInUse():
             return f"{error}."
         case StoreError():
-            return f"the store does not work: {error}. Check --store and --data."
-        case OSError(errno=errno.EADDRINUSE):
-            return f"{error}. Stop the program that uses it, or give another address: see flyball serve --help."
-        case OSError(errno=errno.EACCES | errno.EPERM):
-            return f"{error}. Give a folder or address that this user may use: see flyball serve --help."
+            return f"the store failed: {error}. Check --store and --data."
+        case OSError():
+            return explained(error)
         case _:
             return str(error)
 

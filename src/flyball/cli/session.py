@@ -37,10 +37,10 @@ INTERRUPTED = 130
 Url = Annotated[
     str,
     typer.Option(
-        "--url", envvar="FLYBALL_URL", metavar="URL", help="The node's HTTP API: http://USER:PASSWORD@HOST:15672."
+        "--url", envvar="FLYBALL_URL", metavar="URL", help="HTTP API of the node, as http://USER:PASSWORD@HOST:15672."
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 Work = Callable[[Api, Output], int]
 ClientWork = Callable[[Client, Output], int]

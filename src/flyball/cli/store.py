@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 import uvloop
 
+from flyball.cli.os_errors import explained
 from flyball.cli.output import shown
 from flyball.cli.session import fail
 from flyball.errors import StoreError
@@ -21,20 +22,24 @@ def store(
     data: Annotated[Path, typer.Option("--data", metavar="FOLDER", help="Folder of the database.")] = DEFAULT_DATA,
     connections: Annotated[
         int,
-        typer.Option("--connections", min=5, max=10_000, help="Most connections to it; a node takes about five."),
+        typer.Option(
+            "--connections", min=5, max=10_000, help="Maximum number of connections; a node uses about five."
+        ),
     ] = 200,
 ) -> None:
-    """Run the store of a domain until it is interrupted.
+    """Run a PostgreSQL for the nodes of a domain on this machine, until it is interrupted.
 
-    It is for the nodes of this machine and this user. It prints the address that
-    they take with --store. Ctrl-C ends it in good order; what was confirmed stays.
+    It prints the URL for their --store. Only the user who started it can connect. Ctrl-C stops it gracefully;
+    confirmed messages stay.
 
     Example: flyball store --data ./domain
     """
     try:
         uvloop.run(_serve(data, connections))
     except StoreError as error:
-        fail(f"the store does not work: {error}. Check --data.")
+        fail(f"the store failed: {error}. Check --data.")
+    except OSError as error:
+        fail(explained(error))
 
 
 async def _serve(data: Path, connections: int) -> None:

@@ -28,7 +28,7 @@ class NobodyReads(Exception):
 
 def top(
     url: Url = DEFAULT_URL,
-    once: Annotated[bool, typer.Option("--once", help="Show how it is now, and exit.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print the current state once and exit.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Watch a node: rates, latencies by phase, store, memory, alarms, queues and loops, once a second.

@@ -22,10 +22,14 @@ PasswordFile = Annotated[
 ]
 PlainPassword = Annotated[
     str | None,
-    typer.Option("--password", metavar="TEXT", help="The password. Others can see it in the list of processes."),
+    typer.Option(
+        "--password",
+        metavar="TEXT",
+        help="Password. Visible to other users in the list of processes; prefer --password-file.",
+    ),
 ]
 NoPassword = Annotated[
-    bool, typer.Option("--no-password", help="No password: it can log in with a certificate only.")
+    bool, typer.Option("--no-password", help="No password: the user can log in only with a certificate.")
 ]
 
 
@@ -115,7 +119,7 @@ def _without_line_end(text: str) -> str:
 def add(
     name: UserName,
     tag: Annotated[
-        list[str] | None, typer.Option("--tag", help="A tag, such as administrator. May be given several times.")
+        list[str] | None, typer.Option("--tag", help="Tag, such as administrator; may be repeated.")
     ] = None,
     password_file: PasswordFile = None,
     password: PlainPassword = None,
@@ -123,7 +127,7 @@ def add(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Add a user. Asks for the password unless told where to find it.
+    """Add a user. Prompts for the password unless an option gives it.
 
     It may do nothing yet: see flyball permission set.
 
@@ -142,7 +146,7 @@ def password(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Change the password of a user. Asks for it unless told where to find it.
+    """Change the password of a user. Prompts for it unless an option gives it.
 
     Example: flyball user password alice
     """
@@ -154,12 +158,12 @@ def password(
 def tags(
     name: UserName,
     tag: Annotated[
-        list[str] | None, typer.Argument(metavar="TAG...", help="All its tags; none to clear them.")
+        list[str] | None, typer.Argument(metavar="TAG...", help="All tags of the user; none clears them.")
     ] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Give a user just these tags.
+    """Set the tags of a user.
 
     Example: flyball user tags alice administrator
     """

@@ -67,11 +67,11 @@ def list_(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
 @app.command()
 def delete(
     name: VhostName,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a virtual host with its queues, exchanges, messages, permissions and policies. Asks first.
+    """Delete a virtual host with its queues, exchanges, messages, permissions and policies. Asks for confirmation.
 
     Example: flyball vhost delete shop --yes
     """

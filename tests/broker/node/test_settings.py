@@ -219,8 +219,8 @@ def test_a_bad_value_names_the_flag_or_variable_to_correct(name: str, value: str
     [
         ('[telesto]\naddress = "here"', ": [telesto] address", "'here' is not an address"),
         ("[telesto]\naddress = 9001", ": [telesto] address", "give host:port"),
-        ('[log]\nlevel = "loud"', ": [log] level", "not 'loud'"),
-        ("data = 3", ": data", "not 3"),
+        ('[log]\nlevel = "loud"', ": [log] level", "'loud' is not valid: give debug|info|warning|error"),
+        ("data = 3", ": data", "3 is not valid: give FOLDER"),
         ('[telesto]\nadress = "h:1"', ": telesto.adress", "did you mean [telesto] address?"),
         ('store = "memory"', ": store", "did you mean [store] location?"),
         ("[database]\nx = 1", ": database", "no such setting"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 import ssl
 from collections.abc import Callable, Mapping
@@ -70,15 +71,19 @@ async def listen(listener: Listener, hub: Hub, supervisor: Supervisor) -> asynci
     """Begin to listen. The supervisor keeps what accepts peers over TLS."""
     if not listener.knows_passwords and not is_loopback(listener.address.host):
         log.warning(
-            "%s listens on %s and knows no passwords: everybody who reaches it may use it",
+            "%s listens on %s and has no authentication: anyone who can connect has full access",
             listener.name,
             listener.address,
         )
     loop = asyncio.get_running_loop()
     host, port = listener.address
-    if listener.tls is None:
-        return await loop.create_server(listener.factory, host, port, backlog=LISTEN_BACKLOG)
-    sockets = await asyncio.to_thread(listening_sockets, host, port, LISTEN_BACKLOG)
+    try:
+        if listener.tls is None:
+            return await loop.create_server(listener.factory, host, port, backlog=LISTEN_BACKLOG)
+        sockets = await asyncio.to_thread(listening_sockets, host, port, LISTEN_BACKLOG)
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno is not None and error.errno > 0 else error.strerror
+        raise OSError(error.errno, f"cannot listen on {listener.address} (--{listener.name}): {reason}") from error
     secured = TlsListener(hub, sockets, listener.factory, listener.tls)
     secured.start(supervisor, f"{listener.name} listener")
     return secured

@@ -26,16 +26,16 @@ NodeName = Annotated[str, typer.Argument(metavar="NODE", help="Name of the node.
 ClusterName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the clustered queue.")]
 TopicName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the topic.")]
 Vhost = Annotated[str, typer.Option("--vhost", metavar="NAME", help="The virtual host.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 Wait = Annotated[
     float,
-    typer.Option("--wait", min=0.0, metavar="SECONDS", help="How long to wait for its end; 0 returns at once."),
+    typer.Option("--wait", min=0.0, metavar="SECONDS", help="Time to wait for completion; 0 returns immediately."),
 ]
 DEFAULT_WAIT_S = 120.0
 Option = Annotated[
     list[str] | None,
     typer.Option(
-        "--option", metavar="KEY=VALUE", help="How it is governed, as in domain.toml. May be given several times."
+        "--option", metavar="KEY=VALUE", help="Option of the clustered queue, as in domain.toml; may be repeated."
     ),
 ]
 
@@ -68,15 +68,17 @@ def show(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
 
 @app.command()
 def apply(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="domain.toml; - is standard input.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Domain file (TOML); - is standard input.")],
     yes: Yes = False,
-    prune: Annotated[bool, typer.Option("--prune", help="Remove what the file does not name.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan only.")] = False,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Remove nodes, clustered queues and topics that are not in the file.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan.")] = False,
     wait_s: Wait = DEFAULT_WAIT_S,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Make the domain what a file says: show the plan, ask, do it.
+    """Apply a domain file: show the plan, ask for confirmation, carry it out.
 
     Doing it twice changes nothing. Sections that the file does not have are left
     alone, and so is what the manager has added by itself.
@@ -88,12 +90,12 @@ def apply(
 
 @app.command()
 def rebalance(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the moves only.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the moves.")] = False,
     wait_s: Wait = DEFAULT_WAIT_S,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Move ordinary queues so that all nodes bear alike, and show what moves.
+    """Move queues to balance the load of the nodes, and show the moves.
 
     Example: flyball domain rebalance --dry-run
     """
@@ -103,13 +105,13 @@ def rebalance(
 @app.command()
 def place(
     name: ClusterName,
-    role: Annotated[RoleName, typer.Option("--role", help="What the client wants to do.")] = RoleName.CONSUMER,
-    protocol: Annotated[ProtocolName, typer.Option("--protocol", help="What it speaks.")] = ProtocolName.AMQP,
+    role: Annotated[RoleName, typer.Option("--role", help="Role of the client.")] = RoleName.CONSUMER,
+    protocol: Annotated[ProtocolName, typer.Option("--protocol", help="Protocol of the client.")] = ProtocolName.AMQP,
     vhost: Vhost = DEFAULT_VHOST,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Print the address of the node where a new client of a clustered queue should go.
+    """Print the address of the best node for a new client of a clustered queue.
 
     Example: flyball domain place orders --role producer
     """
@@ -123,7 +125,10 @@ def place(
 def add_node(
     name: NodeName,
     provisioner: Annotated[
-        str, typer.Option("--provisioner", metavar="NAME", help="Who starts it; see --provisioners of serve.")
+        str,
+        typer.Option(
+            "--provisioner", metavar="NAME", help="Provisioner that starts it; see `flyball serve --provisioners`."
+        ),
     ] = "local",
     wait_s: Wait = DEFAULT_WAIT_S,
     url: Url = DEFAULT_URL,
@@ -141,12 +146,12 @@ def add_node(
 @node_app.command("remove")
 def remove_node(
     name: NodeName,
-    force: Annotated[bool, typer.Option("--force", help="Forget it: only for a node that is dead.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Remove a dead node without draining it.")] = False,
     wait_s: Wait = DEFAULT_WAIT_S,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Drain a node and stop it: its clients, queues and members go to others first.
+    """Drain a node and stop it: its clients, queues and members move to other nodes first.
 
     Example: flyball domain node remove n4
     """
@@ -161,28 +166,29 @@ def create_cluster(
     name: ClusterName,
     member: Annotated[
         list[str] | None,
-        typer.Option("--member", metavar="NODE", help="Where it has a member for good. May be given several times."),
+        typer.Option("--member", metavar="NODE", help="Node with a permanent member; may be repeated."),
     ] = None,
-    min_members: Annotated[int | None, typer.Option("--min-members", help="Fewest members.")] = None,
-    max_members: Annotated[int | None, typer.Option("--max-members", help="Most members.")] = None,
-    capacity: Annotated[float | None, typer.Option("--capacity", help="Load that a member can bear.")] = None,
+    min_members: Annotated[int | None, typer.Option("--min-members", help="Minimum number of members.")] = None,
+    max_members: Annotated[int | None, typer.Option("--max-members", help="Maximum number of members.")] = None,
+    capacity: Annotated[float | None, typer.Option("--capacity", help="Capacity of a member.")] = None,
     capacity_model: Annotated[
         str | None,
         typer.Option(
             "--capacity-model",
             metavar="FILE[#EXPERIMENT]",
-            help="capacity.json of `flyball pipeline capacity`: what members can bear, and what clients weigh.",
+            help="Capacity model from `flyball pipeline capacity`: capacity of members and weights of clients.",
         ),
     ] = None,
     provisioner: Annotated[
-        str | None, typer.Option("--provisioner", metavar="NAME", help="Who starts nodes for it; else nobody does.")
+        str | None,
+        typer.Option("--provisioner", metavar="NAME", help="Provisioner that starts nodes for it; default: none."),
     ] = None,
     option: Option = None,
     vhost: Vhost = DEFAULT_VHOST,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Create a clustered queue. Without --member the manager chooses where it begins.
+    """Create a clustered queue. Without --member the manager places its first member.
 
     Example: flyball domain cluster create orders --member n1 --member n2 --max-members 4
     """
@@ -204,13 +210,13 @@ def create_cluster(
 def change_cluster(
     name: ClusterName,
     option: Annotated[
-        list[str], typer.Argument(metavar="KEY=VALUE...", help="What is to be different, as in domain.toml.")
+        list[str], typer.Argument(metavar="KEY=VALUE...", help="Options to change, as in domain.toml.")
     ],
     vhost: Vhost = DEFAULT_VHOST,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Change how a clustered queue is governed; what is not named stays.
+    """Change options of a clustered queue; options that are not named stay.
 
     Example: flyball domain cluster change orders max_members=8 dwell_s=60
     """
@@ -241,7 +247,7 @@ def delete_cluster(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a clustered queue with its members. Asks first if it holds messages.
+    """Delete a clustered queue with its members. Asks for confirmation if it holds messages.
 
     Example: flyball domain cluster delete orders
     """
@@ -257,7 +263,7 @@ def add_member(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Add a member on a node, which the manager will not remove.
+    """Add a permanent member on a node.
 
     Example: flyball domain cluster add orders n3
     """
@@ -273,7 +279,7 @@ def remove_member(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Drain the member on a node, and remove it when no client and no message is left.
+    """Drain the member on a node, and remove it when it has no clients and no messages.
 
     Example: flyball domain cluster remove orders n3
     """
@@ -284,7 +290,7 @@ def remove_member(
 def show_cluster(
     name: ClusterName, vhost: Vhost = DEFAULT_VHOST, url: Url = DEFAULT_URL, as_json: AsJson = False
 ) -> None:
-    """Show the members of a clustered queue, its options, and the last decisions with their reasons.
+    """Show a clustered queue: members, options and the latest decisions with their reasons.
 
     Example: flyball domain cluster show orders
     """
@@ -299,7 +305,7 @@ def create_topic(
     name: TopicName,
     parent: Annotated[
         str | None,
-        typer.Option("--parent", metavar="NAME", help="Topic whose subscribers get its messages, too."),
+        typer.Option("--parent", metavar="NAME", help="Parent topic, whose subscribers also get its messages."),
     ] = None,
     vhost: Vhost = DEFAULT_VHOST,
     url: Url = DEFAULT_URL,
@@ -317,7 +323,7 @@ def move_topic(
     name: TopicName,
     parent: Annotated[
         str | None,
-        typer.Option("--parent", metavar="NAME", help="Its new parent; without, it has none."),
+        typer.Option("--parent", metavar="NAME", help="New parent; without it the topic becomes a root."),
     ] = None,
     vhost: Vhost = DEFAULT_VHOST,
     url: Url = DEFAULT_URL,
@@ -344,7 +350,7 @@ def delete_topic(
 @topic_app.command("list")
 def list_topics(
     vhost: Annotated[
-        str | None, typer.Option("--vhost", metavar="NAME", help="Only those of one virtual host.")
+        str | None, typer.Option("--vhost", metavar="NAME", help="Only policies of this virtual host.")
     ] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import typer
 
+from flyball.cli.os_errors import explained
 from flyball.cli.session import INTERRUPTED, WRONG_USE, fail, pipe_closed
 from flyball.errors import FlyballError
 
@@ -42,7 +43,7 @@ def errors_told() -> Iterator[None]:
         pipe_closed()
     except OSError as error:
         # A full disk, or a folder that may not be read or written.
-        fail(f"{error.filename or 'a file'}: {error.strerror or error}")
+        fail(explained(error))
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _EXTRA_PACKAGES:
             raise

@@ -177,10 +177,8 @@ def test_a_long_log_begins_anew_and_the_last_one_is_kept(tmp_path: Path, running
 
 
 def test_why_a_node_does_not_start_is_in_the_error(tmp_path: Path) -> None:
-    provisioner = pretender(tmp_path, "sys.exit('flyball: the store does not work: no route')")
-    with pytest.raises(
-        ClusterError, match=r"node n2 does not start: the store does not work: no route \(see .*log\)"
-    ):
+    provisioner = pretender(tmp_path, "sys.exit('flyball: the store failed: no route')")
+    with pytest.raises(ClusterError, match=r"node n2 does not start: the store failed: no route \(see .*log\)"):
         uvloop.run(provisioner.start("n2"))
 
 
