@@ -7,12 +7,14 @@ with `--memory-bytes` + `--resident-bytes` + `memory.BASE_BYTES`.
 from __future__ import annotations
 
 import contextlib
+import socket
 import struct
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pika
 import psutil
 import pytest
 from pika import spec
@@ -23,7 +25,7 @@ from flyball.client.api import Api, place_at
 from tests.broker.bystander import Bystander
 from tests.broker.peers import TelestoPeer, ThorBangPeer
 from tests.broker.protocols.amqp.compatibility.peer import BODY, HEADER, Peer, frame, method_frame
-from tests.nodes import ServeProcess
+from tests.nodes import ANSWER_LIMIT_S, ServeProcess
 
 MIB = 1024 * 1024
 MEMORY_BYTES = 64 * MIB
@@ -410,6 +412,81 @@ def test_definitions_beyond_their_share_are_refused(node: ServeProcess) -> None:
                 break
         assert refused is not None
         assert (refused.reply_code, "raise --memory-bytes" in refused.reply_text) == (406, True)
+        honest.expect_work()
+        assert peak_rss_bytes(node) < ALLOWED_BYTES
+    assert honest.slowest_s < 5
+
+
+# Over HTTP
+
+
+def ask_over_http(node: ServeProcess, request: str, body: bytes = b"") -> socket.socket:
+    """Ask for something whose answer is not read."""
+    asking = socket.socket()
+    asking.settimeout(ANSWER_LIMIT_S)
+    asking.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    asking.connect(node.address("http"))
+    # One that holds too much may be refused before all of it is sent.
+    with contextlib.suppress(OSError):
+        asking.sendall(
+            f"{request} HTTP/1.1\r\nhost: localhost\r\nauthorization: Basic Z3Vlc3Q6Z3Vlc3Q=\r\n"
+            f"content-length: {len(body)}\r\n\r\n".encode()
+            + body
+        )
+    return asking
+
+
+def fill_with_large(node: ServeProcess, queue: str, count: int, body_bytes: int) -> None:
+    """Publish persistent messages that need many frames each."""
+    host, port = node.address("amqp")
+    connection = pika.BlockingConnection(pika.ConnectionParameters(host, port, heartbeat=0))
+    channel = connection.channel()
+    channel.queue_declare(queue, durable=True)
+    channel.confirm_delivery()
+    for _ in range(count):
+        channel.basic_publish("", queue, bytes(body_bytes), pika.BasicProperties(delivery_mode=2))
+    connection.close()
+
+
+GET = b'{"count": 100, "ackmode": "ack_requeue_true", "encoding": "base64"}'
+
+
+@pytest.mark.parametrize("body_bytes", [600_000, 10 * MIB])
+@pytest.mark.parametrize(
+    ("request_line", "document"),
+    [
+        ("GET /api/flyball/queues/%2F/queue/messages", b""),
+        ("GET /api/flyball/queues/%2F/queue/messages/first", b""),
+        ("POST /api/queues/%2F/queue/get", GET),
+    ],
+    ids=["list", "first", "get"],
+)
+def test_what_http_answers_hold_is_bounded_by_the_limits(
+    node: ServeProcess, request_line: str, document: bytes, body_bytes: int
+) -> None:
+    fill_with_large(node, "queue", 60 * MIB // body_bytes, body_bytes)
+    with Honest(node) as honest, contextlib.ExitStack() as all_:
+        asking = [
+            all_.enter_context(contextlib.closing(ask_over_http(node, request_line, document))) for _ in range(50)
+        ]
+        # Answers begin when what they hold at first is in memory, or are refused.
+        assert asking[0].recv(5) == b"HTTP/"
+        for _ in range(20):
+            honest.expect_work()
+        assert peak_rss_bytes(node) < ALLOWED_BYTES
+    assert honest.slowest_s < 5
+
+
+def test_what_http_requests_hold_is_bounded_by_the_limits(node: ServeProcess) -> None:
+    document = b'{"properties":{},"routing_key":"none","payload_encoding":"string","payload":"%s"}' % (b"x" * 7 * MIB)
+    with Honest(node) as honest, contextlib.ExitStack() as all_:
+        request_line = "POST /api/exchanges/%2F/amq.default/publish"
+        asking = [
+            all_.enter_context(contextlib.closing(ask_over_http(node, request_line, document))) for _ in range(20)
+        ]
+        for each in asking:
+            with contextlib.suppress(ConnectionResetError):
+                assert each.recv(5) in (b"HTTP/", b"")
         honest.expect_work()
         assert peak_rss_bytes(node) < ALLOWED_BYTES
     assert honest.slowest_s < 5

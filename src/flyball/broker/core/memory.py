@@ -8,6 +8,7 @@ What is held is charged to one of these:
   channels, consumers and caches (`Holder.held_bytes`);
 - links to other nodes: what those have not read or answered. Puts wait before a link holds much (`peering.puts`),
   and what waits is charged to the connection that it came from;
+- HTTP: requests that are not answered and answers that are not sent;
 - definitions: queues, exchanges, bindings and their arguments, and registered clients.
 
 What waits for the store (`GroupCommit.pending_bytes`) has a loop and a setpoint of its own: see `core.flow`.
@@ -60,6 +61,10 @@ CHARGE_READ_BYTES = 4 * 1024
 CONNECTIONS_RATIO = 0.375
 UNACKED_RATIO = 0.125
 DEFINITIONS_RATIO = 0.375
+
+# What requests and answers over HTTP may hold, and which part of `--memory-bytes` where that is less.
+HTTP_BYTES = 64 * 1024 * 1024
+HTTP_RATIO = 0.25
 
 # From this part of `--memory-bytes` on consumers are held to their share of unacked messages.
 PRESSURE_RATIO = 0.5
@@ -142,6 +147,8 @@ class Ledger:
         """What links to and from other nodes hold."""
         self.definitions_bytes = 0
         """What the definitions take, as of about a second ago."""
+        self.http_bytes = 0
+        """What requests over HTTP hold that are not answered, and answers that are not sent."""
         self.refused = 0
         """How many connections were closed since they held too much."""
         self._held_back: set[Holder] = set()
@@ -166,7 +173,8 @@ class Ledger:
     @property
     def level_bytes(self) -> int:
         """What is held of `limit_bytes`."""
-        return self.unpageable_bytes + self.connections_bytes + self.links_bytes + self.definitions_bytes
+        held_bytes = self.connections_bytes + self.links_bytes + self.definitions_bytes + self.http_bytes
+        return self.unpageable_bytes + held_bytes
 
     @property
     def is_full(self) -> bool:
@@ -175,7 +183,13 @@ class Ledger:
 
     @property
     def total_bytes(self) -> int:
-        return self.messages_bytes + self.connections_bytes + self.links_bytes + self.definitions_bytes
+        held_bytes = self.connections_bytes + self.links_bytes + self.definitions_bytes + self.http_bytes
+        return self.messages_bytes + held_bytes
+
+    @property
+    def http_limit_bytes(self) -> int:
+        """What `http_bytes` may be."""
+        return min(HTTP_BYTES, int(HTTP_RATIO * self.limit_bytes))
 
     def report(self) -> dict[str, Any]:
         """Return the account as plain values, by category."""
@@ -188,6 +202,7 @@ class Ledger:
             "connections_bytes": self.connections_bytes,
             "links_bytes": self.links_bytes,
             "definitions_bytes": self.definitions_bytes,
+            "http_bytes": self.http_bytes,
             "held_back_connections": len(self._held_back),
             "refused_connections": self.refused,
         }

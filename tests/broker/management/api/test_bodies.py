@@ -12,13 +12,20 @@ import pytest
 from starlette.requests import Request
 from starlette.types import Message
 
+from flyball.broker.core import memory
+from flyball.broker.core.memory import Ledger
 from flyball.broker.management.api import bodies
 from flyball.broker.management.api.answers import Refused
 from flyball.broker.management.api.bodies import SHORT_BYTES, Bodies, document_in
 from flyball.errors import InvalidArgument
+from tests.broker.engine.messages import an_engine
 
 MOST_BYTES = 32 * 1024 * 1024
 PADDING = b" " * SHORT_BYTES
+
+
+def bodies_of_a_node() -> Bodies:
+    return Bodies(Ledger(an_engine()[0], 2**30))
 
 
 def request_with(*chunks: bytes) -> Request:
@@ -33,7 +40,7 @@ def request_with(*chunks: bytes) -> Request:
 
 
 async def read(content: bytes, most_beside_texts: int = MOST_BYTES) -> dict[str, Any]:
-    return await document_in(await Bodies().read(request_with(content), MOST_BYTES), most_beside_texts)
+    return await document_in(await bodies_of_a_node().read(request_with(content), MOST_BYTES), most_beside_texts)
 
 
 def document_of(content: bytes, most_beside_texts: int = MOST_BYTES) -> dict[str, Any]:
@@ -105,17 +112,17 @@ def test_a_document_is_refused_for_its_parts_and_not_for_its_texts() -> None:
 def test_a_body_that_is_too_long_is_refused_before_it_is_kept() -> None:
     async def scenario() -> None:
         with pytest.raises(Refused, match="more than 10 bytes") as refused:
-            await Bodies().read(request_with(b"12345", b"67890", b"1", b"is not read"), 10)
+            await bodies_of_a_node().read(request_with(b"12345", b"67890", b"1", b"is not read"), 10)
         assert refused.value.status == 413
 
     asyncio.run(scenario())
 
 
 def test_all_bodies_that_are_under_way_have_one_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "MOST_UNDER_WAY_BYTES", 10)
+    monkeypatch.setattr(memory, "HTTP_BYTES", 10)
 
     async def scenario() -> None:
-        held = Bodies()
+        held = bodies_of_a_node()
         first, second, third = request_with(b"12345"), request_with(b"12345", b"6"), request_with(b"12345")
         assert await held.read(first, 100) == b"12345"
         with pytest.raises(Refused, match="at once") as refused:
@@ -125,7 +132,19 @@ def test_all_bodies_that_are_under_way_have_one_bound(monkeypatch: pytest.Monkey
         assert await held.read(third, 100) == b"12345"
         for request in (first, second, third):
             held.let_go(request)
-        assert held.under_way_bytes == 0
+        assert not held.are_too_many
+
+    asyncio.run(scenario())
+
+
+def test_bodies_are_charged_to_the_ledger_and_bounded_by_its_limit() -> None:
+    async def scenario() -> None:
+        ledger = Ledger(an_engine()[0], 40)
+        held = Bodies(ledger)
+        with pytest.raises(Refused, match="exceeds 10 bytes; raise --memory-bytes") as refused:
+            await held.read(request_with(b"12345", b"678901"), 100)
+        assert refused.value.status == 413
+        assert (ledger.http_bytes, ledger.level_bytes, ledger.total_bytes) == (11, 11, 11)
 
     asyncio.run(scenario())
 
@@ -139,7 +158,7 @@ def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyP
 
     async def scenario() -> None:
         with pytest.raises(Refused, match="has not come") as refused:
-            await Bodies().read(Request({"type": "http", "method": "POST", "headers": []}, never), 10)
+            await bodies_of_a_node().read(Request({"type": "http", "method": "POST", "headers": []}, never), 10)
         assert refused.value.status == 408
 
     asyncio.run(scenario())

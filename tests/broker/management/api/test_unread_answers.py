@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from pika import spec
 
-from flyball.broker.management.api import bodies, context
+from flyball.broker.core import memory
+from flyball.broker.management.api import context
 from flyball.broker.management.part import console_part
 from flyball.broker.transport import http_protocol
 from tests.broker.management.api.conftest import Api
@@ -60,7 +61,7 @@ def is_cut_off(asking: socket.socket) -> bool:
 
 @pytest.mark.parametrize("path", ["/api/queues", "/api/bindings", "/metrics/per-object"])
 def test_lists_that_are_not_read_are_bounded(node: RunningNode, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "MOST_UNDER_WAY_BYTES", 2 * QUEUES * context.ITEM_BYTES)
+    monkeypatch.setattr(memory, "HTTP_BYTES", 2 * QUEUES * context.ITEM_BYTES)
     with contextlib.ExitStack() as all_:
         asking = [all_.enter_context(contextlib.closing(ask(node, path))) for _ in range(6)]
         statuses = [status_of(each) for each in asking]
@@ -78,7 +79,7 @@ def test_client_that_reads_nothing_of_its_answer_is_cut_off(
     node: RunningNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_protocol, "WRITE_STALL_S", 0.1)
-    monkeypatch.setattr(bodies, "MOST_UNDER_WAY_BYTES", 1)
+    monkeypatch.setattr(memory, "HTTP_BYTES", 1)
     with contextlib.closing(ask(node, "/api/queues")) as unread:
         assert status_of(unread) == "200"
         api = Api(node.address("http"))

@@ -14,6 +14,7 @@ import httpx
 import pyarrow as pa
 import pytest
 
+from flyball.broker.core import memory
 from flyball.broker.core.broker import Broker
 from flyball.broker.management.api import bodies as bodies_module
 from flyball.broker.management.flyball_api import messages
@@ -144,7 +145,7 @@ def test_messages_that_are_not_read_leave_no_room_for_more(
 ) -> None:
     # More than the system holds of an answer that is not read.
     publish(channel, "orders", "x" * 20_000_000)
-    monkeypatch.setattr(bodies_module, "MOST_UNDER_WAY_BYTES", 10_000_000)
+    monkeypatch.setattr(memory, "HTTP_BYTES", 10_000_000)
     with closing(ask(node, path)) as unread:
         assert unread.recv(12) == b"HTTP/1.1 200"
         assert [api.get(f"{PATH}{more}").status_code for more in ("", "/first", "/ids")] == [503, 503, 503]

@@ -16,14 +16,12 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from flyball.broker.core.memory import Ledger
 from flyball.broker.management.api.answers import Refused
 from flyball.errors import InvalidArgument
 
 SHORT_BYTES = 64 * 1024
 """A document up to this is parsed in less than a millisecond: a longer one in a thread, while messages go on."""
-
-MOST_UNDER_WAY_BYTES = 64 * 1024 * 1024
-"""So much do all requests hold together that are not answered yet, and all answers that are not sent."""
 
 READ_S = 60.0
 """A client has so long to send a body."""
@@ -46,10 +44,10 @@ _WHOLE_CHARACTERS = re.compile(
 
 
 class Bodies:
-    """The bodies that are under way."""
+    """The bodies that are under way, as charged to the node's ledger."""
 
-    def __init__(self) -> None:
-        self.under_way_bytes = 0
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
         self.reading = asyncio.Semaphore(READS_AT_ONCE)
         """Held while messages are read from a queue, which takes more than what is kept of them."""
 
@@ -61,9 +59,12 @@ class Bodies:
                 async for chunk in request.stream():
                     content += chunk
                     request.state.body_bytes = len(content)
-                    self.under_way_bytes += len(chunk)
+                    self.take(len(chunk))
                     if len(content) > most_bytes:
                         raise too_large(f"the request holds more than {most_bytes} bytes")
+                    if len(content) > self._ledger.http_limit_bytes:
+                        limit_bytes = self._ledger.http_limit_bytes
+                        raise too_large(f"the request exceeds {limit_bytes} bytes; raise --memory-bytes to allow it")
                     self.check()
         except TimeoutError:
             raise Refused(408, f"the request has not come within {READ_S:g} s") from None
@@ -72,7 +73,7 @@ class Bodies:
     @property
     def are_too_many(self) -> bool:
         """Whether requests and answers under way hold too much."""
-        return self.under_way_bytes > MOST_UNDER_WAY_BYTES
+        return self._ledger.http_bytes > self._ledger.http_limit_bytes
 
     def check(self) -> None:
         """Raise Refused if there are too many."""
@@ -89,16 +90,20 @@ class Bodies:
 
     def hold(self, response: Response, size_bytes: int) -> None:
         """Count what an answer holds until it is sent, or gone without that."""
-        self.under_way_bytes += size_bytes
+        self.take(size_bytes)
         weakref.finalize(response, self.forget, size_bytes)
+
+    def take(self, size_bytes: int) -> None:
+        """Count what is under way until `forget`."""
+        self._ledger.http_bytes += size_bytes
 
     def forget(self, size_bytes: int) -> None:
         """So much is not under way any more."""
-        self.under_way_bytes -= size_bytes
+        self._ledger.http_bytes -= size_bytes
 
     def let_go(self, request: Request) -> None:
         """The request is answered."""
-        self.under_way_bytes -= getattr(request.state, "body_bytes", 0)
+        self.forget(getattr(request.state, "body_bytes", 0))
         request.state.body_bytes = 0
 
 

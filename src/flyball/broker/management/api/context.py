@@ -130,7 +130,7 @@ class ApiContext:
         self.sampler = sampler
         self.domain_nodes = domain_nodes
         self.login = login
-        self.bodies = Bodies()
+        self.bodies = Bodies(node.hub.broker.ledger)
         self.making_lists = asyncio.Semaphore(LISTS_AT_ONCE)
         # Called when the node stops, before requests that are under way have to end.
         self.on_stop: list[Callable[[], None]] = []

@@ -124,15 +124,19 @@ async def _taken(
     found: list[BasicGetOk] = []
     got_bytes = 0
     try:
-        while len(found) < count and got_bytes < MOST_GOT_BYTES and not bodies.are_too_many:
-            message = await inside.get(queue_name, no_ack=is_removed)
-            if message is None:
-                break
-            found.append(message)
-            got_bytes += _cost_bytes(message)
-            bodies.under_way_bytes += _cost_bytes(message)
+        while len(found) < count and got_bytes < MOST_GOT_BYTES:
+            # Few at once: on its way through the channel there are several copies of a message.
+            async with bodies.reading:
+                if bodies.are_too_many:
+                    break
+                message = await inside.get(queue_name, no_ack=is_removed)
+                if message is None:
+                    break
+                found.append(message)
+                got_bytes += _cost_bytes(message)
+                bodies.take(_cost_bytes(message))
     except BaseException:
-        bodies.under_way_bytes -= got_bytes
+        bodies.forget(got_bytes)
         raise
     return found
 

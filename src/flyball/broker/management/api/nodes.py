@@ -92,7 +92,7 @@ async def memory(context: ApiContext) -> dict[str, Any]:
     known = ledger.total_bytes + broker.journal.pending_bytes
     return {
         "memory": {
-            "connection_other": ledger.connections_bytes + ledger.links_bytes,
+            "connection_other": ledger.connections_bytes + ledger.links_bytes + ledger.http_bytes,
             "queue_procs": broker.engine.resident_bytes,
             "msg_index": broker.engine.absent_bytes,
             "mnesia": ledger.definitions_bytes,

@@ -229,7 +229,7 @@ class _Pages:
         self._left = self._left - len(wanted) if len(wanted) == len(page) else 0
         # As they are, and as they are sent.
         self._held_bytes = 2 * sum([message.footprint_bytes for message in wanted])
-        self._bodies.under_way_bytes += self._held_bytes
+        self._bodies.take(self._held_bytes)
         return wanted
 
     def let_go(self) -> None:

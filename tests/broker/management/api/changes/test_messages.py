@@ -11,7 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from flyball.broker.management.api import bodies, messages
+from flyball.broker.core import memory
+from flyball.broker.management.api import messages
 from flyball.broker.management.part import console_part
 from flyball.broker.management.slices import next_slice
 from flyball.broker.node.node import Node
@@ -80,7 +81,7 @@ def test_messages_in_answers_count_until_they_are_sent(
 ) -> None:
     for _ in range(4):
         assert publish(api, place, "x" * 5000).json() == {"routed": True}
-    monkeypatch.setattr(bodies, "MOST_UNDER_WAY_BYTES", 8000)
+    monkeypatch.setattr(memory, "HTTP_BYTES", 8000)
     # Each counts with 2048 bytes beside its body: the second is one too many, and nothing is left of either.
     for _ in range(2):
         assert len(get(api, queue)) == 2
@@ -90,11 +91,11 @@ def test_messages_in_answers_count_until_they_are_sent(
 def test_what_was_answered_makes_room_for_more(
     api: httpx.Client, place: Place, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bodies, "MOST_UNDER_WAY_BYTES", 1000)
+    monkeypatch.setattr(memory, "HTTP_BYTES", 1000)
     for _ in range(3):
         assert publish(api, place, "x" * 500).json() == {"routed": True}
         refused = publish(api, place, "x" * 1000)
-        assert (refused.status_code, refused.json()["error"]) == (503, "unavailable")
+        assert (refused.status_code, refused.json()["error"]) == (413, "too_large"), "alone it is too much"
 
 
 def test_a_message_comes_back_as_it_was_published(api: httpx.Client, place: Place, queue: str) -> None:
