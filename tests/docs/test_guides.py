@@ -61,11 +61,11 @@ def test_amqp_tools_publish_and_get(node: RunningNode, tmp_path: Path) -> None:
     assert shell(at(node, block), tmp_path).split("\n") == ["orders", "two coffees"]
 
 
-def test_celery_does_a_task_and_returns_its_result(node: RunningNode, tmp_path: Path) -> None:
+def test_celery_does_tasks_and_returns_their_results(node: RunningNode, tmp_path: Path) -> None:
     (tasks,) = CELERY.blocks("python")
     (tmp_path / "tasks.py").write_text(at(node, tasks))
     (caller,) = CELERY.blocks("python caller")
-    (tmp_path / "caller.py").write_text(caller)
+    (tmp_path / "caller.py").write_text(at(node, caller))
     (command,) = CELERY.blocks("sh")
     arguments = command.split()
     assert arguments[0] == "celery"
@@ -74,7 +74,7 @@ def test_celery_does_a_task_and_returns_its_result(node: RunningNode, tmp_path: 
             [sys.executable, "-m", *arguments, "--pool", "solo"], cwd=tmp_path, stdout=log, stderr=subprocess.STDOUT
         )
         try:
-            assert shell("python caller.py", tmp_path) == "5\n"
+            assert shell("python caller.py", tmp_path) == "5\nTrue\n"
         finally:
             worker.terminate()
             worker.wait(LIMIT_S)
