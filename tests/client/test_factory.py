@@ -24,11 +24,11 @@ from flyball.client import (
     QueueConsumer,
     QueueProducer,
     RequestTimeout,
-    placed,
+    placement,
     sync,
 )
 from flyball.client.consumer import Consumer
-from flyball.client.placed import Seat
+from flyball.client.placement import PlacedConnection
 from flyball.errors import QueueNotFound
 from tests.client.servers import proxy
 from tests.nodes import RunningNode
@@ -116,8 +116,8 @@ def manager() -> Manager:
 
 @pytest.fixture(autouse=True)
 def time_to_leave(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placed, "_LEAVE_TIME_S", PATIENCE_S)
-    monkeypatch.setattr(placed, "_RETRY_S", 0.01)
+    monkeypatch.setattr(placement, "_LEAVE_TIME_S", PATIENCE_S)
+    monkeypatch.setattr(placement, "_RETRY_S", 0.01)
 
 
 @pytest.fixture
@@ -347,7 +347,7 @@ async def test_a_consumer_that_cannot_say_that_it_goes_subscribes_again(
     sites: tuple[Site, Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = sites
-    close, sit = Consumer.close, QueueConsumer._sit
+    close, sit = Consumer.close, QueueConsumer._connected
     refused = asyncio.Event()
     looks = 0
 
@@ -357,14 +357,14 @@ async def test_a_consumer_that_cannot_say_that_it_goes_subscribes_again(
             refused.set()
             raise RequestTimeout("close", 1.0)
 
-    async def counted(consumer: QueueConsumer) -> Seat:
+    async def counted(consumer: QueueConsumer) -> PlacedConnection:
         nonlocal looks
         looks += 1
         assert looks < 100, "it goes round and round"
         return await sit(consumer)
 
     monkeypatch.setattr(Consumer, "close", refuse_once)
-    monkeypatch.setattr(QueueConsumer, "_sit", counted)
+    monkeypatch.setattr(QueueConsumer, "_connected", counted)
     async with await factory(first).connect("consumer", "orders") as consumer:
         receiving = asyncio.ensure_future(consumer.receive())
         first.ask_to_move(second)

@@ -20,6 +20,7 @@ from flyball.client.address import NodeAddress
 from flyball.client.amqp import Connection
 from flyball.client.consumer import Consumer, queue_named
 from flyball.client.errors import ConnectionFailed, ConnectionLost, InvalidValue, error_of_api
+from flyball.client.gets import consume_ready, consume_until, get_messages
 from flyball.client.http import AWAY, Line, Place, Refused, path_of, reason_of
 from flyball.client.link import Link
 from flyball.client.messages import (
@@ -33,7 +34,6 @@ from flyball.client.messages import (
     with_copies,
 )
 from flyball.client.requests import Requests
-from flyball.client.taking import consume_ready, consume_until, get_messages
 from flyball.client.topics import ALL, Topic, subscribe
 from flyball.client.values import MAX_LONG, check_int, check_name, check_seconds
 from flyball.errors import InvalidName, QueueNotFound

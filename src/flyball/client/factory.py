@@ -15,7 +15,7 @@ from flyball.client.consumer import Consumer, Delivery, Outcome, queue_named
 from flyball.client.errors import ClientClosed, ConnectionFailed, ConnectionLost, InvalidValue, NotSent
 from flyball.client.link import TimeLimit
 from flyball.client.messages import Content, Draft, batches, content_of
-from flyball.client.placed import GONE, Options, Placed, Seat
+from flyball.client.placement import GONE, PlacedClient, PlacedConnection, PlacementOptions
 from flyball.client.values import check_prefetch, check_seconds
 from flyball.errors import QueueNotFound, RequestError
 
@@ -52,7 +52,7 @@ class ConnectionFactory:
         """
         if not addresses:
             raise InvalidValue("a factory needs the address of at least one node")
-        self._options = Options(
+        self._options = PlacementOptions(
             tuple(NodeAddress.parse(address, user=user, password=password, vhost=vhost) for address in addresses),
             clustered,
             resend,
@@ -90,7 +90,7 @@ class ConnectionFactory:
         return made
 
 
-class QueueProducer(Placed):
+class QueueProducer(PlacedClient):
     """Sends messages to a queue. Made by ConnectionFactory.connect("producer", ...); tasks may share it."""
 
     ROLE = "producer"
@@ -133,32 +133,32 @@ class QueueProducer(Placed):
 
     async def _put(self, contents: list[Content]) -> None:
         while True:
-            seat = await self._sit()
+            placed = await self._connected()
             try:
-                await seat.put(self._queue_name, contents)
+                await placed.put(self._queue_name, contents)
             except (ConnectionFailed, NotSent, QueueNotFound):
                 # Surely not stored: the node is gone, or does not have the queue any more.
-                self._vacate(seat)
+                self._release(placed)
             except ConnectionLost:
-                self._vacate(seat)
+                self._release(placed)
                 if not self._options.resend:
                     raise
             else:
                 self._retries.reset()
                 return
 
-    async def _make_safe(self, seat: Seat, deadline_at: float) -> bool:
+    async def _make_safe(self, placed: PlacedConnection, deadline_at: float) -> bool:
         """Wait until all puts under way are answered; new ones wait."""
         try:
             async with asyncio.timeout_at(deadline_at):
-                await seat.answered()
+                await placed.answered()
         except TimeoutError:
             log.info("the producer stays: puts are still under way")
             return False
         return True
 
 
-class QueueConsumer(Placed):
+class QueueConsumer(PlacedClient):
     """Receives messages of a queue, as an asynchronous iterator. Made by ConnectionFactory.connect("consumer", ...).
 
     Each delivery is to be settled. When the consumer is asked to move it hands out nothing until what it has handed
@@ -167,7 +167,7 @@ class QueueConsumer(Placed):
 
     ROLE = "consumer"
 
-    def __init__(self, options: Options, queue_name: str, prefetch: float) -> None:
+    def __init__(self, options: PlacementOptions, queue_name: str, prefetch: float) -> None:
         super().__init__(options, queue_name)
         self._prefetch = check_prefetch(prefetch)
         self._subscribing = asyncio.Lock()
@@ -175,7 +175,7 @@ class QueueConsumer(Placed):
     async def open(self) -> None:
         await super().open()
         with contextlib.suppress(*GONE):
-            await self._consumer_at(await self._sit())
+            await self._consumer_at(await self._connected())
 
     @property
     def prefetch(self) -> float:
@@ -215,42 +215,42 @@ class QueueConsumer(Placed):
     async def set_prefetch(self, prefetch: float) -> None:
         """Change how many messages may be unsettled at a time; a fraction holds on average."""
         self._prefetch = check_prefetch(prefetch)
-        seat = self._seat
-        if seat is not None and seat.consumer is not None:
+        placed = self._placed
+        if placed is not None and placed.consumer is not None:
             with contextlib.suppress(*GONE):
-                await seat.consumer.set_prefetch(prefetch)
+                await placed.consumer.set_prefetch(prefetch)
 
     async def _receive(self) -> Delivery | None:
         while not self._closing.is_set():
             try:
-                seat = await self._sit()
+                placed = await self._connected()
             except ClientClosed:
                 return None
             try:
-                delivery = await (await self._consumer_at(seat)).next()
+                delivery = await (await self._consumer_at(placed)).next()
             except (QueueNotFound, ClientClosed, *GONE):
-                self._vacate(seat)
+                self._release(placed)
                 continue
             if delivery is not None:
                 self._retries.reset()
                 return delivery
         return None
 
-    async def _consumer_at(self, seat: Seat) -> Consumer:
+    async def _consumer_at(self, placed: PlacedConnection) -> Consumer:
         async with self._subscribing:
-            if seat.consumer is None:
-                consumer = Consumer(seat.link, queue_named(self._queue_name), {}, self._prefetch)
+            if placed.consumer is None:
+                consumer = Consumer(placed.link, queue_named(self._queue_name), {}, self._prefetch)
                 await consumer.__aenter__()
-                seat.consumer = consumer
-            return seat.consumer
+                placed.consumer = consumer
+            return placed.consumer
 
-    async def _make_safe(self, seat: Seat, deadline_at: float) -> bool:
+    async def _make_safe(self, placed: PlacedConnection, deadline_at: float) -> bool:
         """Wait until what was handed out is settled, or until the time is up: then it goes back."""
-        consumer = seat.consumer
+        consumer = placed.consumer
         if consumer is None:
             return True
         # If it stays after all, even since it cannot say here that it goes, it subscribes again.
-        seat.consumer = None
+        placed.consumer = None
         with contextlib.suppress(TimeoutError, RequestError, *GONE):
             async with asyncio.timeout_at(deadline_at):
                 await consumer.stop()

@@ -27,7 +27,7 @@ from flyball.client.adaptive import (
     subscription,
 )
 from flyball.client.adaptive.actuators import ConsumerActuator
-from flyball.client.adaptive.crew import Handler
+from flyball.client.adaptive.handler_pool import Handler
 from flyball.control.design import lambda_pi
 from flyball.control.documents import Design
 from flyball.control.laws import Multiplicative, ProportionalIntegral

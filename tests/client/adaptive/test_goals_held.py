@@ -19,7 +19,7 @@ from flyball.client.adaptive import (
     Rate,
     actuators,
     consumer,
-    crew,
+    handler_pool,
     sensors,
 )
 from flyball.client.adaptive.session import Delivery
@@ -90,7 +90,7 @@ class IdealSubscription:
 @pytest.fixture(autouse=True)
 def ideal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consumer, "Subscription", IdealSubscription)
-    for module in (actuators, consumer, crew, sensors):
+    for module in (actuators, consumer, handler_pool, sensors):
         monkeypatch.setattr(module, "monotonic", lambda: asyncio.get_running_loop().time())
 
 

@@ -25,8 +25,8 @@ from flyball.client.client import (
 )
 from flyball.client.consumer import Outcome
 from flyball.client.http import Place
+from flyball.client.loop_thread import LoopThread
 from flyball.client.messages import Draft, ReceivedMessage
-from flyball.client.portal import Portal
 from flyball.client.topics import ALL
 from flyball.model import Order
 
@@ -39,9 +39,9 @@ class Delivery:
     it may deliver the message again.
     """
 
-    def __init__(self, inner: _consumer.Delivery, portal: Portal) -> None:
+    def __init__(self, inner: _consumer.Delivery, loop_thread: LoopThread) -> None:
         self._inner = inner
-        self._portal = portal
+        self._loop_thread = loop_thread
 
     @property
     def message(self) -> ReceivedMessage:
@@ -49,15 +49,15 @@ class Delivery:
 
     def ack(self, *, time_limit_s: float | None = None) -> None:
         """The message is dealt with: remove it."""
-        self._portal.call(self._inner.ack(time_limit_s=time_limit_s))
+        self._loop_thread.call(self._inner.ack(time_limit_s=time_limit_s))
 
     def requeue(self, *, time_limit_s: float | None = None) -> None:
         """Put the message back to its old place, for whoever comes next."""
-        self._portal.call(self._inner.requeue(time_limit_s=time_limit_s))
+        self._loop_thread.call(self._inner.requeue(time_limit_s=time_limit_s))
 
     def drop(self, *, time_limit_s: float | None = None) -> None:
         """The message cannot be dealt with: remove it."""
-        self._portal.call(self._inner.drop(time_limit_s=time_limit_s))
+        self._loop_thread.call(self._inner.drop(time_limit_s=time_limit_s))
 
 
 class Consumer:
@@ -67,9 +67,9 @@ class Consumer:
     whatever is not settled goes back to its place. Several tasks may share a consumer.
     """
 
-    def __init__(self, inner: _consumer.Consumer, portal: Portal) -> None:
+    def __init__(self, inner: _consumer.Consumer, loop_thread: LoopThread) -> None:
         self._inner = inner
-        self._portal = portal
+        self._loop_thread = loop_thread
 
     @property
     def prefetch(self) -> float:
@@ -77,7 +77,7 @@ class Consumer:
         return self._inner.prefetch
 
     def __enter__(self) -> Self:
-        self._portal.call(self._inner.__aenter__())
+        self._loop_thread.call(self._inner.__aenter__())
         return self
 
     def __exit__(
@@ -87,18 +87,18 @@ class Consumer:
 
     def close(self) -> None:
         """Stop consuming and give back what is not settled. May be called twice."""
-        self._portal.call(self._inner.close())
+        self._loop_thread.call(self._inner.close())
 
     def stop(self) -> None:
         """Be sent no more, and give back what nobody has seen yet; what was handed out can still be settled.
 
         From now on `next` returns None. May be called twice.
         """
-        self._portal.call(self._inner.stop())
+        self._loop_thread.call(self._inner.stop())
 
     def wait_settled(self) -> None:
         """Wait until all that was handed out is settled, or cannot be any more."""
-        self._portal.call(self._inner.wait_settled())
+        self._loop_thread.call(self._inner.wait_settled())
 
     def __iter__(self) -> Self:
         return self
@@ -114,16 +114,16 @@ class Consumer:
 
         A cancellation loses nothing. Raises QueueNotFound when the queue is deleted.
         """
-        found = self._portal.call(self._inner.next(wait_s))
-        return None if found is None else Delivery(found, self._portal)
+        found = self._loop_thread.call(self._inner.next(wait_s))
+        return None if found is None else Delivery(found, self._loop_thread)
 
     def set_prefetch(self, prefetch: float, *, time_limit_s: float | None = None) -> None:
         """Change how many messages may be unsettled at a time; a fraction holds on average."""
-        self._portal.call(self._inner.set_prefetch(prefetch, time_limit_s=time_limit_s))
+        self._loop_thread.call(self._inner.set_prefetch(prefetch, time_limit_s=time_limit_s))
 
     def settle(self, deliveries: Iterable[Delivery], outcome: Outcome, *, time_limit_s: float | None = None) -> None:
         """Settle several deliveries of this consumer together. Raises LeaseLost, and settles none, if one is gone."""
-        self._portal.call(
+        self._loop_thread.call(
             self._inner.settle([each._inner for each in deliveries], outcome, time_limit_s=time_limit_s)
         )
 
@@ -131,9 +131,9 @@ class Consumer:
 class Topic:
     """Where messages are published for all who have subscribed, also to the topic's ancestors."""
 
-    def __init__(self, inner: _topics.Topic, portal: Portal) -> None:
+    def __init__(self, inner: _topics.Topic, loop_thread: LoopThread) -> None:
         self._inner = inner
-        self._portal = portal
+        self._loop_thread = loop_thread
 
     @property
     def name(self) -> str:
@@ -155,7 +155,7 @@ class Topic:
 
         The `key` is what patterns of subscribers are about: words with dots between them. Raises TopicNotFound.
         """
-        return self._portal.call(
+        return self._loop_thread.call(
             self._inner.publish(
                 body,
                 key=key,
@@ -177,9 +177,9 @@ class Client:
     was under way is repeated if it only reads, and raises ConnectionLost otherwise: its outcome is unknown.
     """
 
-    def __init__(self, inner: _client.Client, portal: Portal) -> None:
+    def __init__(self, inner: _client.Client, loop_thread: LoopThread) -> None:
         self._inner = inner
-        self._portal = portal
+        self._loop_thread = loop_thread
 
     @classmethod
     def connect(
@@ -213,26 +213,26 @@ class Client:
                 silence_limit_s=silence_limit_s,
                 backoff=backoff,
             ),
-            Portal(),
+            LoopThread(),
         )
 
     def open(self) -> None:
         """Connect. Raises ConnectionFailed, and NotPermitted or CommandRefused if the node does not let us in."""
-        self._portal.start()
+        self._loop_thread.start()
         try:
-            self._portal.call(self._inner.open())
+            self._loop_thread.call(self._inner.open())
         except BaseException:
-            self._portal.stop()
+            self._loop_thread.stop()
             raise
 
     def close(self) -> None:
         """Disconnect. What consumers hold goes back to its place. May be called twice."""
-        if not self._portal.is_running:
+        if not self._loop_thread.is_running:
             return
         try:
-            self._portal.call(self._inner.close())
+            self._loop_thread.call(self._inner.close())
         finally:
-            self._portal.stop()
+            self._loop_thread.stop()
 
     def __enter__(self) -> Self:
         self.open()
@@ -250,37 +250,37 @@ class Client:
 
     def ping(self, *, time_limit_s: float | None = None) -> float:
         """Return the time of a round trip to the node, in seconds."""
-        return self._portal.call(self._inner.ping(time_limit_s=time_limit_s))
+        return self._loop_thread.call(self._inner.ping(time_limit_s=time_limit_s))
 
     def http_place(self, *, time_limit_s: float | None = None) -> Place:
         """Return where the node's HTTP API is, and who we are there: for what this client has no method for."""
-        return self._portal.call(self._inner.http_place(time_limit_s=time_limit_s))
+        return self._loop_thread.call(self._inner.http_place(time_limit_s=time_limit_s))
 
     def status(self, *, time_limit_s: float | None = None) -> dict[str, Any]:
         """Return what the node tells about itself and its queues. Needs the tag monitoring."""
-        return self._portal.call(self._inner.status(time_limit_s=time_limit_s))
+        return self._loop_thread.call(self._inner.status(time_limit_s=time_limit_s))
 
     def create_queue(
         self, name: str, *, arguments: dict[str, Any] | None = None, time_limit_s: float | None = None
     ) -> Queue:
         """Create a durable queue, or see that it is there. Raises CommandRefused if it has other `arguments`."""
-        return self._portal.call(self._inner.create_queue(name, arguments=arguments, time_limit_s=time_limit_s))
+        return self._loop_thread.call(self._inner.create_queue(name, arguments=arguments, time_limit_s=time_limit_s))
 
     def delete_queue(self, queue: QueueRef, *, time_limit_s: float | None = None) -> int:
         """Delete a queue and its messages; return how many were ready. It need not exist."""
-        return self._portal.call(self._inner.delete_queue(queue, time_limit_s=time_limit_s))
+        return self._loop_thread.call(self._inner.delete_queue(queue, time_limit_s=time_limit_s))
 
     def get_queue(self, queue: QueueRef, *, time_limit_s: float | None = None) -> Queue:
         """Return a queue with its present counts. Raises QueueNotFound."""
-        return self._portal.call(self._inner.get_queue(queue, time_limit_s=time_limit_s))
+        return self._loop_thread.call(self._inner.get_queue(queue, time_limit_s=time_limit_s))
 
     def get_queues(self, *, time_limit_s: float | None = None) -> list[Queue]:
         """Return all queues of the virtual host. Needs the tag management."""
-        return self._portal.call(self._inner.get_queues(time_limit_s=time_limit_s))
+        return self._loop_thread.call(self._inner.get_queues(time_limit_s=time_limit_s))
 
     def purge(self, queue: QueueRef, *, time_limit_s: float | None = None) -> int:
         """Remove all messages that nobody has leased; return how many there were. Raises QueueNotFound."""
-        return self._portal.call(self._inner.purge(queue, time_limit_s=time_limit_s))
+        return self._loop_thread.call(self._inner.purge(queue, time_limit_s=time_limit_s))
 
     def put(
         self,
@@ -300,7 +300,7 @@ class Client:
 
         Raises QueueNotFound, MessageRefused if the queue is full, and ConnectionLost: then the outcome is unknown.
         """
-        self._portal.call(
+        self._loop_thread.call(
             self._inner.put(
                 queue,
                 body,
@@ -323,7 +323,7 @@ class Client:
         They are published 1000, or a megabyte, at a time. If one fails, those before it are stored. The time limit is
         for each part. `drafts` may be a generator: no more than a part of it is held at a time.
         """
-        return self._portal.call(self._inner.put_many(queue, drafts, time_limit_s=time_limit_s))
+        return self._loop_thread.call(self._inner.put_many(queue, drafts, time_limit_s=time_limit_s))
 
     def put_to_queues(
         self,
@@ -340,7 +340,7 @@ class Client:
         time_limit_s: float | None = None,
     ) -> None:
         """Put a message into each of the queues, in one transaction. Raises QueueNotFound if one is missing."""
-        self._portal.call(
+        self._loop_thread.call(
             self._inner.put_to_queues(
                 queues,
                 body,
@@ -370,7 +370,7 @@ class Client:
         Whoever takes the request answers with `reply`. Raises QueueNotFound, ConnectionLost, and RequestTimeout if no
         response comes within the time limit: then the request is removed, unless somebody has taken it.
         """
-        return self._portal.call(
+        return self._loop_thread.call(
             self._inner.send_request_response(
                 queue, body, context=context, priority=priority, properties=properties, time_limit_s=time_limit_s
             )
@@ -385,7 +385,7 @@ class Client:
         time_limit_s: float | None = None,
     ) -> None:
         """Answer a request. If nobody waits for the response any more it is dropped."""
-        self._portal.call(self._inner.reply(request, body, properties=properties, time_limit_s=time_limit_s))
+        self._loop_thread.call(self._inner.reply(request, body, properties=properties, time_limit_s=time_limit_s))
 
     def take(
         self,
@@ -407,7 +407,7 @@ class Client:
 
         A message goes back to its queue if the call is cancelled, or its connection breaks before it is acknowledged.
         """
-        return self._portal.call(
+        return self._loop_thread.call(
             self._inner.take(
                 queue,
                 order=order,
@@ -435,7 +435,7 @@ class Client:
 
         Waits for the first only.
         """
-        return self._portal.call(
+        return self._loop_thread.call(
             self._inner.take_many(
                 queue,
                 most,
@@ -459,7 +459,7 @@ class Client:
         time_limit_s: float | None = None,
     ) -> ReceivedMessage | None:
         """Return the message that `take` would remove, without removing it. Raises QueueNotFound."""
-        return self._portal.call(
+        return self._loop_thread.call(
             self._inner.peek(
                 queue, order=order, context=context, sender=sender, receiver=receiver, time_limit_s=time_limit_s
             )
@@ -473,7 +473,7 @@ class Client:
         All of them, or the first `most`. For a long queue use `iterate_messages`. The time limit is for each part of
         the answer.
         """
-        return self._portal.call(
+        return self._loop_thread.call(
             self._inner.read_messages(queue, most=most, after_id=after_id, time_limit_s=time_limit_s)
         )
 
@@ -485,12 +485,12 @@ class Client:
         try:
             while True:
                 try:
-                    item: ReceivedMessage = self._portal.call(anext(found))  # type: ignore[arg-type]
+                    item: ReceivedMessage = self._loop_thread.call(anext(found))  # type: ignore[arg-type]
                 except StopAsyncIteration:
                     return
                 yield item
         finally:
-            self._portal.call(found.aclose())  # type: ignore[attr-defined]
+            self._loop_thread.call(found.aclose())  # type: ignore[attr-defined]
 
     def list_ids(
         self, queue: QueueRef, *, after_id: int = 0, most: int = MAX_IDS, time_limit_s: float | None = None
@@ -500,14 +500,18 @@ class Client:
         They count up. All messages up to the last of them are committed: whoever reads them again finds the same, as
         long as nobody removes any and none expires.
         """
-        return self._portal.call(self._inner.list_ids(queue, after_id=after_id, most=most, time_limit_s=time_limit_s))
+        return self._loop_thread.call(
+            self._inner.list_ids(queue, after_id=after_id, most=most, time_limit_s=time_limit_s)
+        )
 
     def remove_messages(self, queue: QueueRef, *, up_to_id: int, time_limit_s: float | None = None) -> int:
         """Remove all messages up to an id that nobody has leased; return how many there were.
 
         On return they are gone for good.
         """
-        return self._portal.call(self._inner.remove_messages(queue, up_to_id=up_to_id, time_limit_s=time_limit_s))
+        return self._loop_thread.call(
+            self._inner.remove_messages(queue, up_to_id=up_to_id, time_limit_s=time_limit_s)
+        )
 
     def consume(
         self,
@@ -528,12 +532,12 @@ class Client:
             self._inner.consume(
                 queue, prefetch=prefetch, order=order, context=context, sender=sender, receiver=receiver
             ),
-            self._portal,
+            self._loop_thread,
         )
 
     def topic(self, name: str) -> Topic:
         """Return a topic to publish to: `client.topic("news").publish("it rains")`."""
-        return Topic(self._inner.topic(name), self._portal)
+        return Topic(self._inner.topic(name), self._loop_thread)
 
     def subscribe(
         self, topic: str, *, durable: str | None = None, pattern: str = ALL, prefetch: float = 10
@@ -545,40 +549,40 @@ class Client:
         Without, it gets what is published while it is open and connected. Opening it raises TopicNotFound.
         """
         return Consumer(
-            self._inner.subscribe(topic, durable=durable, pattern=pattern, prefetch=prefetch), self._portal
+            self._inner.subscribe(topic, durable=durable, pattern=pattern, prefetch=prefetch), self._loop_thread
         )
 
     def create_topic(self, name: str, *, parent: str | None = None, time_limit_s: float | None = None) -> None:
         """Create a topic, or see that it is there. What is published to it also reaches subscribers of the parent."""
-        self._portal.call(self._inner.create_topic(name, parent=parent, time_limit_s=time_limit_s))
+        self._loop_thread.call(self._inner.create_topic(name, parent=parent, time_limit_s=time_limit_s))
 
     def delete_topic(self, name: str, *, time_limit_s: float | None = None) -> None:
         """Delete a topic. Raises CommandRefused while it has children or durable subscriptions."""
-        self._portal.call(self._inner.delete_topic(name, time_limit_s=time_limit_s))
+        self._loop_thread.call(self._inner.delete_topic(name, time_limit_s=time_limit_s))
 
     def unsubscribe(self, topic: str, durable: str, *, time_limit_s: float | None = None) -> None:
         """End a durable subscription, with the messages that wait. Raises CommandRefused while it has a consumer."""
-        self._portal.call(self._inner.unsubscribe(topic, durable, time_limit_s=time_limit_s))
+        self._loop_thread.call(self._inner.unsubscribe(topic, durable, time_limit_s=time_limit_s))
 
 
 class QueueProducer:
     """Sends messages to a queue. Made by ConnectionFactory.connect("producer", ...); tasks may share it."""
 
-    def __init__(self, inner: _factory.QueueProducer, portal: Portal) -> None:
+    def __init__(self, inner: _factory.QueueProducer, loop_thread: LoopThread) -> None:
         self._inner = inner
-        self._portal = portal
+        self._loop_thread = loop_thread
 
     def close(self) -> None:
         """Leave. What a consumer holds goes back to its place, and the manager hears of it. May be called twice."""
-        if not self._portal.is_running:
+        if not self._loop_thread.is_running:
             return
         try:
-            self._portal.call(self._inner.close())
+            self._loop_thread.call(self._inner.close())
         finally:
-            self._portal.stop()
+            self._loop_thread.stop()
 
     def __enter__(self) -> Self:
-        self._portal.call(self._inner.__aenter__())
+        self._loop_thread.call(self._inner.__aenter__())
         return self
 
     def __exit__(
@@ -625,7 +629,7 @@ class QueueProducer:
 
         If its node is lost before it has answered, the message is sent again at another one, and may be there twice.
         """
-        self._portal.call(
+        self._loop_thread.call(
             self._inner.send(
                 body,
                 context=context,
@@ -642,7 +646,7 @@ class QueueProducer:
 
         If one fails, those before it are stored. The time limit is for each part.
         """
-        return self._portal.call(self._inner.send_many(drafts, time_limit_s=time_limit_s))
+        return self._loop_thread.call(self._inner.send_many(drafts, time_limit_s=time_limit_s))
 
 
 class QueueConsumer:
@@ -652,21 +656,21 @@ class QueueConsumer:
     out is settled; what is not settled in time goes back, and settling it raises LeaseLost. Tasks may share it.
     """
 
-    def __init__(self, inner: _factory.QueueConsumer, portal: Portal) -> None:
+    def __init__(self, inner: _factory.QueueConsumer, loop_thread: LoopThread) -> None:
         self._inner = inner
-        self._portal = portal
+        self._loop_thread = loop_thread
 
     def close(self) -> None:
         """Leave. What a consumer holds goes back to its place, and the manager hears of it. May be called twice."""
-        if not self._portal.is_running:
+        if not self._loop_thread.is_running:
             return
         try:
-            self._portal.call(self._inner.close())
+            self._loop_thread.call(self._inner.close())
         finally:
-            self._portal.stop()
+            self._loop_thread.stop()
 
     def __enter__(self) -> Self:
-        self._portal.call(self._inner.__aenter__())
+        self._loop_thread.call(self._inner.__aenter__())
         return self
 
     def __exit__(
@@ -717,18 +721,18 @@ class QueueConsumer:
 
         A cancellation loses nothing. Raises QueueNotFound when the queue is deleted.
         """
-        found = self._portal.call(self._inner.receive(wait_s))
-        return None if found is None else Delivery(found, self._portal)
+        found = self._loop_thread.call(self._inner.receive(wait_s))
+        return None if found is None else Delivery(found, self._loop_thread)
 
     def settle(self, deliveries: Iterable[Delivery], outcome: Outcome, *, time_limit_s: float | None = None) -> None:
         """Settle several deliveries in one request: all or none. They must have come from one node."""
-        self._portal.call(
+        self._loop_thread.call(
             self._inner.settle([each._inner for each in deliveries], outcome, time_limit_s=time_limit_s)
         )
 
     def set_prefetch(self, prefetch: float) -> None:
         """Change how many messages may be unsettled at a time; a fraction holds on average."""
-        self._portal.call(self._inner.set_prefetch(prefetch))
+        self._loop_thread.call(self._inner.set_prefetch(prefetch))
 
 
 class ConnectionFactory:
@@ -779,13 +783,13 @@ class ConnectionFactory:
 
         Raises ConnectionFailed if no node answers, QueueNotFound, and RequestTimeout if there is no place in time.
         """
-        portal = Portal()
-        portal.start()
+        loop_thread = LoopThread()
+        loop_thread.start()
         try:
-            made = portal.call(self._inner._connect(role, queue, prefetch=prefetch))
+            made = loop_thread.call(self._inner._connect(role, queue, prefetch=prefetch))
         except BaseException:
-            portal.stop()
+            loop_thread.stop()
             raise
         if isinstance(made, _factory.QueueProducer):
-            return QueueProducer(made, portal)
-        return QueueConsumer(made, portal)
+            return QueueProducer(made, loop_thread)
+        return QueueConsumer(made, loop_thread)

@@ -10,8 +10,8 @@ import math
 from abc import ABC, abstractmethod
 from time import monotonic
 
-from flyball.client.adaptive.crew import Crew
 from flyball.client.adaptive.goals import Goal, Rate
+from flyball.client.adaptive.handler_pool import HandlerPool
 from flyball.client.adaptive.subscription import Subscription
 from flyball.control.limits import Limits
 from flyball.errors import ControlError
@@ -36,12 +36,12 @@ class ConsumerActuator(ABC):
     def __init__(self) -> None:
         self._subscription: Subscription | None = None
 
-    def bind(self, subscription: Subscription, crew: Crew) -> None:
+    def bind(self, subscription: Subscription, pool: HandlerPool) -> None:
         """Act on this consumer. Raises ControlError if it belongs to another one."""
         if self._subscription is not None:
             raise ControlError("this actuator belongs to another consumer: make one for each")
         self._subscription = subscription
-        self._crew = crew
+        self._pool = pool
 
     def default_limits(self, goal: Goal) -> Limits:
         return Limits(self.lowest_window, HIGHEST_WINDOW)
@@ -187,11 +187,11 @@ class Pacer(ConsumerActuator):
             self._held = float(min(MOST_PREFETCH, max(LEAST_PACER_WINDOW, held)))
 
     def is_binding(self) -> bool:
-        pace = self._crew.pace
+        pace = self._pool.pace
         return pace is None or pace.was_used(monotonic())
 
     async def apply(self, action: float) -> float:
-        self._crew.set_pace(action)
+        self._pool.set_pace(action)
         await self._set_whole(self._held)
         return action
 

@@ -16,9 +16,9 @@ from typing import Any, Self
 from aio_pika.abc import AbstractConnection
 
 from flyball.client.adaptive.actuators import ConsumerActuator, FractionalWindow, Pacer, Window
-from flyball.client.adaptive.crew import Crew, Handler
 from flyball.client.adaptive.facts import loop_facts
 from flyball.client.adaptive.goals import Fast, Goal, Latency, Rate, default_law, own_certificate
+from flyball.client.adaptive.handler_pool import Handler, HandlerPool
 from flyball.client.adaptive.meter import Meter
 from flyball.client.adaptive.options import AdaptiveOptions, Design
 from flyball.client.adaptive.sensors import sensor_for
@@ -82,7 +82,7 @@ class AdaptiveConsumer:
         self._last_sample: Sample | None = None
         self._samples = 0
         self._meter = Meter()
-        self._crew = Crew(handler, self._meter, options.concurrency, requeues=options.on_error == "requeue")
+        self._pool = HandlerPool(handler, self._meter, options.concurrency, requeues=options.on_error == "requeue")
         begin = self._actuator.default_start(goal) if options.start is None else options.start
         share = None if design is None else design.smoothing_share
         self._smoothing = None if share is None else Smoothing(share)
@@ -90,12 +90,12 @@ class AdaptiveConsumer:
         self._subscription = Subscription(
             source,
             queue_name,
-            self._crew.take,
+            self._pool.take,
             self._on_settled,
-            self._crew.forget,
+            self._pool.forget,
             self._actuator.window_at(controller.action, goal),
         )
-        self._actuator.bind(self._subscription, self._crew)
+        self._actuator.bind(self._subscription, self._pool)
         self._sensor = sensor_for(
             goal, self._meter, self._subscription, self._actuator.is_binding, options.concurrency
         )
@@ -145,10 +145,10 @@ class AdaptiveConsumer:
         the handlers are, too. Raises what went wrong meanwhile.
         """
         self._stopping.set()
-        self._crew.wind_up()
+        self._pool.wind_up()
         async with self._starting:
             pass
-        if self._supervisor is None or self._crew.is_worker(asyncio.current_task()):
+        if self._supervisor is None or self._pool.is_worker(asyncio.current_task()):
             return
         try:
             await asyncio.wait([self._supervisor])
@@ -197,14 +197,14 @@ class AdaptiveConsumer:
         limits, begin = self._actuator.default_limits(goal), self._actuator.default_start(goal)
         self._loop.controller = Controller(self._loop.controller.law, limits, goal.setpoint, begin, self._smoothing)
         if self._supervisor is not None and not self._loop.is_shadow:
-            self._crew.set_pace(begin)
+            self._pool.set_pace(begin)
             self._sensor.restart()
 
     @property
     def state(self) -> ConsumerState:
         """What can be seen of it now."""
         meter, session = self._meter, self._subscription.session
-        pace = self._crew.pace
+        pace = self._pool.pace
         return ConsumerState(
             is_connected=session is not None,
             window=self._subscription.window,
@@ -233,18 +233,18 @@ class AdaptiveConsumer:
                 self._reported = self._options.reporter.watch_loop(self._loop.name, facts, self._on_mode)
                 self._reported.is_shadow = self._loop.is_shadow
             async with asyncio.TaskGroup() as tasks:
-                self._crew.start(tasks)
+                self._pool.start(tasks)
                 failure = await self._until_stopped()
-                self._crew.wind_up()
+                self._pool.wind_up()
                 await self._subscription.end()
-                await self._crew.finish(self._options.stop_limit_s)
-                self._crew.dismiss()
+                await self._pool.finish(self._options.stop_limit_s)
+                self._pool.dismiss()
             if failure is not None:
                 raise failure
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from None
         finally:
-            self._crew.dismiss()
+            self._pool.dismiss()
             await self._subscription.close()
             if self._options.reporter is not None and self._reported is not None:
                 await self._options.reporter.forget(self._reported)

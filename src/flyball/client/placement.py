@@ -49,7 +49,7 @@ _LEAVE_TIME_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class PlacementOptions:
     """What all connections of a factory have in common."""
 
     addresses: tuple[NodeAddress, ...]
@@ -82,15 +82,15 @@ class MoveRequest:
     deadline_s: float
 
 
-class Seat:
+class PlacedConnection:
     """One connection to one node, where a session is served. The sink of what the node asks of it."""
 
     def __init__(
         self,
-        options: Options,
+        options: PlacementOptions,
         address: NodeAddress,
         node: str,
-        on_move: Callable[[Seat, MoveRequest], None],
+        on_move: Callable[[PlacedConnection, MoveRequest], None],
     ) -> None:
         self.address = address
         self.node = node
@@ -163,18 +163,18 @@ class Seat:
         await self.link.close()
 
 
-class Placed:
+class PlacedClient:
     """What producers and consumers have in common: a session that is served at one node at a time."""
 
     ROLE: str
 
-    def __init__(self, options: Options, queue_name: str) -> None:
+    def __init__(self, options: PlacementOptions, queue_name: str) -> None:
         self._options = options
         self._queue_name = check_name(queue_name)
         self._session_id = ""
-        self._seat: Seat | None = None
+        self._placed: PlacedConnection | None = None
         # Seats that are no longer used, to be closed.
-        self._left: list[Seat] = []
+        self._left: list[PlacedConnection] = []
         self._avoid = ""
         # The number of the address that has answered last.
         self._asked = 0
@@ -203,13 +203,13 @@ class Placed:
             mover.cancel()
         await asyncio.gather(*movers, return_exceptions=True)
         async with self._changing:
-            seat, self._seat = self._seat, None
-            if seat is not None:
-                if seat.consumer is not None:
-                    await seat.consumer.close()
+            placed, self._placed = self._placed, None
+            if placed is not None:
+                if placed.consumer is not None:
+                    await placed.consumer.close()
                 if self._session_id:
-                    await seat.leave()
-                await seat.close()
+                    await placed.leave()
+                await placed.close()
             await self._clear_left()
 
     async def __aenter__(self) -> Self:
@@ -227,12 +227,12 @@ class Placed:
     @property
     def node(self) -> str:
         """The name of the node where it is served, as far as it was told; empty while it looks for a place."""
-        return "" if self._seat is None else self._seat.node
+        return "" if self._placed is None else self._placed.node
 
     @property
     def address(self) -> str:
         """The address where it is served; empty while it looks for a place."""
-        return "" if self._seat is None else str(self._seat.address)
+        return "" if self._placed is None else str(self._placed.address)
 
     @property
     def session_id(self) -> str:
@@ -246,24 +246,24 @@ class Placed:
 
     # Places
 
-    async def _sit(self) -> Seat:
+    async def _connected(self) -> PlacedConnection:
         """Return where the session is served; find a new place if the last one is lost."""
         while True:
             if self._closing.is_set():
                 raise ClientClosed(f"the {self.ROLE} was closed")
-            if self._seat is not None and not self._changing.locked():
-                return self._seat
+            if self._placed is not None and not self._changing.locked():
+                return self._placed
             async with self._changing:
-                if self._seat is None and not self._closing.is_set():
+                if self._placed is None and not self._closing.is_set():
                     await self._find_seat()
 
-    def _vacate(self, seat: Seat) -> None:
+    def _release(self, placed: PlacedConnection) -> None:
         """The place is no good any more."""
-        if self._seat is seat:
+        if self._placed is placed:
             self._delay_s = self._retries.next_delay_s()
-            self._seat = None
-            self._avoid = seat.node
-            self._left.append(seat)
+            self._placed = None
+            self._avoid = placed.node
+            self._left.append(placed)
 
     async def _find_seat(self, is_first: bool = False) -> None:
         """Go to a place, as soon as there is one. The lock is held."""
@@ -281,23 +281,23 @@ class Placed:
                 await self._pause(self._retries.next_delay_s())
                 continue
             try:
-                self._seat = await self._settle_in(address, node)
+                self._placed = await self._connect_to(address, node)
                 return
             except GONE as error:
                 log.info("%s at %s: %s", self.ROLE, address, error)
                 self._avoid = node
                 await self._pause(self._retries.next_delay_s())
 
-    async def _settle_in(self, address: NodeAddress, node: str, *, arrive: bool = True) -> Seat:
-        seat = Seat(self._options, address, node, self._asked_to_move)
+    async def _connect_to(self, address: NodeAddress, node: str, *, arrive: bool = True) -> PlacedConnection:
+        placed = PlacedConnection(self._options, address, node, self._asked_to_move)
         try:
-            await seat.open()
+            await placed.open()
             if arrive and self._session_id:
-                await seat.arrive(self._session_id)
+                await placed.arrive(self._session_id)
         except BaseException:
-            await seat.close()
+            await placed.close()
             raise
-        return seat
+        return placed
 
     async def _ask(self) -> tuple[NodeAddress, str]:
         """Ask one address after the other for a place: return address and node.
@@ -363,10 +363,10 @@ class Placed:
         return (address.at(found["amqp"]) if found["amqp"] else address), found["node"]
 
     async def _clear_left(self) -> None:
-        for seat in list(self._left):
-            await seat.close()
-            if seat in self._left:
-                self._left.remove(seat)
+        for placed in list(self._left):
+            await placed.close()
+            if placed in self._left:
+                self._left.remove(placed)
 
     async def _pause(self, delay_s: float) -> None:
         """Wait, but not longer than until the end."""
@@ -376,37 +376,37 @@ class Placed:
 
     # Moving
 
-    def _asked_to_move(self, seat: Seat, request: MoveRequest) -> None:
-        if seat is self._seat and request.session_id == self._session_id and not self._is_moving:
+    def _asked_to_move(self, placed: PlacedConnection, request: MoveRequest) -> None:
+        if placed is self._placed and request.session_id == self._session_id and not self._is_moving:
             self._is_moving = True
             # Stored, awaited in `close`.
-            mover = asyncio.get_running_loop().create_task(self._move(seat, request))
+            mover = asyncio.get_running_loop().create_task(self._move(placed, request))
             self._movers.add(mover)
             mover.add_done_callback(self._movers.discard)
 
-    async def _move(self, seat: Seat, request: MoveRequest) -> None:
+    async def _move(self, placed: PlacedConnection, request: MoveRequest) -> None:
         """Go on at another node; stay if that is not possible."""
         deadline_at = asyncio.get_running_loop().time() + request.deadline_s
         try:
-            address = seat.address.at(request.address)
-            next_seat = await self._settle_in(address, request.node, arrive=False)
-            await self._change_seats(seat, next_seat, deadline_at)
+            address = placed.address.at(request.address)
+            next_placed = await self._connect_to(address, request.node, arrive=False)
+            await self._switch(placed, next_placed, deadline_at)
         except FlyballError as error:
             log.info("the %s stays: %s", self.ROLE, error)
         finally:
             self._is_moving = False
         await self._clear_left()
 
-    async def _change_seats(self, seat: Seat, next_seat: Seat, deadline_at: float) -> None:
-        self._left.append(next_seat)
+    async def _switch(self, placed: PlacedConnection, next_placed: PlacedConnection, deadline_at: float) -> None:
+        self._left.append(next_placed)
         async with self._changing:
-            if self._seat is seat and await self._make_safe(seat, deadline_at):
-                await next_seat.arrive(self._session_id)
-                self._seat = next_seat
+            if self._placed is placed and await self._make_safe(placed, deadline_at):
+                await next_placed.arrive(self._session_id)
+                self._placed = next_placed
                 self._moves += 1
-                self._left.remove(next_seat)
-                self._left.append(seat)
+                self._left.remove(next_placed)
+                self._left.append(placed)
 
-    async def _make_safe(self, seat: Seat, deadline_at: float) -> bool:
+    async def _make_safe(self, placed: PlacedConnection, deadline_at: float) -> bool:
         """Bring the session to a point where nothing is lost or doubled if it moves, before that time if possible."""
         raise NotImplementedError

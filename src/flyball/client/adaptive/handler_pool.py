@@ -1,6 +1,6 @@
-"""Runs the handler on what was delivered: so many at once as may be, at the pace that is set, each message once.
+"""Runs the handler on deliveries: with bounded concurrency, at the rate that is set, each message once.
 
-Knows nothing of brokers and windows: a delivery brings the session on which it is settled.
+Knows nothing of brokers and windows: a delivery knows the session on which it is acked.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from typing import Any
 from aio_pika import IncomingMessage
 
 from flyball.client.adaptive.meter import Meter
-from flyball.client.adaptive.pace import Pace
 from flyball.client.adaptive.session import Delivery
+from flyball.client.adaptive.token_bucket import TokenBucket
 
 log = logging.getLogger(__name__)
 
 Handler = Callable[[IncomingMessage], Awaitable[Any]]
 
 
-class Crew:
+class HandlerPool:
     """The tasks that handle messages. They are hired when there is work for them, and stay."""
 
     def __init__(self, handler: Handler, meter: Meter, concurrency: int | None, *, requeues: bool) -> None:
-        self.pace: Pace | None = None
+        self.pace: TokenBucket | None = None
         self.concurrency = concurrency
         self._handler = handler
         self._meter = meter
@@ -99,7 +99,7 @@ class Crew:
         """Begin so many messages in a second from now on."""
         now_s = monotonic()
         if self.pace is None:
-            self.pace = Pace(per_s, now_s)
+            self.pace = TokenBucket(per_s, now_s)
         else:
             self.pace.change(per_s, now_s)
         if self._alarm is not None:

@@ -11,7 +11,7 @@ BURST_S = 0.02
 NEARLY_ONE = 1.0 - 1e-9
 
 
-class Pace:
+class TokenBucket:
     """Lets `per_s` through in a second, evenly; what is not used within BURST_S is lost."""
 
     __slots__ = ("_at_s", "_due", "_per_s", "_seen", "_tokens", "lost")

@@ -15,7 +15,7 @@ T = TypeVar("T")
 _LONGEST_SLEEP_S = 0.5
 
 
-class Portal:
+class LoopThread:
     """Runs coroutines for callers of any thread. `start` and `stop` may be called twice."""
 
     def __init__(self) -> None:
