@@ -24,9 +24,9 @@ from tests.nodes import RunningNode
 from tests.pipeline.traces import write_samples
 from typer.testing import CliRunner, Result
 
-from flyball.cli.governor.handlers import handler_of
-from flyball.cli.governor.live import shown_url, without_password
-from flyball.cli.governor.series import read_series
+from flyball.cli.control_commands.handlers import handler_of
+from flyball.cli.control_commands.live import shown_url, without_password
+from flyball.cli.control_commands.series import read_series
 from flyball.cli.main import app
 from flyball.client.adaptive.sensors import LEAST_S
 from flyball.client.sync import Client

@@ -15,7 +15,7 @@ import psutil
 import pytest
 from typer.testing import CliRunner, Result
 
-from flyball.cli import laboratory
+from flyball.cli import experiment_commands
 from flyball.cli.main import app
 from flyball.lab.campaign import Failure, Watcher
 from flyball.lab.experiment import shipped_experiments
@@ -163,14 +163,14 @@ def test_a_failed_run_is_told_with_where_to_look_and_exit_code_1(
         watcher.fail(plan.runs[0], "client 1: refused", tmp_path)
         return [Failure(plan.runs[0].run_id, "client 1: refused", tmp_path / "failed=x")]
 
-    monkeypatch.setattr(laboratory, "run_all", fail)
+    monkeypatch.setattr(experiment_commands, "run_all", fail)
     result = lab("run", tiny, "--out", str(tmp_path / "out"))
     assert result.exit_code == 1
     assert "failed: client 1: refused. Its logs are in " in result.stderr
     assert "failed=x" in result.stderr
 
 
-def test_reproducing_a_seed_runs_all_its_experiments_and_then_writes_the_report(
+def test_reproducing_a_paper_runs_all_its_experiments_and_then_writes_the_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[str] = []
@@ -184,7 +184,7 @@ def test_reproducing_a_seed_runs_all_its_experiments_and_then_writes_the_report(
         made.append(f"report on {source.relative_to(tmp_path)} in {out.relative_to(tmp_path)}")
         return out / "report.html"
 
-    monkeypatch.setattr(laboratory, "run_all", note)
+    monkeypatch.setattr(experiment_commands, "run_all", note)
     monkeypatch.setattr("flyball.cli.pipeline.write_report_of", write_report_of)
     result = lab("reproduce", "telesto", "--out", str(tmp_path / "out"), "--quick")
     assert result.exit_code == 0, result.stderr
@@ -205,7 +205,7 @@ def test_reproducing_a_seed_goes_on_after_a_failed_run_if_told_so(
         made.append("report")
         return out / "report.html"
 
-    monkeypatch.setattr(laboratory, "run_all", fail)
+    monkeypatch.setattr(experiment_commands, "run_all", fail)
     monkeypatch.setattr("flyball.cli.pipeline.write_report_of", write_report_of)
     arguments = ["reproduce", "telesto", "--quick", "--out", str(tmp_path / "out")]
     assert lab(*arguments).exit_code == 1
@@ -238,7 +238,7 @@ def test_a_seed_is_reproduced_in_the_order_in_which_its_experiments_need_each_ot
             results.earlier_runs()
         return []
 
-    monkeypatch.setattr(laboratory, "run_all", note)
+    monkeypatch.setattr(experiment_commands, "run_all", note)
     monkeypatch.setattr("flyball.cli.pipeline.write_report_of", lambda source, out: made.append("report"))
     arguments = ["reproduce", "prefetch", "--quick", "--out", str(tmp_path / "out")]
     assert lab(*arguments).exit_code == 1

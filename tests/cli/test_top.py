@@ -27,7 +27,7 @@ from flyball.broker.management.part import console_part
 from flyball.cli.main import app
 from flyball.cli.view.feed import Feed, Seen, Sort
 from flyball.cli.view.screen import screen
-from flyball.cli.view.sparks import mebibytes, milliseconds, short, sparks
+from flyball.cli.view.sparklines import mebibytes, milliseconds, short, sparks
 from flyball.client.http import Place
 
 LIMIT_S = 60.0

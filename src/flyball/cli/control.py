@@ -1,4 +1,4 @@
-"""`flyball control`: the commands and their flags. What they do is in `governor`, which takes long to import."""
+"""`flyball control`: the commands and their flags. `control_commands` does the work and is slow to import."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from flyball.cli.governor.requests import (
+from flyball.cli.control_commands.failures import errors_told
+from flyball.cli.control_commands.requests import (
     ActuatorName,
     Excitation,
     Files,
@@ -19,7 +20,6 @@ from flyball.cli.governor.requests import (
     Tuning,
     WantedGoal,
 )
-from flyball.cli.governor.telling import errors_told
 from flyball.cli.session import AsJson
 
 app = typer.Typer(name="control", help="Identify plants, design controllers and run them.", no_args_is_help=True)
@@ -145,9 +145,9 @@ def identify(
     Example: flyball control identify --queue orders --handler-ms 1 --lowest 1 --highest 10
     """
     with errors_told():
-        from flyball.cli.governor import identifying
+        from flyball.cli.control_commands import identification
 
-        identifying.identify(
+        identification.identify(
             [*(samples or []), *(more or [])],
             None if queue is None else Source(url, queue, handler, handler_ms, concurrency, actuator),
             Excitation(signal, lowest, highest, count, hold, seed),
@@ -201,10 +201,10 @@ def design(
     Example: flyball control design model.json --law pi --settling-samples 8 --setpoint 400
     """
     with errors_told():
-        from flyball.cli.governor import designing
+        from flyball.cli.control_commands import controller_design
 
         tuning = Tuning(pole, poles, settling_samples, overshoot, exponent, gains)
-        designing.design(model, law, tuning, limits, setpoint, sample_time, loop, Files(out, plot), as_json)
+        controller_design.design(model, law, tuning, limits, setpoint, sample_time, loop, Files(out, plot), as_json)
 
 
 @app.command()
@@ -261,9 +261,9 @@ def run(
     Example: flyball control run --queue orders --rate 400 --handler shop.orders:handle
     """
     with errors_told():
-        from flyball.cli.governor import running
+        from flyball.cli.control_commands import closed_loop
 
-        running.run(
+        closed_loop.run(
             Source(url, queue, handler, handler_ms, concurrency, actuator),
             WantedGoal(rate, latency_ms, fast),
             design_file,
@@ -324,9 +324,9 @@ def simulate(
     Example: flyball control simulate --plant little:1250,3.34 --law pi --law multiplicative --setpoint 400
     """
     with errors_told():
-        from flyball.cli.governor import simulating
+        from flyball.cli.control_commands import comparison
 
-        simulating.simulate(
+        comparison.simulate(
             model,
             plant,
             law or [],

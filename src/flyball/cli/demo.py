@@ -1,4 +1,4 @@
-"""`flyball demo`: the whole idea in three minutes. What it does is in `demonstration`, which takes long to import."""
+"""`flyball demo`: the whole idea in three minutes. What it does is in `demo_story`, which takes long to import."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def demo(
         fail(f"the demo needs further packages ({', '.join(missing)}): pip install 'flyball[control,pipeline]'")
     try:
         # Here, not above: it takes long to import, and the other commands do not need it.
-        from flyball.cli.demonstration.story import Wish, tell
+        from flyball.cli.demo_story.story import Wish, tell
 
         tell(Wish(out, stay, short), Console())
     except FlyballError as error:

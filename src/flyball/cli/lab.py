@@ -1,4 +1,4 @@
-"""`flyball lab`: the commands and their flags. What they do is in `laboratory`, which takes long to import."""
+"""`flyball lab`: the commands and their flags. `experiment_commands` does the work and is slow to import."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def list_experiments(
 
     Example: flyball lab list
     """
-    from flyball.cli import laboratory
+    from flyball.cli import experiment_commands
 
-    laboratory.list_experiments(folder, as_json)
+    experiment_commands.list_experiments(folder, as_json)
 
 
 @app.command()
@@ -41,9 +41,9 @@ def show(name: Name, quick: Quick = False, values: Set = None) -> None:
 
     Example: flyball lab show thorbangmq/clients
     """
-    from flyball.cli import laboratory
+    from flyball.cli import experiment_commands
 
-    laboratory.show(name, quick, values or [])
+    experiment_commands.show(name, quick, values or [])
 
 
 @app.command()
@@ -59,9 +59,9 @@ def run(
 
     Example: flyball lab run thorbangmq/clients --quick
     """
-    from flyball.cli import laboratory
+    from flyball.cli import experiment_commands
 
-    laboratory.run(name, out, quick, fresh, keep_going, values or [])
+    experiment_commands.run(name, out, quick, fresh, keep_going, values or [])
 
 
 @app.command()
@@ -73,9 +73,9 @@ def compare(
 
     Example: flyball lab compare results-before results-after
     """
-    from flyball.cli import laboratory
+    from flyball.cli import experiment_commands
 
-    laboratory.compare(folders, out)
+    experiment_commands.compare(folders, out)
 
 
 @app.command()
@@ -106,12 +106,12 @@ def auction(
 
     Example: flyball lab auction --policy dps
     """
-    from flyball.cli import laboratory
+    from flyball.cli import experiment_commands
 
     options: dict[str, object] = {"policy": policy, "size": size}
     options |= {"users": users, "items": items, "old_items": old_items}
     options |= {"pool_size": pool_size, "reference": reference, "limit": limit}
-    laboratory.auction(host, port, options)
+    experiment_commands.auction(host, port, options)
 
 
 @app.command()
@@ -132,6 +132,6 @@ def reproduce(
 
     Example: flyball lab reproduce thorbangmq --out out --quick
     """
-    from flyball.cli import laboratory
+    from flyball.cli import experiment_commands
 
-    laboratory.reproduce(paper, out, quick, fresh, keep_going)
+    experiment_commands.reproduce(paper, out, quick, fresh, keep_going)

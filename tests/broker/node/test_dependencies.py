@@ -20,8 +20,8 @@ ROOT = Path(__file__).parents[3]
 WITH_EXTRAS = (
     "flyball.admission.sensors",
     "flyball.cli.auction",
-    "flyball.cli.demonstration",
-    "flyball.cli.governor",
+    "flyball.cli.demo_story",
+    "flyball.cli.control_commands",
     "flyball.client.adaptive",
     "flyball.control",
     "flyball.lab",

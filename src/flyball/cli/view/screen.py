@@ -14,7 +14,7 @@ from rich.text import Text
 
 from flyball.cli.output import shown
 from flyball.cli.view.feed import CONNECTING, Sample, Seen
-from flyball.cli.view.sparks import mebibytes, milliseconds, short, sparks
+from flyball.cli.view.sparklines import mebibytes, milliseconds, short, sparks
 
 RATES = {
     "publish": "published",

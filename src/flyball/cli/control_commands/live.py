@@ -14,10 +14,10 @@ from typing import ClassVar
 
 import uvloop
 
-from flyball.cli.governor.display import Display
-from flyball.cli.governor.handlers import handler_of
-from flyball.cli.governor.requests import ActuatorName, Source
-from flyball.cli.governor.telling import Interrupted
+from flyball.cli.control_commands.display import Display
+from flyball.cli.control_commands.failures import Interrupted
+from flyball.cli.control_commands.handlers import handler_of
+from flyball.cli.control_commands.requests import ActuatorName, Source
 from flyball.client.adaptive import AdaptiveConsumer, AdaptiveOptions, FractionalWindow, Pacer, Rate, Window
 from flyball.client.adaptive.actuators import ConsumerActuator
 from flyball.control.laws import Law, Reading

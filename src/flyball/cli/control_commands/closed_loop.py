@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from flyball.cli.governor import live, plots
-from flyball.cli.governor.display import Display, Unit, figures_row
-from flyball.cli.governor.documents import check_place, read_design
-from flyball.cli.governor.handlers import handler_of
-from flyball.cli.governor.laws import goal_warning
-from flyball.cli.governor.requests import Files, Source, WantedGoal
-from flyball.cli.governor.telling import Interrupted, WrongUse, warn
+from flyball.cli.control_commands import live, plots
+from flyball.cli.control_commands.display import Display, Unit, figures_row
+from flyball.cli.control_commands.documents import check_place, read_design
+from flyball.cli.control_commands.failures import Interrupted, WrongUse, warn
+from flyball.cli.control_commands.handlers import handler_of
+from flyball.cli.control_commands.laws import goal_warning
+from flyball.cli.control_commands.requests import Files, Source, WantedGoal
 from flyball.cli.output import Output
 from flyball.client.adaptive import AdaptiveConsumer, AdaptiveOptions, Fast, Goal, Latency, Rate
 from flyball.client.reporting import LoopReporter

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from flyball.cli.governor import plots
-from flyball.cli.governor.display import HEADINGS, figures_row
-from flyball.cli.governor.documents import read_design, read_plant
-from flyball.cli.governor.laws import check_tuning, described, law_for, limits_of
-from flyball.cli.governor.requests import Files, LawName, Trial, Tuning
-from flyball.cli.governor.telling import WrongUse
+from flyball.cli.control_commands import plots
+from flyball.cli.control_commands.display import HEADINGS, figures_row
+from flyball.cli.control_commands.documents import read_design, read_plant
+from flyball.cli.control_commands.failures import WrongUse
+from flyball.cli.control_commands.laws import check_tuning, described, law_for, limits_of
+from flyball.cli.control_commands.requests import Files, LawName, Trial, Tuning
 from flyball.cli.output import Output
 from flyball.control.assessment import assess
 from flyball.control.controller import Controller, Smoothing

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import typer
 
-from flyball.cli.governor import plots
-from flyball.cli.governor.display import Display, Unit
-from flyball.cli.governor.documents import check_place, write_json
-from flyball.cli.governor.requests import ActuatorName, Excitation, Files, Fit, SignalName, Source
-from flyball.cli.governor.series import Series, read_series, series_of
-from flyball.cli.governor.telling import Interrupted, WrongUse, warn
+from flyball.cli.control_commands import plots
+from flyball.cli.control_commands.display import Display, Unit
+from flyball.cli.control_commands.documents import check_place, write_json
+from flyball.cli.control_commands.failures import Interrupted, WrongUse, warn
+from flyball.cli.control_commands.requests import ActuatorName, Excitation, Files, Fit, SignalName, Source
+from flyball.cli.control_commands.series import Series, read_series, series_of
 from flyball.cli.output import Output
 from flyball.control import signals
 from flyball.control.identification import PAIRS_PER_PARAMETER, best_delay
@@ -96,7 +96,7 @@ def _made(
     if excitation.count < needed:
         raise WrongUse(f"--count {excitation.count} is too few: this model needs {needed} samples or more")
     # Here, not above: it is not needed for samples that are there already.
-    from flyball.cli.governor import live
+    from flyball.cli.control_commands import live
 
     actions = actions_of(excitation, is_whole=source.actuator in (None, ActuatorName.WINDOW))
     check_place(plot)

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flyball.cli.view.feed import Feed, Seen
-from flyball.cli.view.sparks import short, sparks
+from flyball.cli.view.sparklines import short, sparks
 from flyball.client.http import Place, Refused
 from flyball.lab.plan import PlannedRun
 from flyball.lab.runner import Live

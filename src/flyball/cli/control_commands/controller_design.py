@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from flyball.cli.governor import plots
-from flyball.cli.governor.documents import read_plant, write_json
-from flyball.cli.governor.laws import check_tuning, described, goal_warning, law_for, limits_of
-from flyball.cli.governor.requests import Files, LawName, Tuning
-from flyball.cli.governor.telling import WrongUse, warn
+from flyball.cli.control_commands import plots
+from flyball.cli.control_commands.documents import read_plant, write_json
+from flyball.cli.control_commands.failures import WrongUse, warn
+from flyball.cli.control_commands.laws import check_tuning, described, goal_warning, law_for, limits_of
+from flyball.cli.control_commands.requests import Files, LawName, Tuning
 from flyball.cli.output import Output
 from flyball.control.certificate import Certificate
 from flyball.control.documents import Design, design_to_json

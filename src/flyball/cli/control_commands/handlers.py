@@ -9,7 +9,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from flyball.cli.governor.telling import WrongUse
+from flyball.cli.control_commands.failures import WrongUse
 from flyball.errors import ControlError
 
 Handler = Callable[[Any], Awaitable[Any]]

@@ -11,7 +11,7 @@ import pandas as pd
 from rich.table import Table
 from rich.text import Text
 
-from flyball.cli.governor import plots
+from flyball.cli.control_commands import plots
 
 GOOD_RATIO = 0.1
 """A rate that is so near to the goal is held."""

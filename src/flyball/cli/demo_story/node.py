@@ -1,4 +1,4 @@
-"""The node of the demonstration: a process of its own on free ports, which is gone when the block ends."""
+"""The node of the demo: a process of its own on free ports, which is gone when the block ends."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def running_node(folder: Path, store: str, reports: Path) -> Iterator[DemoNode]:
             stderr=log,
             text=True,
             env=environment,
-            # Ctrl-C is for the demonstration, which then stops the node in good order.
+            # Ctrl-C is for the demo, which then stops the node gracefully.
             start_new_session=True,
         )
     try:

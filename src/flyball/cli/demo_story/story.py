@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from flyball.cli.demonstration.display import Display, Part
-from flyball.cli.demonstration.figures import draw, held, table_of
-from flyball.cli.demonstration.node import PASSWORD, USER, DemoNode, running_node
-from flyball.cli.governor import plots
-from flyball.cli.governor.designing import responses
-from flyball.cli.governor.documents import read_plant, write_json
-from flyball.cli.governor.laws import described, law_for
-from flyball.cli.governor.requests import LawName, Tuning
+from flyball.cli.control_commands import plots
+from flyball.cli.control_commands.controller_design import responses
+from flyball.cli.control_commands.documents import read_plant, write_json
+from flyball.cli.control_commands.laws import described, law_for
+from flyball.cli.control_commands.requests import LawName, Tuning
+from flyball.cli.demo_story.display import Display, Part
+from flyball.cli.demo_story.figures import draw, held, table_of
+from flyball.cli.demo_story.node import PASSWORD, USER, DemoNode, running_node
 from flyball.cli.pipeline import Means
 from flyball.control.documents import Design, design_to_json
 from flyball.control.laws import law_to_json
@@ -54,7 +54,7 @@ BEFORE, STEPS, AFTER = "before", "steps", "after"
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What is wanted of the demonstration."""
+    """What is wanted of the demo."""
 
     out: Path
     stays: bool = False

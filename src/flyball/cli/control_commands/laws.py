@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-from flyball.cli.governor.requests import LawName, Tuning
-from flyball.cli.governor.telling import WrongUse
+from flyball.cli.control_commands.failures import WrongUse
+from flyball.cli.control_commands.requests import LawName, Tuning
 from flyball.control.design import LAMBDA, design_law
 from flyball.control.laws import Law, Multiplicative, Scheduled, SelfTuning, law_from_json, law_to_json
 from flyball.control.limits import Limits

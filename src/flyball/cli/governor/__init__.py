@@ -1,1 +1,0 @@
-"""What the commands of `flyball control` do. Slow to import, but for `requests` and `telling`."""
