@@ -26,7 +26,7 @@ from rich.progress import Progress
 from rich.table import Table
 from tests.broker.cluster.snapshots import member_of, snapshot_of
 
-from flyball.broker.cluster.decisions import Move, Placement
+from flyball.broker.cluster.decisions import MemberPlacement, Move
 from flyball.broker.cluster.manager import Manager
 from flyball.broker.cluster.names import cluster_key
 from flyball.broker.cluster.options import ClusterOptions, Role
@@ -117,7 +117,7 @@ class Simulation:
         begun = time.perf_counter_ns()
         answer = self.manager.join(ORDERS, role, self.now, session=session)
         self._joins_ns.append(time.perf_counter_ns() - begun)
-        assert isinstance(answer, Placement)
+        assert isinstance(answer, MemberPlacement)
         self.manager.arrived(session, self.now)
         self.here.append(session)
         self._count()

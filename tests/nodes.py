@@ -20,7 +20,7 @@ import uvloop
 
 from flyball.broker.core.authority import Authority
 from flyball.broker.management.part import console_part
-from flyball.broker.node.node import Node, Part, running
+from flyball.broker.node.node import Node, NodePart, running
 from flyball.broker.settings import Address, ServeSettings, load_settings
 from flyball.broker.store.interface import Batch
 from flyball.broker.store.memory import MemoryStore
@@ -50,7 +50,7 @@ def with_api(**flags: Any) -> dict[str, Any]:
 class RunningNode:
     """A node on free ports of the loopback address, with further parts beside it."""
 
-    def __init__(self, data: Path, *, parts: Sequence[Part] = (), **flags: object) -> None:
+    def __init__(self, data: Path, *, parts: Sequence[NodePart] = (), **flags: object) -> None:
         defaults = {"data": str(data), "token_file": str(TOKEN_FILE), **EPHEMERAL, "trace": "off"}
         self._settings: ServeSettings = load_settings({**defaults, **flags}, {})
         self._parts = parts

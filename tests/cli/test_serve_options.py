@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flyball import __version__
-from flyball.broker.node.node import Part
+from flyball.broker.node.node import NodePart
 from flyball.broker.settings import Address, ServeSettings, options
 from flyball.cli.main import app
 from flyball.errors import StoreUnavailable
@@ -25,7 +25,7 @@ def fake_node(monkeypatch: pytest.MonkeyPatch) -> Fake:
     def put_in_place(error: Exception | None = None) -> list[ServeSettings]:
         seen: list[ServeSettings] = []
 
-        async def serve(settings: ServeSettings, parts: Sequence[Part]) -> None:
+        async def serve(settings: ServeSettings, parts: Sequence[NodePart]) -> None:
             seen.append(settings)
             if error is not None:
                 raise error

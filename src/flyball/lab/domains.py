@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from flyball.broker.cluster.gateway import Wish
+from flyball.broker.cluster.gateway import PlacementRequest
 from flyball.broker.cluster.placer import HttpPlacer
 from flyball.broker.settings import Address
 from flyball.client.http import AWAY, Line, Place, path_of, reason_of
@@ -47,7 +47,7 @@ async def placed(targets: Sequence[Target], queue_name: str, role: str) -> Targe
     """Return where the domain wants a client to go. Raises LabError."""
     first = targets[0]
     placer = HttpPlacer([Address(target.host, target.ports["http"]) for target in targets])
-    wish = Wish(queue_name, role, first.vhost, first.user, first.password.encode())
+    wish = PlacementRequest(queue_name, role, first.vhost, first.user, first.password.encode())
     problem: Exception | None = None
     for _ in range(PLACE_TRIES):
         try:

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+from flyball.broker.cluster.load_table import LoadTable
 from flyball.broker.cluster.manager import Manager
 from flyball.broker.cluster.options import Role
-from flyball.broker.cluster.roster import Roster
 
 
 def snapshot_of(manager: Manager, cluster: str, now: float) -> dict[str, Any]:
     found = manager.cluster(cluster)
-    roster = found.roster
-    producers, consumers = roster.count(Role.PRODUCER), roster.count(Role.CONSUMER)
+    table = found.table
+    producers, consumers = table.count(Role.PRODUCER), table.count(Role.CONSUMER)
     return {
         "producers": producers,
         "consumers": consumers,
-        "load": roster.load,
-        "usable_capacity": roster.usable_capacity,
-        "usable_load": roster.usable_load if roster.usable_count else None,
-        "potential": potential(roster),
+        "load": table.load,
+        "usable_capacity": table.usable_capacity,
+        "usable_load": table.usable_load if table.usable_count else None,
+        "potential": potential(table),
         "coming": len(found.provisioning.coming),
         "retry_in_s": max(0.0, found.provisioning.retry_at - now),
         "held_for_s": None
@@ -33,16 +33,16 @@ def snapshot_of(manager: Manager, cluster: str, now: float) -> dict[str, Any]:
                 "is_leaving": member.is_leaving,
                 "is_served": member.is_served,
                 "is_fixed": member.is_fixed,
-                "producers": roster.count_of(member, Role.PRODUCER),
-                "consumers": roster.count_of(member, Role.CONSUMER),
-                "producer_share": roster.count_of(member, Role.PRODUCER) / producers if producers else 0.0,
-                "consumer_share": roster.count_of(member, Role.CONSUMER) / consumers if consumers else 0.0,
-                "load": roster.load_of(member) / member.capacity,
+                "producers": table.count_of(member, Role.PRODUCER),
+                "consumers": table.count_of(member, Role.CONSUMER),
+                "producer_share": table.count_of(member, Role.PRODUCER) / producers if producers else 0.0,
+                "consumer_share": table.count_of(member, Role.CONSUMER) / consumers if consumers else 0.0,
+                "load": table.load_of(member) / member.capacity,
                 "capacity": member.capacity,
                 "ready": member.ready,
                 "unacked": member.unacked,
             }
-            for _, member in sorted(roster.members.items())
+            for _, member in sorted(table.members.items())
         ],
     }
 
@@ -53,11 +53,11 @@ def member_of(manager: Manager, session: str) -> int | None:
     return None if known is None else known[1].member.id
 
 
-def potential(roster: Roster) -> float:
+def potential(table: LoadTable) -> float:
     """Return Φ of the members that get clients; see `flyball.broker.cluster.placement`."""
-    usable = roster.is_usable()
+    usable = table.is_usable()
     if not usable.any():
         return 0.0
-    loads, capacities = roster.loads[:, usable], roster.capacities[usable]
+    loads, capacities = table.loads[:, usable], table.capacities[usable]
     shares = loads.sum(axis=1, keepdims=True) / capacities.sum()
     return float((capacities * (loads / capacities - shares) ** 2).sum())

@@ -19,7 +19,7 @@ import uvloop
 from typer.testing import CliRunner
 
 from flyball.broker.cluster import gateway
-from flyball.broker.cluster.gateway import Gateway, GatewaySettings, Placement, Wish
+from flyball.broker.cluster.gateway import Gateway, GatewaySettings, NodePlacement, PlacementRequest
 from flyball.broker.settings import Address
 from flyball.broker.wire import amqp
 from flyball.cli.main import app
@@ -32,21 +32,21 @@ Nodes = Callable[..., RunningNode]
 class FakePlacer:
     """Sends clients where the test says, and remembers what it was asked."""
 
-    def __init__(self, *answers: Placement | Exception) -> None:
+    def __init__(self, *answers: NodePlacement | Exception) -> None:
         self._answers = list(answers)
-        self.wishes: list[Wish] = []
-        self.lost: list[Placement | None] = []
-        self.ends: list[Placement] = []
+        self.requests: list[PlacementRequest] = []
+        self.lost: list[NodePlacement | None] = []
+        self.ends: list[NodePlacement] = []
 
-    async def place(self, wish: Wish, lost: Placement | None = None) -> Placement:
-        self.wishes.append(wish)
+    async def place(self, request: PlacementRequest, lost: NodePlacement | None = None) -> NodePlacement:
+        self.requests.append(request)
         self.lost.append(lost)
         answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    async def ended(self, wish: Wish, placement: Placement) -> None:
+    async def ended(self, request: PlacementRequest, placement: NodePlacement) -> None:
         self.ends.append(placement)
 
 
@@ -109,8 +109,8 @@ def nowhere() -> Iterator[Address]:
         yield Address(*taken.getsockname())
 
 
-def of(node: RunningNode, session: str = "") -> Placement:
-    return Placement(node.address("amqp"), "node", session)
+def of(node: RunningNode, session: str = "") -> NodePlacement:
+    return NodePlacement(node.address("amqp"), "node", session)
 
 
 def test_a_client_publishes_and_consumes_through_the_gateway(
@@ -152,13 +152,13 @@ def test_what_a_client_tells_of_itself_wins_over_the_options(
     front: Callable[..., RunningGateway],
     role: str,
     properties: dict[str, str],
-    wished: tuple[str, str, str],
+    requested: tuple[str, str, str],
 ) -> None:
     running = front(of(memory_node), role=role)
     running.connect(client_properties=properties).close()
-    [wish] = running.placer.wishes
-    assert (wish.queue, wish.role, wish.vhost) == wished
-    assert (wish.user, wish.password) == ("guest", b"guest")
+    [request] = running.placer.requests
+    assert (request.queue, request.role, request.vhost) == requested
+    assert (request.user, request.password) == ("guest", b"guest")
 
 
 def test_the_node_is_told_what_the_client_tells_of_itself(
@@ -210,7 +210,7 @@ def test_a_node_that_ends_takes_its_clients_with_it(
 def test_when_the_node_cannot_be_reached_another_one_is_asked_for(
     memory_node: RunningNode, front: Callable[..., RunningGateway], nowhere: Address
 ) -> None:
-    there = Placement(nowhere, "gone", "s-1")
+    there = NodePlacement(nowhere, "gone", "s-1")
     running = front(there, of(memory_node))
     running.connect().close()
     assert running.placer.lost == [None, there]
@@ -221,18 +221,18 @@ def test_when_nobody_can_tell_at_first_it_is_asked_again(
 ) -> None:
     running = front(ClusterError("no leader yet"), of(memory_node))
     running.connect().close()
-    assert len(running.placer.wishes) == 2
+    assert len(running.placer.requests) == 2
 
 
 def test_when_no_node_can_be_reached_the_client_is_told(
     front: Callable[..., RunningGateway], nowhere: Address
 ) -> None:
-    running = front(Placement(nowhere, "gone", "s-1"))
+    running = front(NodePlacement(nowhere, "gone", "s-1"))
     with pytest.raises(pika.exceptions.AMQPConnectionError) as caught:
         running.connect()
     assert "320" in repr(caught.value)
     assert "no node can be reached" in repr(caught.value)
-    assert len(running.placer.wishes) == 3
+    assert len(running.placer.requests) == 3
     assert [placement.session for placement in running.placer.ends] == ["s-1"]
 
 
@@ -241,7 +241,7 @@ def test_a_queue_that_does_not_exist_is_not_asked_for_again(front: Callable[...,
     with pytest.raises(pika.exceptions.AMQPConnectionError) as caught:
         running.connect()
     assert "404" in repr(caught.value)
-    assert len(running.placer.wishes) == 1
+    assert len(running.placer.requests) == 1
 
 
 def test_a_role_that_there_is_not_is_refused(front: Callable[..., RunningGateway]) -> None:
@@ -264,7 +264,7 @@ def test_users_of_the_machine_itself_are_refused_from_elsewhere(
     running = front(of(memory_node))
     with pytest.raises(pika.exceptions.ProbableAuthenticationError):
         running.connect()
-    assert running.placer.wishes == []
+    assert running.placer.requests == []
     front(of(memory_node), loopback_users=("admin",)).connect()
 
 
@@ -277,7 +277,7 @@ def test_owner_comes_from_the_gateways_machine_only(
     running = front(of(memory_node), loopback_users=())
     with pytest.raises(pika.exceptions.ProbableAuthenticationError):
         running.connect(credentials=token)
-    assert running.placer.wishes == []
+    assert running.placer.requests == []
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import httpx
 import pytest
 import uvloop
 
-from flyball.broker.cluster.gateway import Wish
+from flyball.broker.cluster.gateway import PlacementRequest
 from flyball.broker.cluster.http import NodePlaces, placement_routes
 from flyball.broker.cluster.placer import HttpPlacer
 from flyball.broker.core.authority import Authority
@@ -170,8 +170,8 @@ def test_an_administrator_sees_the_domain() -> None:
 # Those who ask
 
 
-def wish(role: str = "producer", password: bytes = b"guest") -> Wish:
-    return Wish("orders", role, "/", "guest", password)
+def request(role: str = "producer", password: bytes = b"guest") -> PlacementRequest:
+    return PlacementRequest("orders", role, "/", "guest", password)
 
 
 def test_a_placer_asks_the_nodes_until_one_answers() -> None:
@@ -179,11 +179,11 @@ def test_a_placer_asks_the_nodes_until_one_answers() -> None:
 
     async def use(authority: Authority, address: Address) -> None:
         placer = HttpPlacer([Address("127.0.0.1", 1), address])
-        first = await placer.place(wish())
+        first = await placer.place(request())
         assert first.address == Address("10.0.0.1", 5672)
         assert (first.node, first.session) == ("north", "s-1")
-        await placer.place(wish(), first)
-        await placer.ended(wish(), first)
+        await placer.place(request(), first)
+        await placer.ended(request(), first)
 
     with_server(places, use)
     assert places.queries[0] == PlaceRequest("/", "orders", Role.PRODUCER, "guest", arrives=False)
@@ -206,7 +206,7 @@ def test_a_placer_raises_what_the_node_says(
 ) -> None:
     async def use(authority: Authority, address: Address) -> None:
         with pytest.raises(expected):
-            await HttpPlacer([address]).place(wish(password=password))
+            await HttpPlacer([address]).place(request(password=password))
 
     with_server(FakePlaces(answer), use)
 
@@ -214,7 +214,7 @@ def test_a_placer_raises_what_the_node_says(
 def test_requests_that_fail_together_leave_the_node_that_answers_in_front() -> None:
     async def use(authority: Authority, address: Address) -> None:
         placer = HttpPlacer([Address("127.0.0.1", 1), address])
-        await asyncio.gather(*(placer.place(wish()) for _ in range(2)))
+        await asyncio.gather(*(placer.place(request()) for _ in range(2)))
         assert placer._nodes == [address, Address("127.0.0.1", 1)]
 
     with_server(FakePlaces(ANSWER), use)
@@ -222,4 +222,4 @@ def test_requests_that_fail_together_leave_the_node_that_answers_in_front() -> N
 
 def test_a_placer_says_whom_it_has_asked_in_vain() -> None:
     with pytest.raises(ClusterError, match=r"127\.0\.0\.1:1"):
-        uvloop.run(HttpPlacer([Address("127.0.0.1", 1)]).place(wish()))
+        uvloop.run(HttpPlacer([Address("127.0.0.1", 1)]).place(request()))

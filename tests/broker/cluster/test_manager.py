@@ -7,17 +7,17 @@ import pytest
 from flyball.broker.cluster.decisions import (
     AddMember,
     Mark,
-    Placement,
+    MemberPlacement,
     Provision,
     SessionReport,
     TakeOver,
     Unmark,
     Wait,
 )
+from flyball.broker.cluster.load_table import IDLE_SHARE
 from flyball.broker.cluster.manager import Manager
 from flyball.broker.cluster.options import ClusterOptions, Role
 from flyball.broker.cluster.placement import QueueLoad
-from flyball.broker.cluster.roster import IDLE_SHARE
 from flyball.broker.cluster.state import EXPECTED_S
 from flyball.errors import ClusterError
 from tests.broker.cluster.snapshots import member_of, snapshot_of
@@ -43,9 +43,9 @@ def loads(manager: Manager) -> list[float]:
     return [member["load"] * member["capacity"] for member in snapshot_of(manager, ORDERS, 0.0)["members"]]
 
 
-def placed(manager: Manager, role: Role, now: float = 0.0, session: str | None = None) -> Placement:
+def placed(manager: Manager, role: Role, now: float = 0.0, session: str | None = None) -> MemberPlacement:
     answer = manager.join(ORDERS, role, now, session=session)
-    assert isinstance(answer, Placement)
+    assert isinstance(answer, MemberPlacement)
     return answer
 
 
@@ -90,9 +90,9 @@ def test_a_reported_session_takes_the_place_of_one_that_was_expected_without_a_n
 def test_a_client_that_was_placed_twice_before_it_came_under_another_name_counts_once() -> None:
     manager = manager_of()
     first = manager.join(ORDERS, PRODUCER, 0.0, arrives=False)
-    assert isinstance(first, Placement)
+    assert isinstance(first, MemberPlacement)
     again = manager.join(ORDERS, PRODUCER, 1.0, session=first.session, arrives=False)
-    assert isinstance(again, Placement)
+    assert isinstance(again, MemberPlacement)
     manager.report(again.member, 2.0, ready=0, unacked=0, sessions=[SessionReport("tcp-1", PRODUCER)])
     assert sum(counts(manager)) == 1
 
@@ -274,7 +274,7 @@ def test_who_finds_no_room_is_asked_to_wait_for_as_long_as_the_next_member_may_t
     assert manager.waiting_s(ORDERS, 1.0) == 0
     assert isinstance(manager.join(ORDERS, PRODUCER, 1.0, waited_s=manager.waiting_s(ORDERS, 1.0)), Wait)
     assert isinstance(manager.join(ORDERS, PRODUCER, 3.5, waited_s=manager.waiting_s(ORDERS, 3.5)), Wait)
-    assert isinstance(manager.join(ORDERS, PRODUCER, 4.0, waited_s=manager.waiting_s(ORDERS, 4.0)), Placement)
+    assert isinstance(manager.join(ORDERS, PRODUCER, 4.0, waited_s=manager.waiting_s(ORDERS, 4.0)), MemberPlacement)
 
 
 def test_a_member_that_somebody_wants_is_marked_no_more() -> None:

@@ -7,7 +7,7 @@ import pytest
 import uvloop
 
 from flyball.broker.cluster import node
-from flyball.broker.node.node import Part
+from flyball.broker.node.node import NodePart
 from flyball.broker.settings import ServeSettings, load_settings
 from flyball.errors import Fenced, StoreUnavailable
 
@@ -22,7 +22,7 @@ class Lives:
         # It changes the whole process: this one has other tests to run.
         monkeypatch.setattr("flyball.broker.cluster.node.prepare_process", lambda settings: None)
 
-    async def _serve(self, settings: ServeSettings, stop: asyncio.Event, parts: Sequence[Part]) -> None:
+    async def _serve(self, settings: ServeSettings, stop: asyncio.Event, parts: Sequence[NodePart]) -> None:
         fate = self.left.pop(0)
         if fate is not None:
             raise ExceptionGroup("tasks", [fate])

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from flyball.broker.cluster.decisions import (
     AddMember,
     Mark,
+    MemberPlacement,
     Move,
-    Placement,
     Provision,
     Release,
     RemoveMember,
@@ -84,7 +84,7 @@ def test_a_client_may_wait_for_a_node_if_it_is_told_to() -> None:
     world = World(small(wait_s=3.0), start_s=5.0).with_nodes(1.0)
     joined(world, 10)
     assert isinstance(world.manager.join(ORDERS, PRODUCER, world.now), Wait)
-    assert isinstance(world.manager.join(ORDERS, PRODUCER, world.now, waited_s=3.0), Placement)
+    assert isinstance(world.manager.join(ORDERS, PRODUCER, world.now, waited_s=3.0), MemberPlacement)
 
 
 def test_no_more_members_are_made_than_allowed() -> None:

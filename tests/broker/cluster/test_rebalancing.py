@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 
 from flyball.broker.cluster.decisions import HandOver, Move
+from flyball.broker.cluster.load_table import LoadTable, Member, MemberSession
 from flyball.broker.cluster.options import ClusterOptions, Role
 from flyball.broker.cluster.placement import NodeLoad, QueueLoad
 from flyball.broker.cluster.rebalancing import best_move, drains, rebalance_owners
-from flyball.broker.cluster.roster import Member, Roster, Session
 from flyball.errors import ClusterError
 from tests.broker.cluster.snapshots import potential, snapshot_of
 from tests.broker.cluster.world import ORDERS, World
@@ -18,81 +18,81 @@ from tests.broker.cluster.world import ORDERS, World
 PRODUCER, CONSUMER = Role.PRODUCER, Role.CONSUMER
 
 
-def roster_with(counts: list[int], capacity: float = 10.0, **options: object) -> Roster:
+def table_with(counts: list[int], capacity: float = 10.0, **options: object) -> LoadTable:
     """Members of one capacity with so many producers each."""
-    roster = Roster(ClusterOptions.from_dict({"capacity": capacity, **options}))
+    table = LoadTable(ClusterOptions.from_dict({"capacity": capacity, **options}))
     for number, count in enumerate(counts, 1):
         member = Member(number, number, capacity)
-        roster.add(member)
+        table.add(member)
         for session in range(count):
-            roster.put(Session(f"{number}.{session}", PRODUCER, member, 1.0))
-    return roster
+            table.put(MemberSession(f"{number}.{session}", PRODUCER, member, 1.0))
+    return table
 
 
 def test_a_session_moves_from_the_fullest_to_the_emptiest() -> None:
-    roster = roster_with([2, 6, 4])
-    wish = best_move(roster, 0.0)
-    assert wish is not None
-    assert (wish.session.member.id, wish.to.id) == (2, 1)
-    assert "member 2 has 6" in wish.reason
+    table = table_with([2, 6, 4])
+    move = best_move(table, 0.0)
+    assert move is not None
+    assert (move.session.member.id, move.to.id) == (2, 1)
+    assert "member 2 has 6" in move.reason
 
 
 def test_the_gain_is_by_how_much_the_potential_falls() -> None:
-    roster = roster_with([2, 6, 4])
-    wish = best_move(roster, 0.0)
-    assert wish is not None
-    before = potential(roster)
-    roster.move(wish.session, wish.to)
-    assert before - potential(roster) == pytest.approx(wish.gain)
+    table = table_with([2, 6, 4])
+    move = best_move(table, 0.0)
+    assert move is not None
+    before = potential(table)
+    table.move(move.session, move.to)
+    assert before - potential(table) == pytest.approx(move.gain)
 
 
 def test_a_difference_of_one_client_moves_nobody() -> None:
-    assert best_move(roster_with([3, 4]), 0.0) is None
+    assert best_move(table_with([3, 4]), 0.0) is None
 
 
 def test_a_move_that_costs_more_than_it_gains_is_not_made() -> None:
-    assert best_move(roster_with([2, 4], move_cost=1.4), 0.0) is not None
-    assert best_move(roster_with([2, 4], move_cost=1.6), 0.0) is None
+    assert best_move(table_with([2, 4], move_cost=1.4), 0.0) is not None
+    assert best_move(table_with([2, 4], move_cost=1.6), 0.0) is None
 
 
 def test_of_sessions_with_different_loads_the_one_that_evens_out_best_moves() -> None:
-    roster = roster_with([0, 0], capacity=100.0)
+    table = table_with([0, 0], capacity=100.0)
     for name, load in (("small", 5.0), ("half", 50.0), ("other", 45.0)):
-        roster.put(Session(name, PRODUCER, roster.members[1], load))
-    wish = best_move(roster, 0.0)
-    assert wish is not None
+        table.put(MemberSession(name, PRODUCER, table.members[1], load))
+    move = best_move(table, 0.0)
+    assert move is not None
     # A session of load l gains 2l - l²/50 here: 9.5, 50 and 49.5.
-    assert wish.session.id == "half"
+    assert move.session.id == "half"
 
 
 @pytest.mark.parametrize("change", [{"due": 99.0}, {"moved_at": 80.0}])
 def test_whoever_has_not_arrived_or_has_just_moved_stays(change: dict[str, object]) -> None:
-    roster = roster_with([6, 0], cool_down_s=30.0)
-    for session in roster.members[1].sessions.values():
+    table = table_with([6, 0], cool_down_s=30.0)
+    for session in table.members[1].sessions.values():
         for name, value in change.items():
             setattr(session, name, value)
-    assert best_move(roster, 100.0) is None
+    assert best_move(table, 100.0) is None
 
 
 def test_nobody_moves_to_a_member_that_is_full_of_the_other_role() -> None:
-    roster = roster_with([6, 0])
-    roster.put(Session("heavy", CONSUMER, roster.members[2], 9.5))
-    roster.put(Session("heavier", CONSUMER, roster.members[1], 1.0))
-    wish = best_move(roster, 0.0)
-    assert wish is None or wish.session.role is CONSUMER
+    table = table_with([6, 0])
+    table.put(MemberSession("heavy", CONSUMER, table.members[2], 9.5))
+    table.put(MemberSession("heavier", CONSUMER, table.members[1], 1.0))
+    move = best_move(table, 0.0)
+    assert move is None or move.session.role is CONSUMER
 
 
 def test_among_members_that_are_all_overloaded_moves_still_even_out() -> None:
-    assert best_move(roster_with([30, 20]), 0.0) is not None
+    assert best_move(table_with([30, 20]), 0.0) is not None
 
 
 def test_sessions_leave_a_marked_member_for_the_emptiest_ones() -> None:
-    roster = roster_with([3, 3, 1])
-    roster.set_state(roster.members[1], is_marked=True)
+    table = table_with([3, 3, 1])
+    table.set_state(table.members[1], is_marked=True)
     targets = []
-    for wish in drains(roster, 0.0, 10):
-        roster.move(wish.session, wish.to)
-        targets.append(wish.to.id)
+    for move in drains(table, 0.0, 10):
+        table.move(move.session, move.to)
+        targets.append(move.to.id)
     assert targets == [3, 3, 2]
 
 
@@ -112,30 +112,30 @@ def test_while_loads_stay_every_move_lowers_the_potential_and_moves_end(
     move_cost: float,
 ) -> None:
     """I9: no more moves than the potential can pay for."""
-    roster = Roster(ClusterOptions(capacity=10.0, epsilon=epsilon, move_cost=move_cost, cool_down_s=0.0))
+    table = LoadTable(ClusterOptions(capacity=10.0, epsilon=epsilon, move_cost=move_cost, cool_down_s=0.0))
     members = [Member(number, number, capacity) for number, capacity in enumerate(capacities)]
     for member in members:
-        roster.add(member)
+        table.add(member)
     for number, (place, role, load) in enumerate(sessions):
-        roster.put(Session(str(number), role, members[place % len(members)], load))
+        table.put(MemberSession(str(number), role, members[place % len(members)], load))
     for number in marked:
         if number < len(members) - 1:
-            roster.set_state(members[number], is_marked=True)
-    for wish in drains(roster, 0.0, 1000):
-        assert wish.session.member.is_marked
-        roster.move(wish.session, wish.to)
+            table.set_state(members[number], is_marked=True)
+    for move in drains(table, 0.0, 1000):
+        assert move.session.member.is_marked
+        table.move(move.session, move.to)
     assert all(not member.sessions for member in members if member.is_marked)
 
-    last = potential(roster)
-    least_gain = (epsilon + move_cost) * roster.options.potential_unit
+    last = potential(table)
+    least_gain = (epsilon + move_cost) * table.options.potential_unit
     most = last / least_gain if least_gain else 10_000
     moved = 0
-    while (best := best_move(roster, 0.0)) is not None:
-        roster.move(best.session, best.to)
+    while (best := best_move(table, 0.0)) is not None:
+        table.move(best.session, best.to)
         moved += 1
-        assert potential(roster) <= last - least_gain + 1e-9
-        assert potential(roster) < last
-        last = potential(roster)
+        assert potential(table) <= last - least_gain + 1e-9
+        assert potential(table) < last
+        last = potential(table)
         assert moved <= most
 
 

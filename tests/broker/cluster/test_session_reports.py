@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from flyball.broker.cluster.session_reports import SessionReports
-from flyball.broker.cluster.sessions import TOLD_AT_ONCE
+from flyball.broker.cluster.sessions import MAX_SESSIONS_PER_REPORT
 from flyball.broker.store.registry import NodeRecord, NodeState
 from flyball.errors import PeerLost
 
@@ -32,7 +32,7 @@ class Domain:
     async def _ask(self, node_id: int, command: str, *, first: int, time_limit_s: float) -> list[Any]:
         if node_id not in self.told:
             raise PeerLost(node_id, "does not answer")
-        return self.told[node_id][first : first + TOLD_AT_ONCE]
+        return self.told[node_id][first : first + MAX_SESSIONS_PER_REPORT]
 
     def hear(self) -> list[list[str]]:
         """Ask all; return the sessions of each node."""
@@ -41,7 +41,7 @@ class Domain:
 
 
 def test_all_sessions_are_heard_however_many_there_are() -> None:
-    for count in (0, 1, TOLD_AT_ONCE, 2 * TOLD_AT_ONCE + 1):
+    for count in (0, 1, MAX_SESSIONS_PER_REPORT, 2 * MAX_SESSIONS_PER_REPORT + 1):
         domain = Domain(node(1))
         domain.told[1] = [[f"s{number}", "producer", 7, None] for number in range(count)]
         assert [len(told) for told in domain.hear()] == [count]

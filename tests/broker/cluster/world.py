@@ -10,8 +10,8 @@ from flyball.broker.cluster.decisions import (
     Decision,
     HandOver,
     Mark,
+    MemberPlacement,
     Move,
-    Placement,
     Provision,
     Release,
     RemoveMember,
@@ -120,7 +120,7 @@ class World:
         self.next_id += 1
         answer = self.manager.join(ORDERS, role, self.now, session=session or f"s{self.next_id}")
         self.execute()
-        if not isinstance(answer, Placement):
+        if not isinstance(answer, MemberPlacement):
             return None
         member = self.members[answer.member]
         assert member.node == answer.node

@@ -14,7 +14,7 @@ import pytest
 from flyball.broker.core.authority import Authority
 from flyball.broker.core.body_format import BodyFormat
 from flyball.broker.core.broker import Broker
-from flyball.broker.core.handles import Counts
+from flyball.broker.core.handles import QueueCounts
 from flyball.broker.core.pending import outcome, result
 from flyball.broker.core.queues import Queues
 from flyball.broker.core.topology import Topology
@@ -96,7 +96,7 @@ async def test_handle_counts_gets_purges_and_deletes() -> None:
         queue = queues.find("/", "orders")
         assert queue is not None
         await put(queues, b"1", b"2", b"3")
-        assert await result(partial(queue.declare, Queue(0, "orders"), None)) == Counts(3, 0)
+        assert await result(partial(queue.declare, Queue(0, "orders"), None)) == QueueCounts(3, 0)
         got = await result(partial(queue.get, no_ack=True))
         assert got.message is not None
         assert (got.message.body, got.ready) == (b"1", 2)
@@ -152,7 +152,7 @@ async def test_messages_are_listed_and_removed_up_to_an_id() -> None:
         messages = await result(partial(queue.browse, ids[0], 1))
         assert [message.body for message in messages] == [b"2"]
         assert await result(partial(queue.remove_oldest, ids[1], 10)) == 2
-        assert await result(queue.use) == Counts(1, 0)
+        assert await result(queue.use) == QueueCounts(1, 0)
 
 
 @in_a_loop

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
-from flyball.broker.cluster.exchange import Exchange
+from flyball.broker.cluster.balancer import Balancer
 from flyball.broker.cluster.members import Members
 from flyball.broker.cluster.overview import Overview
 from flyball.broker.cluster.sessions import Sessions
@@ -47,7 +47,7 @@ class Agent:
         self.overview = Overview(node)
         self.members = Members(node, self.ask)
         self.sessions = Sessions(node)
-        self.exchange = Exchange(node, self.members, self.overview, self.ask)
+        self.balancer = Balancer(node, self.members, self.overview, self.ask)
         self.leads = False
         """Whether this node decides for the domain."""
         self._stop = stop
@@ -56,7 +56,7 @@ class Agent:
             "member.add": self.members.add,
             "member.remove": self.members.remove,
             "member.delete": self.members.delete,
-            "member.give": self.exchange.give,
+            "member.give": self.balancer.give,
             "queue.release": self.members.release,
             "queue.adopt": self.members.adopt,
             "session.move": self.sessions.move,

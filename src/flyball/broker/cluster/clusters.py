@@ -112,7 +112,7 @@ class Clusters:
         await self._add_to(key, "unwanted", node.name)
         await self._add_to(key, "leaving", queue_id)
 
-    async def forget_wishes(self, node: NodeRecord) -> None:
+    async def forget_node_choices(self, node: NodeRecord) -> None:
         """A node goes: it is nowhere said any more where its members should be, or not."""
         for key in list(self._overview.clusters):
             await self._remove_from(key, ("fixed", "unwanted"), node.name)

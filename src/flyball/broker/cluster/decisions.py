@@ -108,7 +108,7 @@ class Record:
 
 
 @dataclass(slots=True, frozen=True)
-class Placement:
+class MemberPlacement:
     """Where a client goes."""
 
     cluster: str

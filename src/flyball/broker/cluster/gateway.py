@@ -51,7 +51,7 @@ _SIZE_AT = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class PlacementRequest:
     """What a connection is for."""
 
     queue: str
@@ -64,7 +64,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class NodePlacement:
     """Where a client shall go."""
 
     address: Address
@@ -78,14 +78,14 @@ class Placement:
 class Placer(Protocol):
     """Knows where clients belong."""
 
-    async def place(self, wish: Wish, lost: Placement | None = None) -> Placement:
+    async def place(self, request: PlacementRequest, lost: NodePlacement | None = None) -> NodePlacement:
         """Return where to go, which is not where it has been `lost`.
 
         Raises ClusterError when nobody can tell at present, RequestError when it cannot be.
         """
         ...
 
-    async def ended(self, wish: Wish, placement: Placement) -> None:
+    async def ended(self, request: PlacementRequest, placement: NodePlacement) -> None:
         """The client that was placed never got there. Raises ClusterError, RequestError."""
         ...
 
@@ -159,7 +159,7 @@ class Gateway:
                 start_ok = await client.greet()
             if start_ok is None:
                 return
-            node = await self._connect(self._wish_of(client, start_ok), start_ok)
+            node = await self._connect(self._request_of(client, start_ok), start_ok)
         except (AmqpError, RequestError, ClusterError) as error:
             log.warning("refused %s: %s", client.peer, error)
             await client.refuse(_reply_of(error))
@@ -169,7 +169,7 @@ class Gateway:
         finally:
             node.writer.transport.abort()
 
-    def _wish_of(self, client: _Client, start_ok: amqp.ConnectionStartOk) -> Wish:
+    def _request_of(self, client: _Client, start_ok: amqp.ConnectionStartOk) -> PlacementRequest:
         settings = self._settings
         properties = start_ok.client_properties
         role = _text(properties.get(ROLE), settings.role)
@@ -181,7 +181,7 @@ class Gateway:
         # A node cannot see where the gateway's clients come from.
         if credentials is None or (credentials.name in (OWNER, *settings.loopback_users) and not client.is_local):
             raise AmqpError(ReplyCode.ACCESS_REFUSED, "Login was refused: it is not right, or not from here")
-        return Wish(
+        return PlacementRequest(
             _text(properties.get(QUEUE), settings.queue),
             CLIENT if role == AUTO else role,
             _text(properties.get(VHOST), settings.vhost),
@@ -189,19 +189,19 @@ class Gateway:
             credentials.password,
         )
 
-    async def _connect(self, wish: Wish, start_ok: amqp.ConnectionStartOk) -> _Peer:
+    async def _connect(self, request: PlacementRequest, start_ok: amqp.ConnectionStartOk) -> _Peer:
         """Bring a connection to where it belongs. Raises ClusterError when that fails again and again.
 
         From there on the node knows of its client by itself, and of its end.
         """
-        lost: Placement | None = None
+        lost: NodePlacement | None = None
         problem = ""
         for pause_s in (0.0, *self._settings.retry_s):
             if problem:
-                log.warning("cannot place a %s of queue %r yet: %s", wish.role, wish.queue, problem)
+                log.warning("cannot place a %s of queue %r yet: %s", request.role, request.queue, problem)
                 await asyncio.sleep(pause_s)
             try:
-                placement = await self._placer.place(wish, lost)
+                placement = await self._placer.place(request, lost)
             except ClusterError as error:
                 problem = str(error)
                 continue
@@ -212,15 +212,15 @@ class Gateway:
                 problem = f"the node at {placement.address} does not answer: {error or type(error).__name__}"
                 lost = placement
         if lost is not None:
-            await self._tell_end(wish, lost)
-        raise ClusterError(f"no node can be reached for queue {wish.queue!r}: {problem}")
+            await self._tell_end(request, lost)
+        raise ClusterError(f"no node can be reached for queue {request.queue!r}: {problem}")
 
-    async def _tell_end(self, wish: Wish, placement: Placement) -> None:
+    async def _tell_end(self, request: PlacementRequest, placement: NodePlacement) -> None:
         try:
-            await self._placer.ended(wish, placement)
+            await self._placer.ended(request, placement)
         except (ClusterError, RequestError) as error:
             # It is not waited for for long.
-            log.info("cannot tell that a %s of queue %r does not come: %s", wish.role, wish.queue, error)
+            log.info("cannot tell that a %s of queue %r does not come: %s", request.role, request.queue, error)
 
 
 def _reply_of(error: AmqpError | RequestError | ClusterError) -> AmqpError:
@@ -304,7 +304,7 @@ class _Client(_Peer):
                     pass
 
 
-async def _introduce(placement: Placement, start_ok: amqp.ConnectionStartOk) -> _Peer:
+async def _introduce(placement: NodePlacement, start_ok: amqp.ConnectionStartOk) -> _Peer:
     """Connect to a node and say there what the client has said here."""
     reader, writer = await asyncio.open_connection(*placement.address, limit=RELAY_BYTES)
     node = _Peer(reader, writer)

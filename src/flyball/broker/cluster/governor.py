@@ -77,7 +77,7 @@ class DomainGovernor:
             raise ClusterError(f"node '{name}' is alive: remove it without --force, or stop it first")
         else:
             await self._leader.nodes.begin_removal(node)
-            await self._leader.clusters.forget_wishes(node)
+            await self._leader.clusters.forget_node_choices(node)
             await self._leader.decide()
 
     async def create_cluster(self, vhost: str, name: str, options: ClusterOptions, nodes: Sequence[str]) -> None:

@@ -171,8 +171,8 @@ class Leader:
         """Return what a client counts as: one that may be both, as what there is less of."""
         if role != "client":
             return Role(role)
-        roster = self.manager.cluster(cluster).roster
-        producers, consumers = (roster.count(known) for known in (Role.PRODUCER, Role.CONSUMER))
+        table = self.manager.cluster(cluster).table
+        producers, consumers = (table.count(known) for known in (Role.PRODUCER, Role.CONSUMER))
         return Role.PRODUCER if producers <= consumers else Role.CONSUMER
 
     # What people ask for
@@ -210,9 +210,9 @@ class Leader:
         """Return what only the leader knows of clustered queues: the loads of members, by id, and its decisions."""
         return {
             "loads": {
-                str(member.id): found.roster.load_of(member)
+                str(member.id): found.table.load_of(member)
                 for found in self.manager.clusters.values()
-                for member in found.roster.members.values()
+                for member in found.table.members.values()
             },
             "decisions": {key: self.decision_log.facts_of(key) for key in self.overview.clusters},
         }
@@ -222,8 +222,8 @@ class Leader:
         members: list[dict[str, Any]] = []
         for key, found in self.manager.clusters.items() if self._agent.leads else ():
             vhost, name = split_key(key)
-            for _, member in sorted(found.roster.members.items()):
-                node, load = self.overview.name_of(member.node), found.roster.load_of(member) / member.capacity
+            for _, member in sorted(found.table.members.items()):
+                node, load = self.overview.name_of(member.node), found.table.load_of(member) / member.capacity
                 members.append({"vhost": vhost, "name": name, "node": node, "load": load})
         return {"leads": self._agent.leads, "decisions": dict(self.decision_log.counts), "members": members}
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from flyball.broker.cluster.decisions import HandOver, Placement, Record, Wait
+from flyball.broker.cluster.decisions import HandOver, MemberPlacement, Record, Wait
+from flyball.broker.cluster.load_table import Member
 from flyball.broker.cluster.names import title
 from flyball.broker.cluster.options import Role
 from flyball.broker.cluster.placement import QueueLoad, elect
 from flyball.broker.cluster.rebalancing import best_move, drains
 from flyball.broker.cluster.repair import Repair
-from flyball.broker.cluster.roster import Member
 from flyball.broker.cluster.scaling import Scaling
 from flyball.broker.cluster.state import DomainState, KnownCluster, KnownNode
 from flyball.errors import ClusterError
@@ -75,7 +75,7 @@ class Manager(DomainState):
         if known is not None and known.is_released and not queues and not self.members_on(node):
             return
         wanted = [
-            (cluster, cluster.roster.usable_count + len(cluster.provisioning.coming))
+            (cluster, cluster.table.usable_count + len(cluster.provisioning.coming))
             for cluster, member in self.members_on(node)
             if member.is_usable
         ]
@@ -131,7 +131,7 @@ class Manager(DomainState):
         arrives: bool = True,
         waited_s: float = 0.0,
         avoid: int | None = None,
-    ) -> Placement | Wait:
+    ) -> MemberPlacement | Wait:
         """Place a client; it counts from now on, for a while even if it does not come.
 
         Without a `session` id, or if it never `arrives` under that, the first new session of that role that the
@@ -141,23 +141,23 @@ class Manager(DomainState):
         found = self.cluster(cluster)
         if session is not None and session in self.sessions:
             self.drop_session(session)
-        roster = found.roster
+        table = found.table
         load = found.options.weight(role)
-        if roster.load + load > found.options.theta_up * roster.usable_capacity:
+        if table.load + load > found.options.theta_up * table.usable_capacity:
             self._scaling.grow(found, now, load)
             if found.provisioning.coming and waited_s < found.options.wait_s:
                 return Wait(cluster, RETRY_AFTER_S, "there is no room: a further member is being made")
-        member = elect(roster, role, avoid=avoid)
+        member = elect(table, role, avoid=avoid)
         if member is None:
             return Wait(cluster, RETRY_AFTER_S, "no member can take clients yet: one is being made or repaired")
         placed = self.place(found, role, member, now, session, is_anonymous=session is None or not arrives)
-        return Placement(cluster, member.id, member.node, role, placed.id)
+        return MemberPlacement(cluster, member.id, member.node, role, placed.id)
 
     def tick(self, now: float) -> None:
         """Do what is due: forget who did not come, grow, shrink, remove, rebalance."""
         self.expire(now)
         for cluster in self.clusters.values():
-            cluster.roster.settle()
+            cluster.table.settle()
             for key in cluster.provisioning.overdue(cluster.options, now):
                 self.not_coming(cluster, key, now, f"no member came within {cluster.options.start_s:g} s")
             self._scaling.grow(cluster, now)
@@ -165,7 +165,7 @@ class Manager(DomainState):
             if now >= cluster.next_round_at:
                 cluster.next_round_at = now + cluster.options.period_s
                 self._rebalance(cluster, now)
-            verdict = cluster.ratio.look(cluster.roster, now)
+            verdict = cluster.ratio.look(cluster.table, now)
             if verdict is not None:
                 self.decide(now, HandOver(cluster=cluster.key, to=verdict[0], reason=verdict[1]))
         self._repair.house(now)
@@ -174,9 +174,9 @@ class Manager(DomainState):
 
     def _rebalance(self, cluster: KnownCluster, now: float) -> None:
         left = cluster.options.most_moves
-        for wish in drains(cluster.roster, now, left):
-            self.decide_move(cluster, wish.session, wish.to, now, wish.reason)
+        for move in drains(cluster.table, now, left):
+            self.decide_move(cluster, move.session, move.to, now, move.reason)
             left -= 1
-        while left > 0 and (best := best_move(cluster.roster, now)) is not None:
+        while left > 0 and (best := best_move(cluster.table, now)) is not None:
             self.decide_move(cluster, best.session, best.to, now, best.reason)
             left -= 1

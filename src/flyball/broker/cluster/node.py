@@ -16,7 +16,7 @@ from flyball.broker.cluster.domain_placement import DomainPlacement
 from flyball.broker.cluster.governor import DomainGovernor
 from flyball.broker.cluster.leader import Leader
 from flyball.broker.cluster.provisioners import Provisioner, Surroundings, load_provisioners
-from flyball.broker.node.node import Node, Part
+from flyball.broker.node.node import Node, NodePart
 from flyball.broker.node.node import running as running_alone
 from flyball.broker.node.process import prepare_process
 from flyball.broker.settings import ServeSettings
@@ -31,7 +31,7 @@ REJOIN_S = 0.5
 IN_USE_LIMIT_S = 60.0
 
 
-async def serve(settings: ServeSettings, parts: Sequence[Part] = ()) -> None:
+async def serve(settings: ServeSettings, parts: Sequence[NodePart] = ()) -> None:
     """Run a node and further parts until SIGINT or SIGTERM, and tell on standard output where it listens.
 
     A node whose place others have taken, because it did not show for too long, drops its clients and joins again, as
@@ -103,7 +103,7 @@ def _first(group: BaseExceptionGroup[StoreError]) -> StoreError:
     return error
 
 
-async def _serve_until(settings: ServeSettings, stop: asyncio.Event, parts: Sequence[Part]) -> None:
+async def _serve_until(settings: ServeSettings, stop: asyncio.Event, parts: Sequence[NodePart]) -> None:
     async with running(settings, stop, parts) as node:
         place = f" in {settings.data}" if settings.store.kind == "embedded" else ""
         print(f"flyball {flyball.__version__}, store {settings.store.redacted}{place}", flush=True)
@@ -116,7 +116,7 @@ async def _serve_until(settings: ServeSettings, stop: asyncio.Event, parts: Sequ
 
 @contextlib.asynccontextmanager
 async def running(
-    settings: ServeSettings, stop: asyncio.Event | None = None, parts: Sequence[Part] = ()
+    settings: ServeSettings, stop: asyncio.Event | None = None, parts: Sequence[NodePart] = ()
 ) -> AsyncIterator[Node]:
     """Start a node, its part in the domain and further parts; on leaving finish the requests under way, and stop.
 
@@ -147,7 +147,7 @@ async def attached(
         commands.install(node.hub, DomainGovernor(agent, leader, placement, provisioners).run)
         node.hub.reports["domain"] = leader.report
         supervisor = node.supervisor.within(tasks)
-        long_lived = {"cluster agent": agent.exchange.run, "cluster leader": leader.run}
+        long_lived = {"cluster agent": agent.balancer.run, "cluster leader": leader.run}
         state = [supervisor.keep(name, run) for name, run in long_lived.items()]
         try:
             yield agent, leader

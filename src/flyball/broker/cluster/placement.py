@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from flyball.broker.cluster.load_table import HAIR, ROW, Floats, LoadTable, Member
 from flyball.broker.cluster.options import Policy, Role
-from flyball.broker.cluster.roster import HAIR, ROW, Floats, Member, Roster
 from flyball.errors import ClusterError
 
 ROUNDING = 1e-9
@@ -29,53 +29,55 @@ IDLE_QUEUE_LOAD = 0.001
 """What a queue counts that nobody uses: they are to be spread as well."""
 
 
-def elect(roster: Roster, role: Role, *, avoid: int | None = None) -> Member | None:
+def elect(table: LoadTable, role: Role, *, avoid: int | None = None) -> Member | None:
     """Return the member for a new session of that role, None if no member gets clients.
 
     Members that stay below θ_up come first. `avoid` is a node that is taken only if there is no other.
     """
     row = ROW[role]
-    scores = roster.scores[row]
+    scores = table.scores[row]
     place = int(scores.argmin())
     if scores[place] == math.inf:
         return None
-    weight = roster.options.weight(role)
-    if roster.at(place).node != avoid and (roster.options.policy == Policy.PLAIN or _has_room(roster, place, weight)):
-        return roster.at(place)
+    weight = table.options.weight(role)
+    if table.at(place).node != avoid and (table.options.policy == Policy.PLAIN or _has_room(table, place, weight)):
+        return table.at(place)
     if avoid is not None:
-        scores = _without_node(roster, scores, avoid)
-    return _best_with_room(roster, scores, weight)
+        scores = _without_node(table, scores, avoid)
+    return _best_with_room(table, scores, weight)
 
 
-def elect_for_load(roster: Roster, role: Role, load: float) -> Member | None:
+def elect_for_load(table: LoadTable, role: Role, load: float) -> Member | None:
     """Return the member for a session whose load is known."""
-    totals = roster.loads.sum(axis=0)
+    totals = table.loads.sum(axis=0)
     scores = np.where(
-        roster.is_usable(), (roster.loads[ROW[role]] + load / 2 + HAIR * totals) / roster.capacities, math.inf
+        table.is_usable(),
+        (table.loads[ROW[role]] + load / 2 + HAIR * totals) / table.capacities,
+        math.inf,
     )
-    return _best_with_room(roster, scores, load)
+    return _best_with_room(table, scores, load)
 
 
-def _has_room(roster: Roster, place: int, load: float) -> bool:
-    total = roster.loads[0, place] + roster.loads[1, place] + load
-    return bool(total <= roster.options.theta_up * roster.capacities[place] * (1 + ROUNDING))
+def _has_room(table: LoadTable, place: int, load: float) -> bool:
+    total = table.loads[0, place] + table.loads[1, place] + load
+    return bool(total <= table.options.theta_up * table.capacities[place] * (1 + ROUNDING))
 
 
-def _without_node(roster: Roster, scores: Floats, node: int) -> Floats:
+def _without_node(table: LoadTable, scores: Floats, node: int) -> Floats:
     others = scores.copy()
-    for member in roster.members.values():
+    for member in table.members.values():
         if member.node == node:
             others[member.place] = math.inf
     return others if np.isfinite(others).any() else scores
 
 
-def _best_with_room(roster: Roster, scores: Floats, load: float) -> Member | None:
-    room = roster.options.theta_up * (1 + ROUNDING) * roster.capacities
-    with_room = np.where(roster.loads[0] + roster.loads[1] + load <= room, scores, math.inf)
+def _best_with_room(table: LoadTable, scores: Floats, load: float) -> Member | None:
+    room = table.options.theta_up * (1 + ROUNDING) * table.capacities
+    with_room = np.where(table.loads[0] + table.loads[1] + load <= room, scores, math.inf)
     place = int(with_room.argmin())
     if with_room[place] == math.inf:
         place = int(scores.argmin())
-    return None if scores[place] == math.inf else roster.at(place)
+    return None if scores[place] == math.inf else table.at(place)
 
 
 @dataclass(slots=True, frozen=True)

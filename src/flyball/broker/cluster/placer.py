@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
-from flyball.broker.cluster.gateway import Placement, Wish
+from flyball.broker.cluster.gateway import NodePlacement, PlacementRequest
 from flyball.broker.settings import Address
 from flyball.client.http import AWAY, Line, Place, Refused, path_of, reason_of
 from flyball.errors import ClusterError, NotPermitted, QueueNotFound, RequestError
@@ -27,32 +27,32 @@ class HttpPlacer:
     def __init__(self, nodes: Sequence[Address]) -> None:
         self._nodes = list(nodes)
 
-    async def place(self, wish: Wish, lost: Placement | None = None) -> Placement:
-        query = {"queue": wish.queue, "role": wish.role, "vhost": wish.vhost}
+    async def place(self, request: PlacementRequest, lost: NodePlacement | None = None) -> NodePlacement:
+        query = {"queue": request.queue, "role": request.role, "vhost": request.vhost}
         if lost is not None:
             query |= {"session": lost.session, "avoid": lost.node}
-        answer = await self._ask("GET", query, wish)
+        answer = await self._ask("GET", query, request)
         try:
             address = Address.parse(answer["amqp"])
-            return Placement(address, str(answer["node"]), str(answer.get("session") or ""))
+            return NodePlacement(address, str(answer["node"]), str(answer.get("session") or ""))
         except (KeyError, TypeError, ValueError):
             node = answer.get("node") if isinstance(answer, dict) else None
             raise ClusterError(f"node {node!r} has no AMQP listener; start it with --amqp") from None
 
-    async def ended(self, wish: Wish, placement: Placement) -> None:
+    async def ended(self, request: PlacementRequest, placement: NodePlacement) -> None:
         if placement.session:
-            await self._ask("DELETE", {"session": placement.session}, wish)
+            await self._ask("DELETE", {"session": placement.session}, request)
 
-    async def _ask(self, method: str, query: dict[str, str], wish: Wish) -> Any:
+    async def _ask(self, method: str, query: dict[str, str], request: PlacementRequest) -> Any:
         problems: list[str] = []
         for node in list(self._nodes):
-            line = Line(_place_of(node, wish))
+            line = Line(_place_of(node, request))
             try:
                 async with asyncio.timeout(ANSWER_S):
                     return (await line.ask(method, path_of("place", **query))).document
             except AWAY as error:
                 if isinstance(error, Refused) and error.is_from_node:
-                    raise _error_of(error, wish) from None
+                    raise _error_of(error, request) from None
                 problems.append(f"{node}: {reason_of(error)}")
                 if self._nodes[0] is node:
                     # Else another request has found out as well.
@@ -64,13 +64,13 @@ class HttpPlacer:
         )
 
 
-def _place_of(node: Address, wish: Wish) -> Place:
-    return Place(f"http://{quote(wish.user, safe='')}:{quote(wish.password, safe='')}@{node}")
+def _place_of(node: Address, request: PlacementRequest) -> Place:
+    return Place(f"http://{quote(request.user, safe='')}:{quote(request.password, safe='')}@{node}")
 
 
-def _error_of(error: Refused, wish: Wish) -> ClusterError | RequestError:
+def _error_of(error: Refused, request: PlacementRequest) -> ClusterError | RequestError:
     if error.status in (_UNAUTHORIZED, _FORBIDDEN):
         return NotPermitted(error.reason)
     if error.status == _NOT_FOUND:
-        return QueueNotFound(wish.queue, wish.vhost)
+        return QueueNotFound(request.queue, request.vhost)
     return ClusterError(error.reason) if error.status >= _SERVER_ERRORS else RequestError(error.reason)

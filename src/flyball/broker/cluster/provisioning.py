@@ -12,9 +12,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from flyball.broker.cluster.load_table import LoadTable, Member
 from flyball.broker.cluster.options import ClusterOptions, Role
 from flyball.broker.cluster.placement import ROUNDING
-from flyball.broker.cluster.roster import Member, Roster
 
 Coming = int | str
 """What a member is awaited by: the node that it is made on, or the request for a node to be started."""
@@ -111,74 +111,74 @@ class Provisioning:
         if load > self._low_bound:
             self.low_since = None
 
-    def next_growth(self, roster: Roster, now: float, extra: float = 0.0) -> TakeBack | Grow | None:
+    def next_growth(self, table: LoadTable, now: float, extra: float = 0.0) -> TakeBack | Grow | None:
         """Return what is needed so that the usable load with `extra` stays below θ_up, None if nothing is, or can be.
 
         Ask again until it is None: one step may not be enough.
         """
-        options = roster.options
-        load = roster.load + extra
+        options = table.options
+        load = table.load + extra
         self.held_until = None
-        has_enough = roster.usable_count >= options.min_members
-        if has_enough and load <= options.theta_up * roster.usable_capacity * (1 + ROUNDING):
+        has_enough = table.usable_count >= options.min_members
+        if has_enough and load <= options.theta_up * table.usable_capacity * (1 + ROUNDING):
             return None
-        why = _why_more(roster, load, has_enough)
-        marked = self.fullest_marked(roster)
+        why = _why_more(table, load, has_enough)
+        marked = self.fullest_marked(table)
         if marked is not None:
             return TakeBack(marked, f"{why}, and it is not yet removed")
-        if self._is_enough_coming(roster, load) or now < self.retry_at:
+        if self._is_enough_coming(table, load) or now < self.retry_at:
             return None
-        leaving = sum(member.is_leaving for member in roster.marked.values())
-        if len(roster.members) - leaving + len(self.coming) >= options.max_members:
+        leaving = sum(member.is_leaving for member in table.marked.values())
+        if len(table.members) - leaving + len(self.coming) >= options.max_members:
             return None
-        if has_enough and self._must_hold(roster, load, now):
+        if has_enough and self._must_hold(table, load, now):
             return None
         return Grow(why)
 
-    def _is_enough_coming(self, roster: Roster, load: float) -> bool:
-        options = roster.options
-        capacity = roster.usable_capacity + self.capacity_to_come
+    def _is_enough_coming(self, table: LoadTable, load: float) -> bool:
+        options = table.options
+        capacity = table.usable_capacity + self.capacity_to_come
         return (
-            roster.usable_count + len(self.coming) >= options.min_members
+            table.usable_count + len(self.coming) >= options.min_members
             and load <= options.theta_up * capacity * (1 + ROUNDING)
-            and roster.usable_count + len(self.coming) > 0
+            and table.usable_count + len(self.coming) > 0
         )
 
-    def _must_hold(self, roster: Roster, load: float, now: float) -> bool:
+    def _must_hold(self, table: LoadTable, load: float, now: float) -> bool:
         """Right after a removal an addition would be a reversal: it waits unless the overload is grave."""
-        options = roster.options
+        options = table.options
         due = self.removed_at + options.dwell_s
-        if now >= due or load > options.theta_hold * roster.usable_capacity:
+        if now >= due or load > options.theta_hold * table.usable_capacity:
             return False
         self.held_until = due
         return True
 
     @staticmethod
-    def fullest_marked(roster: Roster) -> Member | None:
+    def fullest_marked(table: LoadTable) -> Member | None:
         """Return the one that would be drained last, and so is cheapest to keep.
 
         What somebody wants removed comes back only if nobody else takes clients, until somebody does.
         """
         marked = [
             member
-            for member in roster.marked.values()
-            if member.is_served and member.removing_at is None and (not member.is_leaving or roster.usable_count == 0)
+            for member in table.marked.values()
+            if member.is_served and member.removing_at is None and (not member.is_leaving or table.usable_count == 0)
         ]
-        return max(marked, key=lambda member: (roster.load_of(member), -member.id), default=None)
+        return max(marked, key=lambda member: (table.load_of(member), -member.id), default=None)
 
-    def next_mark(self, roster: Roster, now: float, is_provisioned: frozenset[int]) -> tuple[Member, str] | None:
+    def next_mark(self, table: LoadTable, now: float, is_provisioned: frozenset[int]) -> tuple[Member, str] | None:
         """Return the member to mark for removal, if the load has been low for long enough, and why."""
-        options = roster.options
+        options = table.options
         self.largest.turn(now, max(options.dwell_s, options.period_s))
-        member = None if self.coming else _most_dispensable(roster, is_provisioned)
+        member = None if self.coming else _most_dispensable(table, is_provisioned)
         if member is None:
             self.low_since = None
             self._low_bound = -math.inf
             return None
-        left = roster.usable_capacity - member.capacity
+        left = table.usable_capacity - member.capacity
         largest = max(self.largest.value, options.producer_weight, options.consumer_weight)
         self._low_bound = min(options.theta_down * left, options.theta_up * left - largest)
-        if roster.load > self._low_bound:
+        if table.load > self._low_bound:
             self.low_since = None
             return None
         if self.low_since is None:
@@ -187,20 +187,20 @@ class Provisioning:
             return None
         self.low_since = None
         reason = (
-            f"the load of {roster.load:g} has been low for {options.dwell_s:g} s: "
-            f"the others can bear {left:g} and would be at {_percent(roster.load / left)}"
+            f"the load of {table.load:g} has been low for {options.dwell_s:g} s: "
+            f"the others can bear {left:g} and would be at {_percent(table.load / left)}"
         )
         return member, reason
 
     @staticmethod
-    def removable(roster: Roster, now: float) -> Iterator[tuple[Member, str]]:
+    def removable(table: LoadTable, now: float) -> Iterator[tuple[Member, str]]:
         """Yield the marked members that nothing is left of, whenever and whyever they were marked.
 
         A member that the load made dispensable stays for a dwell time even if empty: taking it back costs nothing.
         """
-        options = roster.options
-        for member in list(roster.marked.values()):
-            if not member.is_served or roster.usable_count == 0:
+        options = table.options
+        for member in list(table.marked.values()):
+            if not member.is_served or table.usable_count == 0:
                 continue
             if member.sessions or not member.is_known_empty:
                 continue
@@ -210,36 +210,36 @@ class Provisioning:
                 yield member, "it is marked, and has no client and no message any more"
 
 
-def _why_more(roster: Roster, load: float, has_enough: bool) -> str:
-    options = roster.options
-    if roster.usable_count == 0:
+def _why_more(table: LoadTable, load: float, has_enough: bool) -> str:
+    options = table.options
+    if table.usable_count == 0:
         return "no member can take clients"
     if not has_enough:
-        return f"there are {roster.usable_count} members and there should be at least {options.min_members}"
-    share = _percent(load / roster.usable_capacity)
-    return f"the load of {load:g} would be {share} of what the members can bear ({roster.usable_capacity:g})"
+        return f"there are {table.usable_count} members and there should be at least {options.min_members}"
+    share = _percent(load / table.usable_capacity)
+    return f"the load of {load:g} would be {share} of what the members can bear ({table.usable_capacity:g})"
 
 
 def _percent(ratio: float) -> str:
     return f"{100 * ratio:.0f} %"
 
 
-def _most_dispensable(roster: Roster, is_provisioned: frozenset[int]) -> Member | None:
+def _most_dispensable(table: LoadTable, is_provisioned: frozenset[int]) -> Member | None:
     """Return the member that is cheapest to do without: never the last, nor one that a person asked for, nor one that
     has all producers or all consumers, since they would then be apart from the others."""
-    options = roster.options
-    if roster.usable_count <= max(1, options.min_members):
+    options = table.options
+    if table.usable_count <= max(1, options.min_members):
         return None
-    producers, consumers = roster.count(Role.PRODUCER), roster.count(Role.CONSUMER)
+    producers, consumers = table.count(Role.PRODUCER), table.count(Role.CONSUMER)
 
     def is_dispensable(member: Member) -> bool:
-        has_all = (0 < producers == roster.count_of(member, Role.PRODUCER)) or (
-            0 < consumers == roster.count_of(member, Role.CONSUMER)
+        has_all = (0 < producers == table.count_of(member, Role.PRODUCER)) or (
+            0 < consumers == table.count_of(member, Role.CONSUMER)
         )
         return not member.is_fixed and not has_all
 
     return min(
-        (member for member in roster.usable() if is_dispensable(member)),
-        key=lambda member: (member.node not in is_provisioned, roster.load_of(member), member.ready, -member.id),
+        (member for member in table.usable() if is_dispensable(member)),
+        key=lambda member: (member.node not in is_provisioned, table.load_of(member), member.ready, -member.id),
         default=None,
     )

@@ -54,10 +54,10 @@ def _read(manager: Manager, key: str) -> Reading | None:
     found = manager.clusters.get(key)
     if found is None:
         return None
-    roster = found.roster
+    table = found.table
     # Without a member that takes clients there is nothing that a load could be a share of.
-    load = roster.usable_load if roster.usable_count else math.nan
-    return Reading(found.options.theta_up, load, roster.usable_count)
+    load = table.usable_load if table.usable_count else math.nan
+    return Reading(found.options.theta_up, load, table.usable_count)
 
 
 def _facts_of(key: str, options: ClusterOptions) -> LoopFacts:

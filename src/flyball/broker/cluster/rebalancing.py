@@ -21,90 +21,92 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from flyball.broker.cluster.load_table import ROW, Floats, LoadTable, Member, MemberSession
 from flyball.broker.cluster.options import Role
 from flyball.broker.cluster.placement import ROUNDING, NodeLoad, QueueLoad, assign, elect_for_load
-from flyball.broker.cluster.roster import ROW, Floats, Member, Roster, Session
 from flyball.errors import ClusterError
 
-MOST_SOURCES = 16
+MAX_SOURCES = 16
 """Members whose sessions are looked at for one move: if none of the fullest can give one away, the next round may."""
 
 
 @dataclass(slots=True, frozen=True)
-class Wish:
+class SessionMove:
     """A move that would help."""
 
-    session: Session
+    session: MemberSession
     to: Member
     gain: float
     """By how much the potential falls."""
     reason: str
 
 
-def drains(roster: Roster, now: float, most: int) -> Iterator[Wish]:
+def drains(table: LoadTable, now: float, most: int) -> Iterator[SessionMove]:
     """Yield moves away from marked members, each to be made before the next is asked for."""
-    for member in list(roster.marked.values()):
-        for session in [session for session in member.sessions.values() if _may_move(session, roster, now)]:
+    for member in list(table.marked.values()):
+        for session in [session for session in member.sessions.values() if _may_move(session, table, now)]:
             if most <= 0:
                 return
-            to = elect_for_load(roster, session.role, session.load)
+            to = elect_for_load(table, session.role, session.load)
             if to is None:
                 return
             most -= 1
-            yield Wish(session, to, 0.0, f"member {member.id} is to be removed")
+            yield SessionMove(session, to, 0.0, f"member {member.id} is to be removed")
 
 
-def best_move(roster: Roster, now: float) -> Wish | None:
+def best_move(table: LoadTable, now: float) -> SessionMove | None:
     """Return the move with the largest gain, None if no move gains more than it costs and ε."""
-    wishes = [wish for role in Role if (wish := _best_of(roster, role, now)) is not None]
-    return max(wishes, key=lambda wish: wish.gain, default=None)
+    moves = [move for role in Role if (move := _best_of(table, role, now)) is not None]
+    return max(moves, key=lambda move: move.gain, default=None)
 
 
-def _best_of(roster: Roster, role: Role, now: float) -> Wish | None:
+def _best_of(table: LoadTable, role: Role, now: float) -> SessionMove | None:
     """Look at the fullest members first, until what remains cannot gain more than what was found."""
-    usable = roster.is_usable()
+    usable = table.is_usable()
     if usable.sum() < 2:
         return None
     row = ROW[role]
-    ratios = roster.loads[row] / roster.capacities
-    target = roster.at(_emptiest(roster, role, usable))
+    ratios = table.loads[row] / table.capacities
+    target = table.at(_emptiest(table, role, usable))
     gaps = np.where(usable, ratios - ratios[target.place], 0.0)
-    inverses = 1 / roster.capacities + 1 / target.capacity
+    inverses = 1 / table.capacities + 1 / target.capacity
     # The gain 2lg - l²h grows with the load l up to l = g/h: no session gains more than the largest would, or that.
-    loads = np.minimum(np.maximum(gaps / inverses, 0.0), roster.largest[row])
+    loads = np.minimum(np.maximum(gaps / inverses, 0.0), table.largest[row])
     bounds = np.where(gaps > 0, loads * (2 * gaps - loads * inverses), 0.0)
-    best: Wish | None = None
-    for place in np.argsort(-bounds)[:MOST_SOURCES]:
+    best: SessionMove | None = None
+    for place in np.argsort(-bounds)[:MAX_SOURCES]:
         bound = float(bounds[place])
-        if bound <= _threshold(roster) or (best is not None and bound <= best.gain):
+        if bound <= _threshold(table) or (best is not None and bound <= best.gain):
             break
-        wish = _best_between(roster, role, roster.at(int(place)), target, bound, now)
-        if wish is not None and (best is None or wish.gain > best.gain):
-            best = wish
+        move = _best_between(table, role, table.at(int(place)), target, bound, now)
+        if move is not None and (best is None or move.gain > best.gain):
+            best = move
     return best
 
 
-def _emptiest(roster: Roster, role: Role, usable: np.typing.NDArray[np.bool_]) -> int:
+def _emptiest(table: LoadTable, role: Role, usable: np.typing.NDArray[np.bool_]) -> int:
     """Prefer members that have room for one more."""
-    weight = roster.options.weight(role)
-    scores = np.where(usable, (roster.loads[ROW[role]] + weight / 2) / roster.capacities, math.inf)
-    room = roster.options.theta_up * (1 + ROUNDING) * roster.capacities
-    with_room: Floats = np.where(roster.loads.sum(axis=0) + weight <= room, scores, math.inf)
+    weight = table.options.weight(role)
+    scores = np.where(usable, (table.loads[ROW[role]] + weight / 2) / table.capacities, math.inf)
+    room = table.options.theta_up * (1 + ROUNDING) * table.capacities
+    with_room: Floats = np.where(table.loads.sum(axis=0) + weight <= room, scores, math.inf)
     return int(with_room.argmin()) if np.isfinite(with_room).any() else int(scores.argmin())
 
 
-def _best_between(roster: Roster, role: Role, source: Member, to: Member, bound: float, now: float) -> Wish | None:
+def _best_between(
+    table: LoadTable, role: Role, source: Member, to: Member, bound: float, now: float
+) -> SessionMove | None:
     """Return the best move from one member to another; none can gain more than `bound`."""
     row = ROW[role]
-    gap = float(roster.loads[row, source.place] / source.capacity - roster.loads[row, to.place] / to.capacity)
+    gap = float(table.loads[row, source.place] / source.capacity - table.loads[row, to.place] / to.capacity)
     inverse = 1 / source.capacity + 1 / to.capacity
-    room = roster.options.theta_up * to.capacity * (1 + ROUNDING) - roster.load_of(to)
+    room = table.options.theta_up * to.capacity * (1 + ROUNDING) - table.load_of(to)
     # Where all are overloaded it is enough that the other one is less.
-    room = max(room, roster.load_of(source) / source.capacity * to.capacity - roster.load_of(to))
-    best: Session | None = None
-    best_gain = _threshold(roster)
+    room = max(room, table.load_of(source) / source.capacity * to.capacity - table.load_of(to))
+    best: MemberSession | None = None
+    best_gain = _threshold(table)
     for session in source.sessions.values():
-        if session.role is not role or session.load > room or not _may_move(session, roster, now):
+        if session.role is not role or session.load > room or not _may_move(session, table, now):
             continue
         gain = 2 * session.load * gap - session.load * session.load * inverse
         if gain > best_gain:
@@ -114,20 +116,20 @@ def _best_between(roster: Roster, role: Role, source: Member, to: Member, bound:
     if best is None:
         return None
     reason = (
-        f"member {source.id} has {roster.load_of(source, role):g} of {role}s for a capacity of {source.capacity:g},"
-        f" member {to.id} only {roster.load_of(to, role):g} for {to.capacity:g}"
+        f"member {source.id} has {table.load_of(source, role):g} of {role}s for a capacity of {source.capacity:g},"
+        f" member {to.id} only {table.load_of(to, role):g} for {to.capacity:g}"
     )
-    return Wish(best, to, best_gain, reason)
+    return SessionMove(best, to, best_gain, reason)
 
 
-def _threshold(roster: Roster) -> float:
-    options = roster.options
+def _threshold(table: LoadTable) -> float:
+    options = table.options
     return max(options.epsilon + options.move_cost, ROUNDING) * options.potential_unit
 
 
-def _may_move(session: Session, roster: Roster, now: float) -> bool:
+def _may_move(session: MemberSession, table: LoadTable, now: float) -> bool:
     """Not before it has arrived, nor again before its cool-down."""
-    return session.due is None and now - session.moved_at >= roster.options.cool_down_s
+    return session.due is None and now - session.moved_at >= table.options.cool_down_s
 
 
 @dataclass(slots=True)
@@ -144,10 +146,10 @@ class RatioWatch:
     _is_idle: bool = True
     _said: str = ""
 
-    def look(self, roster: Roster, now: float) -> tuple[str, str] | None:
+    def look(self, table: LoadTable, now: float) -> tuple[str, str] | None:
         """Return who has to act, and why, when that is not what it said before."""
-        ready = sum(member.ready for member in roster.members.values())
-        dwell_s = max(roster.options.dwell_s, roster.options.period_s)
+        ready = sum(member.ready for member in table.members.values())
+        dwell_s = max(table.options.dwell_s, table.options.period_s)
         if self._since is None:
             self._since, self._ready_then = now, ready
             self._most_at_first, self._least_since, self._is_idle = ready, None, True
@@ -156,22 +158,22 @@ class RatioWatch:
             self._most_at_first = max(self._most_at_first, ready)
         else:
             self._least_since = ready if self._least_since is None else min(self._least_since, ready)
-        self._is_idle = self._is_idle and ready == 0 and any(member.idle for member in roster.members.values())
+        self._is_idle = self._is_idle and ready == 0 and any(member.idle for member in table.members.values())
         if passed_s < dwell_s:
             return None
         self._since = None
-        to = self._verdict(roster, ready)
+        to = self._verdict(table, ready)
         if to == self._said:
             return None
         self._said = to
         return (to, _RATIO_REASONS[to].format(grown=ready - self._ready_then, passed_s=passed_s)) if to else None
 
-    def _verdict(self, roster: Roster, ready: int) -> str:
+    def _verdict(self, table: LoadTable, ready: int) -> str:
         """What only comes and goes is at some time of the second half below what it was at some time of the first."""
         has_grown = self._least_since is not None and self._least_since > self._most_at_first
-        if has_grown and ready > self._ready_then + roster.options.surplus:
-            return "admission" if roster.count(Role.CONSUMER) else "consumers"
-        return "nobody" if self._is_idle and roster.count(Role.CONSUMER) else ""
+        if has_grown and ready > self._ready_then + table.options.surplus:
+            return "admission" if table.count(Role.CONSUMER) else "consumers"
+        return "nobody" if self._is_idle and table.count(Role.CONSUMER) else ""
 
 
 _RATIO_REASONS = {

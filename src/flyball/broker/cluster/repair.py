@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from flyball.broker.cluster.decisions import TakeOver
+from flyball.broker.cluster.load_table import Member
 from flyball.broker.cluster.placement import NodeLoad, QueueLoad, assign, elect_for_load
-from flyball.broker.cluster.roster import Member
 from flyball.broker.cluster.scaling import Scaling
 from flyball.broker.cluster.state import DomainState, KnownCluster
 
@@ -66,7 +66,7 @@ class Repair:
         """Return the member that gets the messages: one that gets clients if possible, the one with the least."""
         others = [
             member
-            for member in cluster.roster.members.values()
+            for member in cluster.table.members.values()
             if member is not dead and member.node in self._state.nodes
         ]
         best = min(
@@ -77,7 +77,7 @@ class Repair:
     def house(self, now: float) -> None:
         """Find a member for those whose clients are still connected somewhere, while their member is gone."""
         for cluster, session in list(self._state.homeless.values()):
-            to = elect_for_load(cluster.roster, session.role, session.load)
+            to = elect_for_load(cluster.table, session.role, session.load)
             if to is not None:
                 reason = f"the node of member {session.member.id} is gone"
                 self._state.decide_move(cluster, session, to, now, reason)

@@ -6,8 +6,8 @@ Whether it is time is for `provisioning` to say.
 from __future__ import annotations
 
 from flyball.broker.cluster.decisions import AddMember, Mark, Provision, Release, RemoveMember, Unmark
+from flyball.broker.cluster.load_table import Member
 from flyball.broker.cluster.provisioning import TakeBack
-from flyball.broker.cluster.roster import Member
 from flyball.broker.cluster.state import DomainState, KnownCluster, KnownNode
 
 
@@ -21,7 +21,7 @@ class Scaling:
 
     def grow(self, cluster: KnownCluster, now: float, extra: float = 0.0, *, replaces: int | None = None) -> None:
         """Add what is needed for the load and `extra`. A node that is started for it may have the name of another."""
-        while (step := cluster.provisioning.next_growth(cluster.roster, now, extra)) is not None:
+        while (step := cluster.provisioning.next_growth(cluster.table, now, extra)) is not None:
             if isinstance(step, TakeBack):
                 self.unmark(cluster, step.member, now, step.reason)
             elif not self._extend(cluster, now, step.reason, replaces):
@@ -56,7 +56,7 @@ class Scaling:
 
     def free_nodes(self, cluster: KnownCluster) -> list[KnownNode]:
         """Return the nodes that could get a member."""
-        taken = {member.node for member in cluster.roster.members.values()}
+        taken = {member.node for member in cluster.table.members.values()}
         return [
             node
             for node in self._state.nodes.values()
@@ -73,26 +73,26 @@ class Scaling:
 
     def replace(self, cluster: KnownCluster, node: int, count: int, now: float) -> None:
         """Restore what there was. Whether it is still needed is for the shrinking to say, with its dwell time."""
-        if cluster.roster.usable_count + len(cluster.provisioning.coming) >= count:
+        if cluster.table.usable_count + len(cluster.provisioning.coming) >= count:
             return
         reason = f"node {node}, which was started for it, is gone"
-        marked = cluster.provisioning.fullest_marked(cluster.roster)
+        marked = cluster.provisioning.fullest_marked(cluster.table)
         if marked is not None:
             self.unmark(cluster, marked, now, reason)
-        elif len(cluster.roster.members) + len(cluster.provisioning.coming) < cluster.options.max_members:
+        elif len(cluster.table.members) + len(cluster.provisioning.coming) < cluster.options.max_members:
             self._extend(cluster, now, reason, replaces=node)
 
     # Shrinking
 
     def shrink(self, cluster: KnownCluster, now: float) -> None:
         """Mark what is not needed any more, and remove what is marked and empty."""
-        for member in [member for member in cluster.roster.members.values() if member.is_leaving]:
+        for member in [member for member in cluster.table.members.values() if member.is_leaving]:
             self.retire(cluster, member, now, "it is to be removed, and others are there now")
         provisioned = frozenset(node.id for node in self._state.nodes.values() if node.provisioned_for)
-        found = cluster.provisioning.next_mark(cluster.roster, now, provisioned)
+        found = cluster.provisioning.next_mark(cluster.table, now, provisioned)
         if found is not None:
             self._mark(cluster, *found, now)
-        for member, reason in cluster.provisioning.removable(cluster.roster, now):
+        for member, reason in cluster.provisioning.removable(cluster.table, now):
             decision = RemoveMember(cluster=cluster.key, member=member.id, node=member.node, reason=reason)
             self._state.decide(now, decision)
 
@@ -101,14 +101,14 @@ class Scaling:
         self._state.set_leaving(member, True)
         if member.is_marked:
             return
-        if cluster.roster.usable_count == member.is_usable and not self._make_way(cluster, member, now):
+        if cluster.table.usable_count == member.is_usable and not self._make_way(cluster, member, now):
             return
         self._mark(cluster, member, reason, now)
         self.grow(cluster, now)
 
     def _make_way(self, cluster: KnownCluster, member: Member, now: float) -> bool:
         """See to it that another one takes clients, and return whether it does so already."""
-        marked = cluster.provisioning.fullest_marked(cluster.roster)
+        marked = cluster.provisioning.fullest_marked(cluster.table)
         if marked is not None:
             self.unmark(cluster, marked, now, f"member {member.id} is to go")
             return True

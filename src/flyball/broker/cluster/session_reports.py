@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from flyball.broker.cluster.agent import Agent
 from flyball.broker.cluster.decisions import SessionReport
 from flyball.broker.cluster.options import Role
-from flyball.broker.cluster.sessions import TOLD_AT_ONCE, ToldSession
+from flyball.broker.cluster.sessions import MAX_SESSIONS_PER_REPORT, SessionRow
 from flyball.broker.store.registry import NodeRecord
 from flyball.errors import FlyballError
 
@@ -25,7 +25,7 @@ class SessionReports:
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
-        self._told: dict[tuple[int, int], list[ToldSession]] = {}
+        self._told: dict[tuple[int, int], list[SessionRow]] = {}
         """By node and epoch."""
 
     async def ask_all(self) -> None:
@@ -63,9 +63,9 @@ class SessionReports:
         agent = self._agent
         if node.id != agent.overview.own_id and not agent.node.peers.can_reach(node.id):
             return
-        told: list[ToldSession] = []
+        told: list[SessionRow] = []
         with contextlib.suppress(FlyballError):
-            while len(told) % TOLD_AT_ONCE == 0:
+            while len(told) % MAX_SESSIONS_PER_REPORT == 0:
                 part = await agent.ask(node.id, "session.tell", first=len(told), time_limit_s=ANSWER_S)
                 told += part
                 if not part:

@@ -32,7 +32,7 @@ MOVE_S = 10.0
 """So long a client that is asked to move may take until it is at a safe point."""
 
 
-TOLD_AT_ONCE = 1000
+MAX_SESSIONS_PER_REPORT = 1000
 """So many sessions are told in one answer."""
 
 COUNTED_S = 1.0
@@ -40,12 +40,12 @@ COUNTED_S = 1.0
 
 _ACTIONS = {Role.PRODUCER: Action.WRITE, Role.CONSUMER: Action.READ}
 
-ToldSession = tuple[str, str, int, float | None]
+SessionRow = tuple[str, str, int, float | None]
 """A session as other nodes are told of it: id, role, the member that serves it, and its rate."""
 
 
 @dataclass(slots=True)
-class Session:
+class LocalSession:
     """One producer or consumer of a clustered queue, and the member that serves it."""
 
     id: str
@@ -121,7 +121,7 @@ class Sessions:
         self._node = node
         self._placed: dict[str, tuple[Movable, Role, str]] = {}
         """By id, with what they are and of which clustered queue."""
-        self._told: list[ToldSession] = []
+        self._told: list[SessionRow] = []
         self._counts: dict[str, dict[str, int]] = {}
         self._counted_s = -math.inf
         self._rates = Rates()
@@ -139,15 +139,15 @@ class Sessions:
         del self._placed[session_id]
         return True
 
-    def all(self) -> list[Session]:
+    def all(self) -> list[LocalSession]:
         """Return everybody who uses a member through this node now."""
-        found: list[Session] = []
+        found: list[LocalSession] = []
         # Without clustered queues there are none, and to look for them among many channels and routes takes long.
         if self._node.definitions.of("cluster"):
             found += [*self._placed_sessions(), *self._consumers(), *self._producers()]
             for plain in self._plain():
                 rate_per_s = self._rates.of(plain.id, plain.count)
-                found.append(Session(plain.id, Role[plain.role.name], plain.queue.id, rate_per_s))
+                found.append(LocalSession(plain.id, Role[plain.role.name], plain.queue.id, rate_per_s))
         self._rates.keep({session.id for session in found})
         self._counts = {}
         for session in found:
@@ -162,14 +162,14 @@ class Sessions:
             self.all()
         return self._counts
 
-    async def tell(self, first: int | None = None) -> list[ToldSession]:
+    async def tell(self, first: int | None = None) -> list[SessionRow]:
         """Return so many sessions as are told at once: some, or those from the `first` on when one began with 0."""
         if not first:
             now = [(session.id, session.role.value, session.queue_id, session.rate_per_s) for session in self.all()]
             if first is None:
-                return now[:TOLD_AT_ONCE]
+                return now[:MAX_SESSIONS_PER_REPORT]
             self._told = now
-        return self._told[first : first + TOLD_AT_ONCE]
+        return self._told[first : first + MAX_SESSIONS_PER_REPORT]
 
     async def move(self, session_id: str, queue_id: int, node: str, addresses: dict[str, str]) -> bool:
         """Let a session be served by another member, whose node has these addresses; tell whether that has begun."""
@@ -222,14 +222,14 @@ class Sessions:
         found = self._node.topology.directory.get(queue_id) if state is None else state
         return found.queue if found is not None and found.queue.member else None
 
-    def _placed_sessions(self) -> Iterator[Session]:
+    def _placed_sessions(self) -> Iterator[LocalSession]:
         members = self._members_here()
         for session_id, (connection, role, cluster) in self._placed.items():
             # An id is whatever a client sends: it is looked up, and never taken apart any further.
             queue = members.get(cluster)
             # Who may not use a queue does not bring it more members and nodes.
             if queue is not None and connection.may(_ACTIONS[role], queue.vhost, queue.name):
-                yield Session(session_id, role, queue.id, self._rates.of(session_id, connection.requests))
+                yield LocalSession(session_id, role, queue.id, self._rates.of(session_id, connection.requests))
 
     def _members_here(self) -> dict[str, Queue]:
         """Return the members that this node serves, by clustered queue."""
@@ -240,11 +240,11 @@ class Sessions:
                 found[key] = state.queue
         return found
 
-    def _consumers(self) -> Iterator[Session]:
+    def _consumers(self) -> Iterator[LocalSession]:
         for session_id, consumer in self._consumers_by_id():
             deliveries = consumer.deliveries
             count = deliveries.last_tag // len(deliveries.consumers)
-            yield Session(session_id, Role.CONSUMER, consumer.queue.id, self._rates.of(session_id, count))
+            yield LocalSession(session_id, Role.CONSUMER, consumer.queue.id, self._rates.of(session_id, count))
 
     def _consumers_by_id(self) -> Iterator[tuple[str, AmqpConsumer]]:
         for session in self._amqp_sessions():
@@ -255,13 +255,13 @@ class Sessions:
                     if queue is not None and (Role.CONSUMER, key_of(queue)) not in placed:
                         yield f"{self._plain_id(session)}.{channel.number}.{consumer.tag}", consumer
 
-    def _producers(self) -> Iterator[Session]:
+    def _producers(self) -> Iterator[LocalSession]:
         for session, vhost, name in self._producers_by_id():
             found = self._node.amqp.queues.locate(vhost, name, session.homes)
             if found is not None:
                 session_id = self._producer_id(session, vhost, name)
                 rate_per_s = self._publishing_rate(session_id, session)
-                yield Session(session_id, Role.PRODUCER, found.queue.id, rate_per_s)
+                yield LocalSession(session_id, Role.PRODUCER, found.queue.id, rate_per_s)
 
     def _producers_by_id(self) -> Iterator[tuple[AmqpSession, str, str]]:
         """Yield who has published to a clustered queue since its routes were found."""

@@ -26,11 +26,11 @@ from flyball.broker.cluster.decisions import (
     TakeOver,
     Unmark,
 )
+from flyball.broker.cluster.load_table import LoadTable, Member, MemberSession
 from flyball.broker.cluster.names import title
 from flyball.broker.cluster.options import ClusterOptions, Role
 from flyball.broker.cluster.provisioning import Coming, Provisioning
 from flyball.broker.cluster.rebalancing import RatioWatch
-from flyball.broker.cluster.roster import Member, Roster, Session
 from flyball.errors import ClusterError
 
 EXPECTED_S = 10.0
@@ -55,7 +55,7 @@ class KnownCluster:
     """A clustered queue with its members, and what is under way for it."""
 
     key: str
-    roster: Roster
+    table: LoadTable
     unwanted: frozenset[int] = frozenset()
     """Nodes that somebody had the member removed from: they get none again by the manager's own will."""
     provisioning: Provisioning = field(default_factory=Provisioning)
@@ -64,7 +64,7 @@ class KnownCluster:
 
     @property
     def options(self) -> ClusterOptions:
-        return self.roster.options
+        return self.table.options
 
 
 class DomainState:
@@ -78,13 +78,13 @@ class DomainState:
         self.clusters: dict[str, KnownCluster] = {}
         self.nodes: dict[int, KnownNode] = {}
         self.members: dict[int, tuple[KnownCluster, Member]] = {}
-        self.sessions: dict[str, tuple[KnownCluster, Session]] = {}
-        self.homeless: dict[str, tuple[KnownCluster, Session]] = {}
+        self.sessions: dict[str, tuple[KnownCluster, MemberSession]] = {}
+        self.homeless: dict[str, tuple[KnownCluster, MemberSession]] = {}
         """Sessions whose clients are connected somewhere, while their member is gone."""
         self.decided = 0
         """How many decisions there were."""
         self._on_node: dict[int, dict[int, tuple[KnownCluster, Member]]] = {}
-        self._expected: deque[tuple[float, Session]] = deque()
+        self._expected: deque[tuple[float, MemberSession]] = deque()
         self._decisions: list[Decision] = []
         self._history: deque[Record] = deque(maxlen=history_length)
         self._name = name
@@ -109,7 +109,7 @@ class DomainState:
         self._record(Record(now, decision))
         self.decided += 1
 
-    def decide_move(self, cluster: KnownCluster, session: Session, to: Member, now: float, reason: str) -> None:
+    def decide_move(self, cluster: KnownCluster, session: MemberSession, to: Member, now: float, reason: str) -> None:
         """Ask a session to go to another member."""
         self.decide(
             now,
@@ -137,12 +137,12 @@ class DomainState:
                 cluster.provisioning.expect(request, cluster.options.capacity, now)
             case Mark(member=member_id):
                 cluster, member = self.members[member_id]
-                cluster.roster.set_state(member, is_marked=True)
+                cluster.table.set_state(member, is_marked=True)
                 member.marked_at = now
                 member.is_known_empty = False
             case Unmark(member=member_id):
                 cluster, member = self.members[member_id]
-                cluster.roster.set_state(member, is_marked=False)
+                cluster.table.set_state(member, is_marked=False)
                 cluster.provisioning.has_grown(now)
             case RemoveMember(member=member_id):
                 self.members[member_id][1].removing_at = now
@@ -157,7 +157,7 @@ class DomainState:
         known = self.sessions.get(move.session)
         if known is not None:
             cluster, session = known
-            cluster.roster.move(session, to)
+            cluster.table.move(session, to)
         else:
             cluster, session = self.homeless[move.session]
             session.member = to
@@ -179,8 +179,8 @@ class DomainState:
                 self._settle_member(cluster, member)
                 member.removing_at = None
                 member.is_leaving = False
-                cluster.roster.set_capacity(member, self.capacity_on(cluster, node))
-                cluster.roster.set_state(member, is_marked=False, is_served=True)
+                cluster.table.set_capacity(member, self.capacity_on(cluster, node))
+                cluster.table.set_state(member, is_marked=False, is_served=True)
                 cluster.provisioning.coming.pop(node, None)
                 cluster.provisioning.low_since = None
 
@@ -227,7 +227,7 @@ class DomainState:
 
     def fullness(self, node: KnownNode) -> tuple[float, int]:
         """Return what orders nodes: first those that bear the least for what they can."""
-        load = sum(cluster.roster.load_of(member) / member.capacity for cluster, member in self.members_on(node.id))
+        load = sum(cluster.table.load_of(member) / member.capacity for cluster, member in self.members_on(node.id))
         return load / node.capacity, node.id
 
     def waiting_s(self, cluster: str, now: float) -> float:
@@ -246,18 +246,18 @@ class DomainState:
         """
         found = self.clusters.get(cluster)
         if found is None:
-            self.clusters[cluster] = KnownCluster(cluster, Roster(options), frozenset(unwanted))
+            self.clusters[cluster] = KnownCluster(cluster, LoadTable(options), frozenset(unwanted))
             return
         found.unwanted = frozenset(unwanted)
-        found.roster.set_options(options)
-        for member in found.roster.members.values():
-            found.roster.set_capacity(member, self.capacity_on(found, member.node))
+        found.table.set_options(options)
+        for member in found.table.members.values():
+            found.table.set_capacity(member, self.capacity_on(found, member.node))
 
     def drop_cluster(self, cluster: str) -> None:
         """Forget a clustered queue with its members and sessions."""
         found = self.clusters.pop(cluster, None)
         if found is not None:
-            for member in list(found.roster.members.values()):
+            for member in list(found.table.members.values()):
                 self._forget_member(found, member)
             for session in [session for session, (owner, _) in self.homeless.items() if owner is found]:
                 del self.homeless[session]
@@ -278,7 +278,7 @@ class DomainState:
         for cluster, member in self.members_on(known.id):
             self._lose_sessions(member)
             member.is_known_empty = False
-            cluster.roster.set_state(member, is_served=True)
+            cluster.table.set_state(member, is_served=True)
         return True
 
     def forget_node(self, node: int) -> KnownNode | None:
@@ -293,7 +293,7 @@ class DomainState:
     def unserve(self, node: int) -> None:
         """Nobody is there who could take over what a dead node served."""
         for cluster, member in self.members_on(node):
-            cluster.roster.set_state(member, is_served=False)
+            cluster.table.set_state(member, is_served=False)
 
     def unused_s(self, node: KnownNode, now: float) -> float:
         """Return for how long a node without members has been seen without."""
@@ -308,13 +308,13 @@ class DomainState:
         cluster.provisioning.coming.pop(member.node, None)
         if member.id in self.members:
             old = self.members[member.id][1]
-            cluster.roster.set_capacity(old, member.capacity)
+            cluster.table.set_capacity(old, member.capacity)
             old.is_fixed = member.is_fixed
             return
         node = self.nodes.get(member.node)
         member.is_served = node is not None
         member.marked_at = now if member.is_marked else -math.inf
-        cluster.roster.add(member)
+        cluster.table.add(member)
         self._settle_member(cluster, member)
         cluster.provisioning.low_since = None
         if node is not None:
@@ -366,7 +366,7 @@ class DomainState:
         reported.is_known_empty = ready == 0 and unacked == 0
         if not reported.is_known_empty or reported.sessions:
             reported.removing_at = None
-        cluster.provisioning.load_has_risen(cluster.roster.load)
+        cluster.provisioning.load_has_risen(cluster.table.load)
 
     def _settle_member(self, cluster: KnownCluster, member: Member) -> None:
         """Remember where a member is."""
@@ -377,7 +377,7 @@ class DomainState:
         """Forget a member and the sessions that it had."""
         for session in list(member.sessions.values()):
             self.drop_session(session.id)
-        cluster.roster.remove(member)
+        cluster.table.remove(member)
         del self.members[member.id]
         del self._on_node[member.node][member.id]
 
@@ -391,9 +391,9 @@ class DomainState:
 
     def place(
         self, cluster: KnownCluster, role: Role, member: Member, now: float, name: str | None, *, is_anonymous: bool
-    ) -> Session:
+    ) -> MemberSession:
         """Count a client that is expected at a member. One without a name gets one."""
-        session = Session(name or f"#{self.new_name()}", role, member, cluster.options.weight(role))
+        session = MemberSession(name or f"#{self.new_name()}", role, member, cluster.options.weight(role))
         session.is_anonymous = is_anonymous
         session.measured_at = now
         self._count_session(cluster, session)
@@ -420,11 +420,11 @@ class DomainState:
             self._send_back(*known)
             self._note_failure(known[0], now, f"session {session} did not move: {why}")
 
-    def _count_session(self, cluster: KnownCluster, session: Session) -> None:
+    def _count_session(self, cluster: KnownCluster, session: MemberSession) -> None:
         """Count a session at its member from now on."""
-        cluster.roster.put(session)
+        cluster.table.put(session)
         cluster.provisioning.largest.note(session.load)
-        cluster.provisioning.load_has_risen(cluster.roster.load)
+        cluster.provisioning.load_has_risen(cluster.table.load)
         self.sessions[session.id] = (cluster, session)
         self.homeless.pop(session.id, None)
 
@@ -432,9 +432,9 @@ class DomainState:
         """Count a session no more."""
         cluster, session = self.sessions.pop(session_id)
         cluster.provisioning.largest.note(session.load)
-        cluster.roster.drop(session)
+        cluster.table.drop(session)
 
-    def _expect(self, session: Session, origin: int | None, now: float) -> None:
+    def _expect(self, session: MemberSession, origin: int | None, now: float) -> None:
         """Let a session count for a while although it is not there; then it goes back to `origin`, if any."""
         session.origin = origin
         session.due = now + EXPECTED_S
@@ -452,12 +452,12 @@ class DomainState:
             else:
                 self._send_back(*known)
 
-    def _send_back(self, cluster: KnownCluster, session: Session) -> None:
+    def _send_back(self, cluster: KnownCluster, session: MemberSession) -> None:
         """A session has not moved: it is where it was."""
-        origin = None if session.origin is None else cluster.roster.members.get(session.origin)
+        origin = None if session.origin is None else cluster.table.members.get(session.origin)
         session.due = session.origin = None
         if origin is not None:
-            cluster.roster.move(session, origin)
+            cluster.table.move(session, origin)
 
     def _compare(self, cluster: KnownCluster, member: Member, reports: Sequence[SessionReport], now: float) -> None:
         """Make the state say what the member says, but for who is on the way."""
@@ -476,7 +476,7 @@ class DomainState:
             known = None
         if known is None:
             self._displace_anonymous(member, report.role)
-            session = Session(report.session, report.role, member, cluster.options.weight(report.role))
+            session = MemberSession(report.session, report.role, member, cluster.options.weight(report.role))
             session.measured_at = now
             self._count_session(cluster, session)
         else:
@@ -484,10 +484,10 @@ class DomainState:
             if session.member is not member:
                 if session.due is not None and session.due > now:
                     return
-                cluster.roster.move(session, member)
+                cluster.table.move(session, member)
             session.due = session.origin = None
         session.entry = report.entry
-        if cluster.roster.measure(session, report.rate_per_s, now):
+        if cluster.table.measure(session, report.rate_per_s, now):
             cluster.provisioning.largest.note(session.load)
 
     def _displace_anonymous(self, member: Member, role: Role) -> None:

@@ -23,7 +23,7 @@ from flyball.model import Message, Queue, Selector
 _UNLIMITED = float("inf")
 
 
-class Counts(NamedTuple):
+class QueueCounts(NamedTuple):
     """What a queue holds."""
 
     ready: int = 0
@@ -96,11 +96,11 @@ class QueueHandle(Protocol):
         """Raise QueueLocked if it is exclusive to another connection."""
         ...
 
-    def declare(self, declared: Queue, owner: object, done: Answer[Counts]) -> None:
+    def declare(self, declared: Queue, owner: object, done: Answer[QueueCounts]) -> None:
         """Compare it with a declaration, and use it. Raises QueueLocked, UnlikeDeclared."""
         ...
 
-    def use(self, done: Answer[Counts]) -> None:
+    def use(self, done: Answer[QueueCounts]) -> None:
         """Return what it holds; it expires later."""
         ...
 
@@ -173,16 +173,16 @@ class LocalQueue:
         return self._state.traits
 
     @property
-    def _counts(self) -> Counts:
-        return Counts(len(self._state), len(self._state.consumers))
+    def _counts(self) -> QueueCounts:
+        return QueueCounts(len(self._state), len(self._state.consumers))
 
     def check_access(self, owner: object) -> None:
         self._topology.check_owner(self._state, owner)
 
-    def declare(self, declared: Queue, owner: object, done: Answer[Counts]) -> None:
+    def declare(self, declared: Queue, owner: object, done: Answer[QueueCounts]) -> None:
         self._topology.declare_queue(declared, owner, lambda error: done(self._counts, error))
 
-    def use(self, done: Answer[Counts]) -> None:
+    def use(self, done: Answer[QueueCounts]) -> None:
         self._topology.touch(self._state)
         done(self._counts, None)
 

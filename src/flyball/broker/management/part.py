@@ -19,7 +19,7 @@ from flyball.broker.management.domain_nodes import DomainNodes
 from flyball.broker.management.login import ConsoleLogin
 from flyball.broker.management.middleware import cuttable, without_trailing_slash
 from flyball.broker.management.node_sampler import Sampler
-from flyball.broker.node.node import Node, Part
+from flyball.broker.node.node import Node, NodePart
 from flyball.broker.node.process import HTTP_CONNECTIONS
 from flyball.broker.transport.http import make_app, serving
 from flyball.broker.transport.http_peers import behind, own_names
@@ -39,7 +39,7 @@ RouteFactory = Callable[[ApiContext], Sequence[BaseRoute]]
 FACTORIES: tuple[RouteFactory, ...] = (_login, _placement, resources.routes)
 
 
-def console_part(factories: Sequence[RouteFactory] = FACTORIES) -> Part:
+def console_part(factories: Sequence[RouteFactory] = FACTORIES) -> NodePart:
     """Return what serves HTTP beside a node, unless its settings switch it off.
 
     Other nodes can ask this one about itself in any case.

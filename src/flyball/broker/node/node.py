@@ -111,12 +111,12 @@ class Node:
         """The space of the embedded store; None where others keep the messages."""
 
 
-Part = Callable[[Node], AbstractAsyncContextManager[None]]
+NodePart = Callable[[Node], AbstractAsyncContextManager[None]]
 """Something that runs beside a node while it serves. It comes from above: this module knows none of them."""
 
 
 @contextlib.asynccontextmanager
-async def running(settings: ServeSettings, parts: Sequence[Part] = ()) -> AsyncIterator[Node]:
+async def running(settings: ServeSettings, parts: Sequence[NodePart] = ()) -> AsyncIterator[Node]:
     """Start a node with the store that its settings name, then its parts; see `serving`."""
     make_private_folder(settings.data)
     faults = Faults()
@@ -132,7 +132,7 @@ async def running(settings: ServeSettings, parts: Sequence[Part] = ()) -> AsyncI
 async def serving(
     settings: ServeSettings,
     store: Store,
-    parts: Sequence[Part] = (),
+    parts: Sequence[NodePart] = (),
     *,
     store_url: str = "",
     faults: Faults | None = None,

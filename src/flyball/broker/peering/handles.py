@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from flyball.broker.core.body_format import BodyFormat
 from flyball.broker.core.directory import RemoteQueue
-from flyball.broker.core.handles import Counts, Got, LocalQueue, Subscriber
+from flyball.broker.core.handles import Got, LocalQueue, QueueCounts, Subscriber
 from flyball.broker.core.pending import Answer, Done, TakeDone, result
 from flyball.broker.core.topology import check_same
 from flyball.broker.engine.traits import Traits
@@ -48,13 +48,13 @@ class RemoteHandle:
         if self._queue.exclusive:
             raise QueueLocked(self._queue.name, self._queue.vhost)
 
-    def declare(self, declared: Queue, owner: object, done: Answer[Counts]) -> None:
+    def declare(self, declared: Queue, owner: object, done: Answer[QueueCounts]) -> None:
         self.check_access(owner)
         check_same(self._queue, declared)
         self.use(done)
 
-    def use(self, done: Answer[Counts]) -> None:
-        self._request("queue.counts", lambda counts, error: done(Counts(*counts), error), Counts())
+    def use(self, done: Answer[QueueCounts]) -> None:
+        self._request("queue.counts", lambda counts, error: done(QueueCounts(*counts), error), QueueCounts())
 
     def purge(self, done: Answer[int]) -> None:
         self._request("queue.purge", done, 0)

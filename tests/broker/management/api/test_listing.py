@@ -12,7 +12,7 @@ from starlette.datastructures import QueryParams
 from starlette.responses import Response, StreamingResponse
 
 from flyball.broker.management.api.answers import SLICE, Refused
-from flyball.broker.management.api.listing import Wish, listing
+from flyball.broker.management.api.listing import ListQuery, listing
 
 KEYS = {"name": lambda item: item["name"]}
 
@@ -28,7 +28,7 @@ def asked(query: str, items: Sequence[Mapping[str, Any]] = ITEMS) -> Any:
     """Return what a list answers to a query."""
 
     async def run() -> str:
-        answer = await listing(Wish.of(QueryParams(query)), items, dict, KEYS)
+        answer = await listing(ListQuery.of(QueryParams(query)), items, dict, KEYS)
         return await text_of(answer)
 
     return json.loads(asyncio.run(run()))
@@ -69,7 +69,7 @@ def test_others_have_their_turn_while_a_long_list_is_sent() -> None:
 
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(bystander())
-            await text_of(await listing(Wish.of(QueryParams("")), items, dict, KEYS))
+            await text_of(await listing(ListQuery.of(QueryParams("")), items, dict, KEYS))
             is_sent = True
 
     asyncio.run(run())

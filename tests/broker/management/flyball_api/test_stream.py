@@ -17,7 +17,7 @@ import pika
 import pytest
 
 from flyball.broker.management.flyball_api import stream as module
-from flyball.broker.management.flyball_api.stream import Feed, Listener, queue_of, topics_of
+from flyball.broker.management.flyball_api.stream import Feed, StreamListener, queue_of, topics_of
 from flyball.broker.management.part import console_part
 from flyball.broker.node.node import Node
 from flyball.errors import InvalidArgument
@@ -265,7 +265,7 @@ def test_one_who_goes_away_is_forgotten(feeds: list[Feed], api: httpx.Client, no
 
 def test_one_who_does_not_take_events_misses_all_but_the_newest() -> None:
     async def scenario() -> list[bytes | None]:
-        listener = Listener(User("guest"), ("overview",), wants_history=False)
+        listener = StreamListener(User("guest"), ("overview",), wants_history=False)
         for number in range(1000):
             listener.offer(b"%d" % number)
         first = await listener.take()
@@ -282,11 +282,11 @@ def test_one_who_comes_while_a_sample_is_made_hears_the_next(feeds: list[Feed], 
 
     async def scenario() -> bytes | None:
         guest = node.node.hub.authority.access.user("guest")
-        first = feed.listen(Listener(guest, ("loops",)))
+        first = feed.listen(StreamListener(guest, ("loops",)))
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(feed.tell_all())
             await asyncio.sleep(0)
-            second = feed.listen(Listener(guest, ("queue:%2F/orders",)))
+            second = feed.listen(StreamListener(guest, ("queue:%2F/orders",)))
         assert await first.take() is not None
         await feed.tell_all()
         return await second.take()
@@ -304,7 +304,7 @@ def test_many_samples_do_not_grow_memory(feeds: list[Feed], tmp_path: Path) -> N
 
         async def tell(node: Node, times: int) -> None:
             topics = ("overview", "loops", "admission", "domain", "queue:%2F/orders")
-            listener = feed.listen(Listener(node.hub.authority.access.user("guest"), topics))
+            listener = feed.listen(StreamListener(node.hub.authority.access.user("guest"), topics))
             for _ in range(times):
                 await feed.tell_all()
                 await listener.take()

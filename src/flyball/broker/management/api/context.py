@@ -22,7 +22,7 @@ from flyball.broker.core.authority import Authority
 from flyball.broker.engine.access import DEFAULT_EXCHANGE, Access, Action
 from flyball.broker.management.api.answers import answer, done, fields_of, only, problem
 from flyball.broker.management.api.bodies import Bodies, document_in
-from flyball.broker.management.api.listing import Keys, Wish, listing
+from flyball.broker.management.api.listing import Keys, ListQuery, listing
 from flyball.broker.management.domain_nodes import DomainNodes
 from flyball.broker.management.login import ConsoleLogin
 from flyball.broker.management.node_sampler import Sampler
@@ -307,13 +307,13 @@ class Call:
 
     def one(self, document: Mapping[str, Any]) -> Response:
         """Answer with one document, or what is wanted of it."""
-        return answer(only(document, fields_of(Wish.of(self.request.query_params).columns)))
+        return answer(only(document, fields_of(ListQuery.of(self.request.query_params).columns)))
 
     async def many(self, items: Sequence[T], document: Callable[[T], Mapping[str, Any]], keys: Keys) -> Response:
         """Answer with documents of the items, in order, cut down and in pages as the request says: see `listing`."""
-        wish = Wish.of(self.request.query_params)
-        response = await listing(wish, items, document, keys)
-        count = min(len(items), wish.page_size) if wish.page else len(items)
+        query = ListQuery.of(self.request.query_params)
+        response = await listing(query, items, document, keys)
+        count = min(len(items), query.page_size) if query.page else len(items)
         are_facts = count > 0 and isinstance(items[0], Mapping)
         self.context.bodies.hold(response, count * (FACTS_BYTES if are_facts else ITEM_BYTES))
         return response

@@ -20,7 +20,7 @@ from flyball.errors import InvalidPattern
 T = TypeVar("T")
 
 DEFAULT_PAGE_SIZE = 100
-MOST_PAGE_SIZE = 500
+MAX_PAGE_SIZE = 500
 MOST_DIGITS = 20
 
 Key = Callable[[T], Any]
@@ -29,7 +29,7 @@ Keys = Mapping[str, Callable[[Any], Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ListQuery:
     """What is wanted of a list."""
 
     columns: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ class Wish:
     is_regex: bool = False
 
     @classmethod
-    def of(cls, query: QueryParams) -> Wish:
+    def of(cls, query: QueryParams) -> ListQuery:
         """Read the parameters of a request. Raises Refused."""
         columns = tuple(name for name in query.get("columns", "").split(",") if name)
         page, page_size = query.get("page"), query.get("page_size")
@@ -51,7 +51,7 @@ class Wish:
             sort=query.get("sort", ""),
             is_reversed=query.get("sort_reverse", "false") == "true",
             page=0 if page is None else _number("page", page, math.inf),
-            page_size=DEFAULT_PAGE_SIZE if page_size is None else _number("page_size", page_size, MOST_PAGE_SIZE),
+            page_size=DEFAULT_PAGE_SIZE if page_size is None else _number("page_size", page_size, MAX_PAGE_SIZE),
             name=query.get("name", ""),
             is_regex=query.get("use_regex", "false") == "true",
         )
@@ -66,50 +66,52 @@ def _number(name: str, text: str, most: float) -> int:
     raise Refused(400, f"{name} is {text[:MOST_DIGITS]!r}: give a number, 1 {limit}", word=word)
 
 
-async def listing(wish: Wish, items: Sequence[T], document: Callable[[T], Mapping[str, Any]], keys: Keys) -> Response:
+async def listing(
+    query: ListQuery, items: Sequence[T], document: Callable[[T], Mapping[str, Any]], keys: Keys
+) -> Response:
     """Answer with the documents of the items, as wished. The items come in the order that holds if none is wished.
 
     `keys` saves making documents of items that are not on the page. Without a name there, no name fits.
     """
-    shown = _shown(wish, document, keys)
-    if not wish.page:
-        return stream(await _sorted(wish, items, document, keys), shown)
-    fitting = await _named(wish, items, keys.get("name", lambda item: ""))
-    first = (wish.page - 1) * wish.page_size
+    shown = _shown(query, document, keys)
+    if not query.page:
+        return stream(await _sorted(query, items, document, keys), shown)
+    fitting = await _named(query, items, keys.get("name", lambda item: ""))
+    first = (query.page - 1) * query.page_size
     if first and first >= len(fitting):
-        text = f"Page out of range, page: {wish.page} page size: {wish.page_size}, len: {len(fitting)}"
+        text = f"Page out of range, page: {query.page} page size: {query.page_size}, len: {len(fitting)}"
         raise Refused(400, text, word="page_out_of_range")
-    ordered = await _sorted(wish, fitting, document, keys)
-    on_page = ordered[first : first + wish.page_size]
+    ordered = await _sorted(query, fitting, document, keys)
+    on_page = ordered[first : first + query.page_size]
     before = {"filtered_count": len(fitting), "item_count": len(on_page)}
     after = {
-        "page": wish.page,
-        "page_count": math.ceil(len(fitting) / wish.page_size),
-        "page_size": wish.page_size,
+        "page": query.page,
+        "page_count": math.ceil(len(fitting) / query.page_size),
+        "page_size": query.page_size,
         "total_count": len(items),
     }
     return stream(on_page, shown, (json_text(before)[:-1] + ',"items":', "," + json_text(after)[1:]))
 
 
-def _shown(wish: Wish, document: Callable[[T], Mapping[str, Any]], keys: Keys) -> Callable[[T], Any]:
+def _shown(query: ListQuery, document: Callable[[T], Mapping[str, Any]], keys: Keys) -> Callable[[T], Any]:
     """Return what makes of an item what is told of it."""
-    is_flat = not any("." in name for name in wish.columns)
-    if wish.columns and is_flat and keys.keys() >= set(wish.columns):
-        return lambda item: {name: keys[name](item) for name in wish.columns}
-    fields = fields_of(wish.columns)
+    is_flat = not any("." in name for name in query.columns)
+    if query.columns and is_flat and keys.keys() >= set(query.columns):
+        return lambda item: {name: keys[name](item) for name in query.columns}
+    fields = fields_of(query.columns)
     return lambda item: only(document(item), fields)
 
 
-async def _named(wish: Wish, items: Sequence[T], name_of: Callable[[T], Any]) -> Sequence[T]:
+async def _named(query: ListQuery, items: Sequence[T], name_of: Callable[[T], Any]) -> Sequence[T]:
     """Return the items whose names fit."""
-    if not wish.name:
+    if not query.name:
         return items
     names = [str(name_of(item)) for item in items]
-    if not wish.is_regex:
-        text = wish.name.lower()
+    if not query.is_regex:
+        text = query.name.lower()
         return [item for item, name in zip(items, names, strict=True) if text in name.lower()]
     try:
-        pattern = compile_pattern(wish.name, ignores_case=True)
+        pattern = compile_pattern(query.name, ignores_case=True)
     except InvalidPattern as error:
         raise Refused(400, str(error)) from error
     fits = await mapped(names, pattern.fits, QUICK_SLICE)
@@ -117,17 +119,17 @@ async def _named(wish: Wish, items: Sequence[T], name_of: Callable[[T], Any]) ->
 
 
 async def _sorted(
-    wish: Wish, items: Sequence[T], document: Callable[[T], Mapping[str, Any]], keys: Keys
+    query: ListQuery, items: Sequence[T], document: Callable[[T], Mapping[str, Any]], keys: Keys
 ) -> Sequence[T]:
-    if not wish.sort:
-        return items[::-1] if wish.is_reversed else items
-    get = keys.get(wish.sort)
+    if not query.sort:
+        return items[::-1] if query.is_reversed else items
+    get = keys.get(query.sort)
     if get is None:
-        path = wish.sort.split(".")
+        path = query.sort.split(".")
         values = await mapped(items, lambda item: _rank(_at(document(item), path)))
     else:
         values = await mapped(items, lambda item: _rank(get(item)), QUICK_SLICE)
-    order = sorted(range(len(items)), key=values.__getitem__, reverse=wish.is_reversed)
+    order = sorted(range(len(items)), key=values.__getitem__, reverse=query.is_reversed)
     return [items[place] for place in order]
 
 

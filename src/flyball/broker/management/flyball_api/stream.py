@@ -91,7 +91,7 @@ def routes(context: ApiContext, admissions: Admissions) -> Routes:
         check_topics(call.access, call.user, topics)
         wants_history = call.request.query_params.get("history") == "1"
         is_known = functools.partial(call.context.login.still_knows, call.request, call.user)
-        listener = Listener(call.user, topics, wants_history, is_known)
+        listener = StreamListener(call.user, topics, wants_history, is_known)
         return EventStream(feed, feed.listen(listener))
 
     return routes
@@ -132,7 +132,7 @@ def check_topics(access: Access, user: User, topics: Iterable[str]) -> None:
             raise NotPermitted(f"user '{user.name}' has no permission in vhost '{queue_of(topic)[0]}'")
 
 
-class Listener:
+class StreamListener:
     """One who listens: room for one event, the newest."""
 
     def __init__(
@@ -214,7 +214,7 @@ class Feed:
         self._sampler = sampler
         self._domain_nodes = domain_nodes
         self._admissions = admissions
-        self._listeners: set[Listener] = set()
+        self._listeners: set[StreamListener] = set()
         self._is_making = False
         self._elsewhere: dict[str, Latest] = {}
         """What other nodes have told, by topic."""
@@ -225,7 +225,7 @@ class Feed:
 
     # Listeners
 
-    def listen(self, listener: Listener) -> Listener:
+    def listen(self, listener: StreamListener) -> StreamListener:
         """Let somebody listen. Raises Refused if too many do."""
         name = listener.user.name
         if len(self._listeners) >= MOST_STREAMS:
@@ -235,7 +235,7 @@ class Feed:
         self._listeners.add(listener)
         return listener
 
-    def leave(self, listener: Listener) -> None:
+    def leave(self, listener: StreamListener) -> None:
         self._listeners.discard(listener)
         if not self._listeners:
             self._elsewhere.clear()
@@ -409,7 +409,7 @@ def together(members: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     }
 
 
-def _body(head: str, listener: Listener, parts: Mapping[str, str], *, with_domain: bool) -> str:
+def _body(head: str, listener: StreamListener, parts: Mapping[str, str], *, with_domain: bool) -> str:
     """Return the document for one who listens, without the brace at its end."""
     texts = [head]
     for topic in (LOOPS, ADMISSION, DOMAIN):
@@ -434,7 +434,7 @@ def _rounded(numbers: Mapping[str, float]) -> dict[str, float]:
 class EventStream(StreamingResponse):
     """Sends a listener's events until it goes, is told that it is over, or does not read."""
 
-    def __init__(self, feed: Feed, listener: Listener) -> None:
+    def __init__(self, feed: Feed, listener: StreamListener) -> None:
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
         super().__init__(_events(listener), 200, headers, "text/event-stream; charset=utf-8")
         self._feed = feed
@@ -455,7 +455,7 @@ class EventStream(StreamingResponse):
             self._feed.leave(self._listener)
 
 
-async def _events(listener: Listener) -> AsyncIterator[bytes]:
+async def _events(listener: StreamListener) -> AsyncIterator[bytes]:
     # Browsers show that they are connected with the first byte.
     yield b": flyball\n\n"
     while (event := await listener.take()) is not None:

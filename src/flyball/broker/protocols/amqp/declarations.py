@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from flyball.broker.core.handles import Counts, QueueHandle
+from flyball.broker.core.handles import QueueCounts, QueueHandle
 from flyball.broker.core.pending import Answer, Done
 from flyball.broker.core.topology import check_queue_name
 from flyball.broker.engine.access import Action
@@ -139,9 +139,9 @@ def _declare_new(channel: Channel, method: amqp.QueueDeclare, declared: Queue) -
 
 
 def _declare_known(
-    channel: Channel, method: amqp.QueueDeclare, queue: QueueHandle, declare: Callable[[Answer[Counts]], None]
+    channel: Channel, method: amqp.QueueDeclare, queue: QueueHandle, declare: Callable[[Answer[QueueCounts]], None]
 ) -> None:
-    def answer(counts: Counts) -> Method:
+    def answer(counts: QueueCounts) -> Method:
         channel.last_queue = queue.queue.name
         return amqp.QueueDeclareOk(channel.number, queue.queue.name, counts.ready, counts.consumers)
 

@@ -19,7 +19,7 @@ MAJOR_VERSION = "18"
 
 
 @dataclass(slots=True, frozen=True)
-class Outcome:
+class CommandResult:
     status: int
     output: str
 
@@ -29,7 +29,7 @@ class Outcome:
         return lines[-1] if lines else f"status {self.status}"
 
 
-async def run(command: Sequence[str]) -> Outcome:
+async def run(command: Sequence[str]) -> CommandResult:
     """Run a short command in its own session and return what it said."""
     try:
         process = await asyncio.create_subprocess_exec(
@@ -42,7 +42,7 @@ async def run(command: Sequence[str]) -> Outcome:
             start_new_session=True,
         )
     except OSError as error:
-        return Outcome(-1, str(error))
+        return CommandResult(-1, str(error))
     try:
         output, _ = await process.communicate()
     except asyncio.CancelledError:
@@ -51,7 +51,7 @@ async def run(command: Sequence[str]) -> Outcome:
         await process.wait()
         raise
     assert process.returncode is not None
-    return Outcome(process.returncode, output.decode(errors="replace"))
+    return CommandResult(process.returncode, output.decode(errors="replace"))
 
 
 def environment() -> dict[str, str]:

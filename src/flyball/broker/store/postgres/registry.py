@@ -19,7 +19,7 @@ from flyball.broker.store.postgres import changes as told_changes
 from flyball.broker.store.postgres import registry_statements, statements
 from flyball.broker.store.postgres.history import History
 from flyball.broker.store.postgres.migrations import LOCK_CLASS, must_be_known
-from flyball.broker.store.postgres.session import Connection, Outages, Session
+from flyball.broker.store.postgres.session import Connection, Outages, PostgresSession
 from flyball.broker.store.postgres.values import from_json, from_text, to_json, to_text
 from flyball.broker.store.registry import JOINING_LEASE_S, NodeRecord, NodeState, VersionedChange, is_known_to_all
 from flyball.errors import Fenced, StoreError, StoreUnavailable
@@ -64,8 +64,10 @@ class PostgresRegistry:
     ) -> None:
         self._history = history
         self._schema = schema
-        self._session = Session(connect, prepare=self._begin_to_listen, time_limit_s=time_limit_s, outages=outages)
-        self._worker = Session(connect, prepare=self.check_epoch, outages=outages)
+        self._session = PostgresSession(
+            connect, prepare=self._begin_to_listen, time_limit_s=time_limit_s, outages=outages
+        )
+        self._worker = PostgresSession(connect, prepare=self.check_epoch, outages=outages)
         self._schema_number = 0
         self._last_told: tuple[NodeState, int] | None = None
         self._leads = False

@@ -73,7 +73,7 @@ class Outages:
             log.warning("PostgreSQL is available again after %.1f s", now - self._since)
 
 
-class Session:
+class PostgresSession:
     """Runs one piece of work at a time on one connection, which it opens when needed.
 
     Any failure, also a cancellation or a time-out, ends the connection: the next use opens a new one, once.

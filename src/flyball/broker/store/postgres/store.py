@@ -40,7 +40,7 @@ from flyball.broker.store.postgres.rows import (
     size_bytes_of,
     without_deleted_queues,
 )
-from flyball.broker.store.postgres.session import CONNECT_LIMIT_S, Connection, Outages, Session
+from flyball.broker.store.postgres.session import CONNECT_LIMIT_S, Connection, Outages, PostgresSession
 from flyball.broker.store.postgres.values import from_json, from_text, to_text
 from flyball.errors import Fenced, StoreInUse, StoreRewound, StoreUnavailable
 from flyball.model import Client, ClientMode, Definition, Message, PlacedQueue, Queue, QueueSummary, Snapshot
@@ -87,11 +87,11 @@ class PostgresStore:
         self.registry = registry = PostgresRegistry(
             self._connect, schema, min(read_limit_s, REGISTRY_LIMIT_S), outages, self._history
         )
-        self._writer = Session(self._connect, prepare=self._prepare_writer, outages=outages)
-        self._reader = Session(
+        self._writer = PostgresSession(self._connect, prepare=self._prepare_writer, outages=outages)
+        self._reader = PostgresSession(
             self._connect, prepare=registry.check_epoch, time_limit_s=read_limit_s, outages=outages
         )
-        self._worker = Session(self._connect, prepare=registry.check_epoch, outages=outages)
+        self._worker = PostgresSession(self._connect, prepare=registry.check_epoch, outages=outages)
         self._writer_pid: int | None = None
         self._is_joining = False
         self._reserved_up_to: int | None = None
@@ -230,7 +230,7 @@ class PostgresStore:
 
     async def reclaim(self) -> None:
         # A session of its own: it may take minutes, and readers wait for the others.
-        session = Session(self._connect, prepare=self.registry.check_epoch, outages=self._outages)
+        session = PostgresSession(self._connect, prepare=self.registry.check_epoch, outages=self._outages)
         try:
             async with session.connection() as connection:
                 await connection.execute(statements.VACUUM)

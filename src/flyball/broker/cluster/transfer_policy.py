@@ -1,6 +1,6 @@
-"""When members of a clustered queue exchange messages, and how many: decided from what they told of themselves.
+"""When members of a clustered queue hand over messages, and how many: decided from what they report.
 
-A member that holds more than it may gives the surplus to those who have room; one that is marked gives all it has; an
+A member that holds more than it may gives the surplus to those that have room; a marked one gives all it has; an
 empty one whose consumers wait asks the fullest. Members that are balanced exchange nothing.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-MOST_AT_ONCE = 1000
+MAX_TRANSFER = 1000
 """So many messages go over in one transfer: it is one statement, and the receiver holds them in memory."""
 
 WORTH_ASKING = 10
@@ -32,37 +32,37 @@ class MemberLoad:
 
 
 @dataclass(slots=True, frozen=True)
-class Handover:
+class Transfer:
     """So many messages should go to that member."""
 
     destination: int
     count: int
 
 
-def surplus(own: MemberLoad, others: Sequence[MemberLoad], may_hold: int) -> list[Handover]:
+def surplus(own: MemberLoad, others: Sequence[MemberLoad], may_hold: int) -> list[Transfer]:
     """Return what a member should hand to others now.
 
     Below what it may hold it keeps everything. Above, it gives to those that hold less than they may, and never so
     much that the receiver would have more than it: so no message comes straight back.
     """
-    takers = [other for other in others if not other.is_marked and other.queue_id != own.queue_id]
+    receivers = [other for other in others if not other.is_marked and other.queue_id != own.queue_id]
     if own.is_marked:
-        return _spread(own.ready, takers)
+        return _spread(own.ready, receivers)
     excess = own.ready - may_hold
-    takers = [other for other in takers if other.ready < may_hold]
-    if excess <= 0 or not takers:
+    receivers = [other for other in receivers if other.ready < may_hold]
+    if excess <= 0 or not receivers:
         return []
-    mean = (own.ready + sum(taker.ready for taker in takers)) // (1 + len(takers))
-    handovers: list[Handover] = []
-    for taker in sorted(takers, key=lambda taker: (-taker.idle, taker.ready)):
-        count = min(excess, mean - taker.ready, MOST_AT_ONCE)
+    mean = (own.ready + sum(receiver.ready for receiver in receivers)) // (1 + len(receivers))
+    transfers: list[Transfer] = []
+    for receiver in sorted(receivers, key=lambda receiver: (-receiver.idle, receiver.ready)):
+        count = min(excess, mean - receiver.ready, MAX_TRANSFER)
         if count > 0 and count >= WORTH_GIVING_RATIO * may_hold:
-            handovers.append(Handover(taker.queue_id, count))
+            transfers.append(Transfer(receiver.queue_id, count))
             excess -= count
-    return handovers
+    return transfers
 
 
-def whom_to_ask(own: MemberLoad, others: Sequence[MemberLoad], *, has_waited: bool = False) -> MemberLoad | None:
+def choose_donor(own: MemberLoad, others: Sequence[MemberLoad], *, has_waited: bool = False) -> MemberLoad | None:
     """Return the member that should give some of its messages to this one, whose consumers wait at an empty queue.
 
     Where nobody consumes, or if ours have waited for long, what is ready is not served there: then every message is
@@ -82,18 +82,18 @@ def whom_to_ask(own: MemberLoad, others: Sequence[MemberLoad], *, has_waited: bo
 def share(own: MemberLoad, asked_for: int) -> int:
     """Return how many messages a member gives to one that asks: half of what it has, all if nobody consumes there."""
     available = own.ready if own.is_marked or not own.consumers else (own.ready + 1) // 2
-    return min(available, asked_for, MOST_AT_ONCE)
+    return min(available, asked_for, MAX_TRANSFER)
 
 
-def _spread(count: int, takers: Sequence[MemberLoad]) -> list[Handover]:
+def _spread(count: int, receivers: Sequence[MemberLoad]) -> list[Transfer]:
     """Divide everything among the takers, those first whose consumers wait."""
-    if not takers or not count:
+    if not receivers or not count:
         return []
-    each = min(-(-count // len(takers)), MOST_AT_ONCE)
-    handovers: list[Handover] = []
-    for taker in sorted(takers, key=lambda taker: (-taker.idle, taker.ready)):
-        handovers.append(Handover(taker.queue_id, min(each, count)))
+    each = min(-(-count // len(receivers)), MAX_TRANSFER)
+    transfers: list[Transfer] = []
+    for receiver in sorted(receivers, key=lambda receiver: (-receiver.idle, receiver.ready)):
+        transfers.append(Transfer(receiver.queue_id, min(each, count)))
         count -= each
         if count <= 0:
             break
-    return handovers
+    return transfers

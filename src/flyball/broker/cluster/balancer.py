@@ -1,6 +1,6 @@
-"""Members of clustered queues on this node exchange messages with those on others: surplus goes, the hungry ask.
+"""Balances messages among the members of a clustered queue: surplus is handed on, empty members ask for messages.
 
-How many go where is decided in `transfer`, from what the members told of themselves; `members` moves them.
+How many go where is decided in `transfer_policy`, from what the members report; `members` moves them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from flyball.broker.cluster.members import Ask, Members
 from flyball.broker.cluster.overview import Overview, key_of
-from flyball.broker.cluster.transfer import MOST_AT_ONCE, MemberLoad, share, surplus, whom_to_ask
+from flyball.broker.cluster.transfer_policy import MAX_TRANSFER, MemberLoad, choose_donor, share, surplus
 from flyball.broker.core.supervisor import Supervisor
 from flyball.broker.engine.queue import QueueState
 from flyball.broker.node.node import Node
@@ -25,17 +25,17 @@ log = logging.getLogger(__name__)
 PERIOD_S = 0.1
 """How often members look whether they should exchange messages."""
 
-HUNGRY_ROUNDS = 3
+EMPTY_ROUNDS = 3
 """So often in a row a member must find itself empty, with consumers that wait, before it asks others."""
 
-PATIENT_ROUNDS = 20
+ASK_ANY_ROUNDS = 20
 """After so many rounds it asks for anything, be it a single message."""
 
 REPORT_AGE_S = 2 * RENEW_S
 """What a node told of itself may be so old: what it was given since is not in it."""
 
 
-class Exchange:
+class Balancer:
     """Lets the members of one node exchange messages."""
 
     def __init__(self, node: Node, members: Members, overview: Overview, ask: Ask) -> None:
@@ -43,10 +43,10 @@ class Exchange:
         self._members = members
         self._overview = overview
         self._ask = ask
-        self._hungry_rounds: dict[int, int] = {}
+        self._empty_rounds: dict[int, int] = {}
         self._busy: set[int] = set()
         """The members that are giving, or asking for, messages."""
-        self._on_the_way: dict[int, deque[tuple[float, int]]] = {}
+        self._in_transit: dict[int, deque[tuple[float, int]]] = {}
         """What each member elsewhere was given lately, and when."""
 
     async def run(self) -> None:
@@ -88,22 +88,22 @@ class Exchange:
             return
         own = self._load_of(state, definition)
         others = self._others(state, definition)
-        handovers = surplus(own, others, self._overview.options(key_of(state.queue)).surplus)
-        if handovers:
+        transfers = surplus(own, others, self._overview.options(key_of(state.queue)).surplus)
+        if transfers:
             # One at a time: the next round sees what is left.
-            supervisor.spawn(self._give_surplus(queue_id, handovers[0].destination, handovers[0].count))
+            supervisor.spawn(self._give_surplus(queue_id, transfers[0].destination, transfers[0].count))
             self._busy.add(queue_id)
             return
-        rounds = self._hungry_rounds.get(queue_id, 0) + 1 if not own.ready and own.idle else 0
-        self._hungry_rounds.pop(queue_id, None)
+        rounds = self._empty_rounds.get(queue_id, 0) + 1 if not own.ready and own.idle else 0
+        self._empty_rounds.pop(queue_id, None)
         if rounds:
-            self._hungry_rounds[queue_id] = rounds
-        if rounds < HUNGRY_ROUNDS:
+            self._empty_rounds[queue_id] = rounds
+        if rounds < EMPTY_ROUNDS:
             return
-        asked = whom_to_ask(own, others, has_waited=rounds >= PATIENT_ROUNDS)
-        remote = None if asked is None else self._node.topology.directory.get(asked.queue_id)
+        donor = choose_donor(own, others, has_waited=rounds >= ASK_ANY_ROUNDS)
+        remote = None if donor is None else self._node.topology.directory.get(donor.queue_id)
         if remote is not None:
-            self._hungry_rounds[queue_id] = 0
+            self._empty_rounds[queue_id] = 0
             supervisor.spawn(self._ask_for_messages(remote.owner, remote.queue.id, queue_id))
             self._busy.add(queue_id)
 
@@ -135,14 +135,14 @@ class Exchange:
             self._busy.discard(source_id)
         if given:
             now_s = asyncio.get_running_loop().time()
-            self._on_the_way.setdefault(destination_id, deque()).append((now_s, given))
-            for queue_id in list(self._on_the_way):
+            self._in_transit.setdefault(destination_id, deque()).append((now_s, given))
+            for queue_id in list(self._in_transit):
                 self._given_lately(queue_id)
         return given
 
     async def _ask_for_messages(self, node_id: int, source_id: int, queue_id: int) -> None:
         try:
-            await self._ask(node_id, "member.give", source=source_id, destination=queue_id, most=MOST_AT_ONCE)
+            await self._ask(node_id, "member.give", source=source_id, destination=queue_id, most=MAX_TRANSFER)
         except FlyballError as error:
             log.info("another member could not be asked for messages: %s", error)
         finally:
@@ -169,12 +169,12 @@ class Exchange:
 
     def _given_lately(self, queue_id: int) -> int:
         """Return how many messages a member was given that its last report may not count yet."""
-        given = self._on_the_way.get(queue_id)
+        given = self._in_transit.get(queue_id)
         if given is None:
             return 0
         oldest_s = asyncio.get_running_loop().time() - REPORT_AGE_S
         while given and given[0][0] < oldest_s:
             given.popleft()
         if not given:
-            del self._on_the_way[queue_id]
+            del self._in_transit[queue_id]
         return sum(count for _, count in given)

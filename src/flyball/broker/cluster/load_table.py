@@ -1,7 +1,7 @@
-"""The members of one clustered queue, and the sessions on them: who bears how much of what.
+"""The members of one clustered queue, the sessions on them, and the load of each.
 
-Loads stand in arrays with a place for each member, so that an election looks at all of them at once. It only keeps
-the books; who is elected, marked or moved is decided elsewhere.
+Loads are arrays with a place for each member, so that an election looks at all of them at once. Which member is
+elected or marked, and which session moves, is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FIRST_PLACES = 8
 
 
 @dataclass(slots=True, eq=False)
-class Session:
+class MemberSession:
     """A client's hold on a member, in one role."""
 
     id: str
@@ -71,7 +71,7 @@ class Member:
     idle: int = 0
     is_known_empty: bool = False
     """Whether it said that it has no message, and nothing has happened to it since."""
-    sessions: dict[str, Session] = field(default_factory=dict)
+    sessions: dict[str, MemberSession] = field(default_factory=dict)
 
     @property
     def is_usable(self) -> bool:
@@ -79,7 +79,7 @@ class Member:
         return self.is_served and not self.is_marked
 
 
-class Roster:
+class LoadTable:
     """Members with their capacities and loads.
 
     `load` is of all members; `usable_capacity` and `usable_count` are of those that get clients.
@@ -136,7 +136,7 @@ class Roster:
             self._count_usable(member, 1)
         self._rescore(place)
 
-    def remove(self, member: Member) -> list[Session]:
+    def remove(self, member: Member) -> list[MemberSession]:
         """Forget a member, and return the sessions that it had."""
         sessions = list(member.sessions.values())
         for session in sessions:
@@ -174,7 +174,7 @@ class Roster:
         self.capacities[member.place] = capacity
         self._rescore(member.place)
 
-    def put(self, session: Session) -> None:
+    def put(self, session: MemberSession) -> None:
         """Count a session at its member."""
         member = session.member
         member.sessions[session.id] = session
@@ -182,26 +182,26 @@ class Roster:
         self.largest[ROW[session.role]] = max(self.largest[ROW[session.role]], session.load)
         self._change(member.place, ROW[session.role], session.load, 1)
 
-    def drop(self, session: Session) -> None:
+    def drop(self, session: MemberSession) -> None:
         """Count a session no more."""
         member = session.member
         del member.sessions[session.id]
         member.is_known_empty = False
         self._change(member.place, ROW[session.role], -session.load, -1)
 
-    def move(self, session: Session, member: Member) -> None:
+    def move(self, session: MemberSession, member: Member) -> None:
         """Count a session at another member."""
         self.drop(session)
         session.member = member
         self.put(session)
 
-    def set_load(self, session: Session, load: float) -> None:
+    def set_load(self, session: MemberSession, load: float) -> None:
         """A session does more or less than it did."""
         self._change(session.member.place, ROW[session.role], load - session.load, 0)
         session.load = load
         self.largest[ROW[session.role]] = max(self.largest[ROW[session.role]], load)
 
-    def measure(self, session: Session, rate_per_s: float | None, now: float) -> bool:
+    def measure(self, session: MemberSession, rate_per_s: float | None, now: float) -> bool:
         """A session has reported what it did lately, if that is counted; tell whether it counts otherwise now."""
         options = self.options
         weight = options.weight(session.role)
