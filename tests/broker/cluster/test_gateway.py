@@ -139,7 +139,7 @@ def test_each_client_goes_to_the_node_that_was_named_for_it(
 
 
 @pytest.mark.parametrize(
-    ("role", "properties", "wished"),
+    ("role", "properties", "requested"),
     [
         ("auto", {}, ("orders", "client", "/")),
         ("producer", {}, ("orders", "producer", "/")),

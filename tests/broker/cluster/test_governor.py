@@ -164,7 +164,7 @@ async def test_queues_that_are_rebalanced_move_each_for_itself_while_nobody_wait
 @on_stage("a")
 async def test_what_is_in_a_queue_that_its_node_does_not_tell_of_is_shown_as_unknown(stage: Stage) -> None:
     leading = stage.leading
-    with mock.patch.object(agent, "MOST_QUEUES_TOLD", 1):
+    with mock.patch.object(agent, "MAX_QUEUES_REPORTED", 1):
         await declare(stage, leading, "first", "second")
         await asyncio.sleep(2.0)
         (node,) = (await stage.do(leading, "domain.show"))["nodes"]

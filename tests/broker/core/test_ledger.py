@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from flyball.broker.core.memory import CONNECTIONS_RATIO, DEFINITIONS_RATIO, LEAST_SHARE_BYTES, UNACKED_RATIO, Ledger
+from flyball.broker.core.memory import CONNECTIONS_RATIO, DEFINITIONS_RATIO, MIN_SHARE_BYTES, UNACKED_RATIO, Ledger
 from flyball.errors import MemoryLimitReached
 
 MIB = 1024 * 1024
@@ -75,7 +75,7 @@ def test_largest_connection_is_refused_and_no_other() -> None:
 
 def test_links_and_small_connections_are_never_refused() -> None:
     link = Holder(LIMIT_BYTES, is_link=True)
-    small = [Holder(LEAST_SHARE_BYTES) for _ in range(20)]
+    small = [Holder(MIN_SHARE_BYTES) for _ in range(20)]
     ledger, _ = a_ledger(link, *small)
     ledger.tick(0)
     assert not link.reason
@@ -83,19 +83,19 @@ def test_links_and_small_connections_are_never_refused() -> None:
 
 
 def test_what_links_hold_closes_no_connection() -> None:
-    link, honest = Holder(LIMIT_BYTES, is_link=True), Holder(2 * LEAST_SHARE_BYTES)
+    link, honest = Holder(LIMIT_BYTES, is_link=True), Holder(2 * MIN_SHARE_BYTES)
     ledger, _ = a_ledger(link, honest)
     ledger.tick(0)
     assert not honest.reason
-    assert (ledger.links_bytes, ledger.connections_bytes) == (LIMIT_BYTES, 2 * LEAST_SHARE_BYTES)
-    assert ledger.level_bytes == LIMIT_BYTES + 2 * LEAST_SHARE_BYTES
+    assert (ledger.links_bytes, ledger.connections_bytes) == (LIMIT_BYTES, 2 * MIN_SHARE_BYTES)
+    assert ledger.level_bytes == LIMIT_BYTES + 2 * MIN_SHARE_BYTES
     ledger.forget(link)
-    assert ledger.level_bytes == 2 * LEAST_SHARE_BYTES
+    assert ledger.level_bytes == 2 * MIN_SHARE_BYTES
 
 
 def test_many_connections_that_each_hold_little_are_refused_until_all_fit() -> None:
     idle = [Holder(1024) for _ in range(20)]
-    small = [Holder(LEAST_SHARE_BYTES) for _ in range(60)]
+    small = [Holder(MIN_SHARE_BYTES) for _ in range(60)]
     ledger, _ = a_ledger(*idle, *small)
     ledger.tick(0)
     assert ledger.connections_bytes <= CONNECTIONS_RATIO * LIMIT_BYTES

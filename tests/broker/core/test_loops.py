@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from flyball.broker.core.loops import (
     FORGOTTEN_AFTER_S,
     KEPT_SAMPLES,
-    MOST_LOOPS,
-    MOST_LOOPS_OF_USER,
+    MAX_LOOPS,
+    MAX_LOOPS_OF_USER,
     Bounds,
     LoopFacts,
     LoopReport,
@@ -134,7 +134,7 @@ def test_no_loop_without_a_sound_certificate_leaves_shadow_mode(certificate: Cer
 
 def test_of_too_many_loops_those_make_way_that_are_gone() -> None:
     loops = Loops()
-    for number in range(MOST_LOOPS):
+    for number in range(MAX_LOOPS):
         report(loops, f"loop-{number}", at=100.0, user=f"user-{number % 3}")
     with pytest.raises(TooManyLoops):
         report(loops, "one more", at=101.0)
@@ -144,7 +144,7 @@ def test_of_too_many_loops_those_make_way_that_are_gone() -> None:
 
 def test_a_user_with_too_many_loops_does_not_keep_others_from_theirs() -> None:
     loops = Loops()
-    for number in range(MOST_LOOPS_OF_USER):
+    for number in range(MAX_LOOPS_OF_USER):
         report(loops, f"loop-{number}")
     with pytest.raises(TooManyLoops, match="of user 'anna'"):
         report(loops, "one more")

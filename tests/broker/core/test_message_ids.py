@@ -72,10 +72,10 @@ def test_put_with_more_copies_than_ids_left_changes_nothing(node: RunningNode) -
 def test_thorbang_message_for_too_many_queues_is_refused_before_it_is_stored(memory_node: RunningNode) -> None:
     peer = thorbang(memory_node)
     client_id, queue_id = peer.set_up()
-    most = ";".join([str(queue_id)] * MAX_COPIES)
-    assert peer.ask(f"MSG,{client_id},{client_id},{most};{queue_id},1,0,text") == ["FAIL UNKNOWN -1"]
+    maximum = ";".join([str(queue_id)] * MAX_COPIES)
+    assert peer.ask(f"MSG,{client_id},{client_id},{maximum};{queue_id},1,0,text") == ["FAIL UNKNOWN -1"]
     assert memory_node.call(lambda node: len(node.hub.broker.engine.queue(queue_id))) == 0
-    assert peer.ask(f"MSG,{client_id},{client_id},{most},1,0,text") == ["OK"]
+    assert peer.ask(f"MSG,{client_id},{client_id},{maximum},1,0,text") == ["OK"]
     assert memory_node.call(lambda node: len(node.hub.broker.engine.queue(queue_id))) == MAX_COPIES
 
 

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from flyball.broker.core import passwords as module
-from flyball.broker.core.passwords import REMEMBER_MOST, REMEMBER_S, Passwords, check_hash
+from flyball.broker.core.passwords import MAX_REMEMBERED, REMEMBER_S, Passwords, check_hash
 from flyball.errors import InvalidArgument
 from tests.nodes import ANSWER_LIMIT_S
 
@@ -163,9 +163,9 @@ def test_the_loop_goes_on_while_argon2_runs(passwords: Passwords) -> None:
 
 
 def test_memory_of_successes_is_bounded(passwords: Passwords) -> None:
-    for number in range(REMEMBER_MOST + 10):
+    for number in range(MAX_REMEMBERED + 10):
         passwords._remember(str(number).encode())
-    assert len(passwords._remembered) == REMEMBER_MOST
+    assert len(passwords._remembered) == MAX_REMEMBERED
     assert not passwords._is_remembered(b"0")
     assert passwords._is_remembered(b"10")
 

@@ -133,8 +133,8 @@ def test_a_consumer_is_given_at_once_only_what_holds_so_many_bytes() -> None:
     state, _ = a_queue()
     fill(state, *(Message(n, 1, b"x" * 10) for n in range(1, 6)))
     consumer = a_consumer(1, prefetch=5)
-    assert given(state.feed(consumer, 0, most_bytes=25)) == [(1, 1), (1, 2), (1, 3)]
-    assert given(state.feed(consumer, 0, most_bytes=1)) == [(1, 4)]
+    assert given(state.feed(consumer, 0, max_bytes=25)) == [(1, 1), (1, 2), (1, 3)]
+    assert given(state.feed(consumer, 0, max_bytes=1)) == [(1, 4)]
 
 
 def test_a_consumer_is_given_up_to_its_window() -> None:

@@ -23,7 +23,7 @@ CHUNKED = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-def with_server(test: Callable[[Callable[[], Awaitable[Streams]]], Awaitable[bytes]], most: int = 10) -> bytes:
+def with_server(test: Callable[[Callable[[], Awaitable[Streams]]], Awaitable[bytes]], maximum: int = 10) -> bytes:
     """Run a test that gets a function which connects to an application; return what it returns."""
     found: list[bytes] = []
 
@@ -38,7 +38,7 @@ def with_server(test: Callable[[Callable[[], Awaitable[Streams]]], Awaitable[byt
 
     async def run() -> None:
         app = make_app([Route("/", body, methods=["GET", "POST"]), Route("/after/{turns:int}", after)])
-        async with asyncio.timeout(LIMIT_S), serving(app, Address("127.0.0.1", 0), most) as address:
+        async with asyncio.timeout(LIMIT_S), serving(app, Address("127.0.0.1", 0), maximum) as address:
             writers: list[asyncio.StreamWriter] = []
 
             async def connect() -> Streams:
@@ -78,7 +78,7 @@ async def sent(writer: asyncio.StreamWriter, data: bytes) -> None:
 def test_a_head_without_end_is_refused_before_much_of_it_is_kept() -> None:
     async def test(connect: Callable[[], Awaitable[Streams]]) -> bytes:
         reader, writer = await connect()
-        await sent(writer, b"GET / HTTP/1.1\r\nlong: " + b"x" * http_protocol.MOST_HEAD_BYTES)
+        await sent(writer, b"GET / HTTP/1.1\r\nlong: " + b"x" * http_protocol.MAX_HEAD_BYTES)
         return await said(reader)
 
     assert with_server(test).startswith(b"HTTP/1.1 431 ")
@@ -100,7 +100,7 @@ def test_neither_a_line_nor_trailers_are_kept_without_end(beginning: bytes) -> N
 
 
 def test_a_long_body_in_small_chunks_is_no_long_head() -> None:
-    count = http_protocol.MOST_HEAD_BYTES // 4
+    count = http_protocol.MAX_HEAD_BYTES // 4
 
     async def test(connect: Callable[[], Awaitable[Streams]]) -> bytes:
         reader, writer = await connect()
@@ -172,7 +172,7 @@ def test_connections_beyond_those_that_are_told_to_ask_again_are_closed(monkeypa
         await sent(writer, GET.replace(b"host", b"connection: close\r\nhost"))
         return await said(reader)
 
-    assert b" 503 " in with_server(test, most=1)
+    assert b" 503 " in with_server(test, maximum=1)
 
 
 @pytest.mark.parametrize("follows", [b"", CHUNKED, b"nonsense\r\n\r\n", b"GET /" + b"x" * 100_000])

@@ -32,7 +32,7 @@ LEADERLESS_S = 10.0
 ANSWER_S = 10.0
 """So long a node may take to answer, unless more is known to be needed."""
 
-MOST_QUEUES_TOLD = 1000
+MAX_QUEUES_REPORTED = 1000
 """Of so many ordinary queues a node tells the others."""
 
 Command = Callable[..., Awaitable[Any]]
@@ -87,7 +87,7 @@ class Agent:
             "clients": self.sessions.counts(),
             "queues": {
                 str(state.queue.id): [len(state), state.unacked_count, len(state.consumers)]
-                for state in itertools.islice(queues, MOST_QUEUES_TOLD)
+                for state in itertools.islice(queues, MAX_QUEUES_REPORTED)
             },
             "handing": list(self.members.handing),
         }

@@ -12,7 +12,7 @@ from flyball.broker.cluster.names import split_key, title
 from flyball.broker.cluster.options import ClusterOptions
 from flyball.broker.core.loops import Bounds, LoopFacts, Loops, Quantity, Reading
 
-MOST_LOOPS = 100
+MAX_LOOPS = 100
 """Of so many clustered queues the loops are shown."""
 
 GOVERNS = "the manager of the domain needs it; give the clustered queue the same min_members and max_members instead"
@@ -28,7 +28,7 @@ class ProvisioningLoops:
 
     def show(self, manager: Manager) -> None:
         """Show the loops of the clustered queues of a manager, and no others."""
-        wanted = {key: found.options for key, found in itertools.islice(manager.clusters.items(), MOST_LOOPS)}
+        wanted = {key: found.options for key, found in itertools.islice(manager.clusters.items(), MAX_LOOPS)}
         self._hide(key for key in list(self._shown) if self._shown[key] != wanted.get(key))
         for key in wanted.keys() - self._shown.keys():
             facts = _facts_of(key, wanted[key])

@@ -41,16 +41,16 @@ class SessionMove:
     reason: str
 
 
-def drains(table: LoadTable, now: float, most: int) -> Iterator[SessionMove]:
+def drains(table: LoadTable, now: float, maximum: int) -> Iterator[SessionMove]:
     """Yield moves away from marked members, each to be made before the next is asked for."""
     for member in list(table.marked.values()):
         for session in [session for session in member.sessions.values() if _may_move(session, table, now)]:
-            if most <= 0:
+            if maximum <= 0:
                 return
             to = elect_for_load(table, session.role, session.load)
             if to is None:
                 return
-            most -= 1
+            maximum -= 1
             yield SessionMove(session, to, 0.0, f"member {member.id} is to be removed")
 
 

@@ -60,7 +60,7 @@ class TooManyAttempts(Exception):
 class _Bucket:
     """The tries that a name or an address has left."""
 
-    most: int
+    maximum: int
     refill_s: float
     tries: float
     at_s: float
@@ -73,7 +73,7 @@ class _Bucket:
     """Those that wait for the next try."""
 
     def refill(self, now_s: float) -> None:
-        self.tries = min(self.most, self.tries + (now_s - self.at_s) / self.refill_s)
+        self.tries = min(self.maximum, self.tries + (now_s - self.at_s) / self.refill_s)
         self.at_s = now_s
 
     def wake(self) -> None:
@@ -143,7 +143,7 @@ class Attempts:
         finally:
             for bucket in buckets:
                 bucket.under_way -= 1
-                bucket.tries = bucket.most if attempt.has_succeeded else bucket.tries - 1
+                bucket.tries = bucket.maximum if attempt.has_succeeded else bucket.tries - 1
                 bucket.wake()
             if attempt.has_succeeded:
                 self._remember(name, place)
@@ -190,10 +190,10 @@ class Attempts:
             bucket.tries -= 1
         return found
 
-    def _bucket(self, key: tuple[str, ...], most: int, refill_s: float) -> _Bucket:
+    def _bucket(self, key: tuple[str, ...], maximum: int, refill_s: float) -> _Bucket:
         bucket = self._buckets.get(key)
         if bucket is None:
-            bucket = self._buckets[key] = _Bucket(most, refill_s, most, self._now())
+            bucket = self._buckets[key] = _Bucket(maximum, refill_s, maximum, self._now())
         self._buckets.move_to_end(key)
         if len(self._buckets) > MOST:
             self._buckets.popitem(last=False)

@@ -147,11 +147,11 @@ class Broker:
     def has_message_ids(self) -> bool:
         """Whether there are numbers for new messages, so many that nobody has to ask again soon."""
         # One message may go to all queues, and the dead letter of one that it pushes out as well.
-        most = 2 * self.engine.max_copies
+        maximum = 2 * self.engine.max_copies
         left = self.engine.message_ids_left
-        if left < max(ID_BLOCK // 2, 2 * most):
-            self._reserve_ids(2 * most)
-        return left > max(ID_BLOCK // 10, most)
+        if left < max(ID_BLOCK // 2, 2 * maximum):
+            self._reserve_ids(2 * maximum)
+        return left > max(ID_BLOCK // 10, maximum)
 
     def has_ids_for(self, count: int) -> bool:
         """Whether there are numbers for so many new messages; if not, more are asked for."""
@@ -498,14 +498,14 @@ class Broker:
             self.remove(message, countdown.one_done)
 
     def remove_oldest(
-        self, queue_id: int, up_to_id: int, most: int, done: Callable[[int, FlyballError | None], None]
+        self, queue_id: int, up_to_id: int, maximum: int, done: Callable[[int, FlyballError | None], None]
     ) -> None:
         """Remove the ready messages up to an id, oldest first and so many at the most; tell how many went.
 
-        Fewer than `most` means that none is left. What is out is not touched.
+        Fewer than `maximum` means that none is left. What is out is not touched.
         """
         self.engine.queue(queue_id)
-        _Removal(self, self.reader, queue_id, up_to_id, most, done).go_on()
+        _Removal(self, self.reader, queue_id, up_to_id, maximum, done).go_on()
 
     def requeue_undelivered(self, message: Message) -> None:
         """A message that was taken out could not be handed over: it goes back to its old place."""
@@ -724,7 +724,7 @@ class _InUse:
 class _Removal:
     """One removal of the oldest messages of a queue: takes them out, reading from the store what is only there."""
 
-    __slots__ = ("_broker", "_done", "_most", "_queue_id", "_reader", "_taken", "_up_to_id")
+    __slots__ = ("_broker", "_done", "_maximum", "_queue_id", "_reader", "_taken", "_up_to_id")
 
     def __init__(
         self,
@@ -732,20 +732,20 @@ class _Removal:
         reader: StoreReader,
         queue_id: int,
         up_to_id: int,
-        most: int,
+        maximum: int,
         done: Callable[[int, FlyballError | None], None],
     ) -> None:
         self._broker = broker
         self._reader = reader
         self._queue_id = queue_id
         self._up_to_id = up_to_id
-        self._most = most
+        self._maximum = maximum
         self._done = done
         self._taken: list[Message] = []
 
     def go_on(self) -> None:
         engine, now_us = self._broker.engine, self._broker.now_us()
-        while len(self._taken) < self._most:
+        while len(self._taken) < self._maximum:
             found = engine.peek(self._queue_id, _EVERYTHING, now_us)
             if isinstance(found, Load | Build):
                 self._reader.fetch(self._queue_id, found, self.go_on, self._end)

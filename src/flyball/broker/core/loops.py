@@ -16,13 +16,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from flyball.control.certificate import Certificate, certificate_summary
 from flyball.errors import LoopNotFound, NotPermitted, NotSwitchable, TooManyLoops
 
-MOST_LOOPS = 500
-MOST_LOOPS_OF_USER = 200
+MAX_LOOPS = 500
+MAX_LOOPS_OF_USER = 200
 """Nobody who reports many keeps others from it."""
 KEPT_SAMPLES = 300
 SAMPLE_FIELDS = ("at", "setpoint", "measurement", "action")
 GONE_AFTER_SAMPLES = 10
-LEAST_GONE_S = 5.0
+MIN_ABSENCE_S = 5.0
 """A client that reports many samples a second does so in batches: it is not gone before this."""
 FORGOTTEN_AFTER_S = 600.0
 
@@ -213,7 +213,7 @@ class KnownLoop:
 
     @property
     def gone_after_s(self) -> float:
-        return min(max(LEAST_GONE_S, GONE_AFTER_SAMPLES * self.facts.sample_time_s), FORGOTTEN_AFTER_S)
+        return min(max(MIN_ABSENCE_S, GONE_AFTER_SAMPLES * self.facts.sample_time_s), FORGOTTEN_AFTER_S)
 
     def take(self, samples: Iterable[LoopSample]) -> None:
         for sample in samples:
@@ -349,12 +349,12 @@ class Loops:
         if self._is_full(user):
             self.forget_gone(now, 0.0)
         if self._is_full(user):
-            is_users = len(self._loops) < MOST_LOOPS
-            raise TooManyLoops(MOST_LOOPS_OF_USER, user) if is_users else TooManyLoops(MOST_LOOPS)
+            is_users = len(self._loops) < MAX_LOOPS
+            raise TooManyLoops(MAX_LOOPS_OF_USER, user) if is_users else TooManyLoops(MAX_LOOPS)
 
     def _is_full(self, user: str) -> bool:
         of_user = sum(loop.user == user for loop in self._loops.values())
-        return len(self._loops) >= MOST_LOOPS or of_user >= MOST_LOOPS_OF_USER
+        return len(self._loops) >= MAX_LOOPS or of_user >= MAX_LOOPS_OF_USER
 
     def tick(self, now: float) -> None:
         """Take a sample of each loop of the node, and forget those that nobody has reported for long."""

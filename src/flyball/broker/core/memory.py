@@ -70,7 +70,7 @@ HTTP_RATIO = 0.25
 PRESSURE_RATIO = 0.5
 
 # No connection is held back, or closed, for less; where they are many, for less than an equal share.
-LEAST_SHARE_BYTES = 1024 * 1024
+MIN_SHARE_BYTES = 1024 * 1024
 
 # How often connections are looked at under pressure, and those that are held back.
 LOOK_S = 0.02
@@ -86,7 +86,7 @@ UNCONFIRMED_BYTES = 100
 
 # Of one connection, unacked messages that are looked at in search of what can be paged out; and those in a row that
 # were paged out before, after which older ones were, too.
-_MOST_LOOKED_AT = 20_000
+_MAX_EXAMINED = 20_000
 _PAGED_IN_A_ROW = 1000
 
 
@@ -232,10 +232,10 @@ class Ledger:
     def _refuse_largest(self) -> None:
         limit_bytes = int(CONNECTIONS_RATIO * self.limit_bytes)
         # Of thousands of connections that each hold little, all together may hold too much.
-        least_bytes = min(LEAST_SHARE_BYTES, limit_bytes // max(1, len(self.holders)))
+        min_bytes = min(MIN_SHARE_BYTES, limit_bytes // max(1, len(self.holders)))
         # Links are other nodes of the domain: what they hold is what many clients want.
         holders = sorted(
-            [holder for holder in self.holders if not holder.is_link and holder.charged_bytes > least_bytes],
+            [holder for holder in self.holders if not holder.is_link and holder.charged_bytes > min_bytes],
             key=lambda holder: holder.charged_bytes,
         )
         while holders and self.connections_bytes > limit_bytes:
@@ -284,8 +284,8 @@ class Ledger:
             return
         self._next_look = now + LOOK_S
         sizes = {holder: holder.unacked_bytes for holder in self.holders if not holder.is_link}
-        large = {holder: size for holder, size in sizes.items() if size > LEAST_SHARE_BYTES}
-        self._share_bytes = max(LEAST_SHARE_BYTES, int(UNACKED_RATIO * self.limit_bytes) // max(1, len(large)))
+        large = {holder: size for holder, size in sizes.items() if size > MIN_SHARE_BYTES}
+        self._share_bytes = max(MIN_SHARE_BYTES, int(UNACKED_RATIO * self.limit_bytes) // max(1, len(large)))
         for holder, size in large.items():
             if size > self._share_bytes and holder not in self._held_back:
                 self._held_back.add(holder)
@@ -331,7 +331,7 @@ def page_out(engine: Engine, newest_first: Iterable[tuple[Consumer | None, Messa
     Older ones were looked at before, when memory ran short the last time, but for those that were not stored yet.
     """
     freed = in_a_row = 0
-    for consumer, message in islice(newest_first, _MOST_LOOKED_AT):
+    for consumer, message in islice(newest_first, _MAX_EXAMINED):
         in_a_row = in_a_row + 1 if message.is_paged else 0
         if freed >= wanted_bytes or in_a_row > _PAGED_IN_A_ROW:
             break

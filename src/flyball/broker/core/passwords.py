@@ -30,7 +30,7 @@ MAX_WAITING = 1000
 
 REMEMBER_S = 300.0
 """A success that nobody repeats for so long is forgotten."""
-REMEMBER_MOST = 1000
+MAX_REMEMBERED = 1000
 """When more successes are remembered the oldest is forgotten."""
 
 MAX_PASSWORD_BYTES = 1024
@@ -127,7 +127,7 @@ class Passwords:
     def _remember(self, mark: bytes) -> None:
         self._remembered.pop(mark, None)
         self._remembered[mark] = self._now() + REMEMBER_S
-        if len(self._remembered) > REMEMBER_MOST:
+        if len(self._remembered) > MAX_REMEMBERED:
             del self._remembered[next(iter(self._remembered))]
 
 

@@ -78,15 +78,15 @@ def own_properties(message: Message) -> bytes:
     return value if isinstance(value, bytes) else b""
 
 
-def _number_in(headers: Mapping[str, bytes], name: str, least: int, most: int) -> int | None:
+def _number_in(headers: Mapping[str, bytes], name: str, minimum: int, maximum: int) -> int | None:
     raw = headers.get(name)
-    return None if raw is None else checked_number(read_value(raw), f"header '{name}'", least, most)
+    return None if raw is None else checked_number(read_value(raw), f"header '{name}'", minimum, maximum)
 
 
-def checked_number(value: object, what: str, least: int, most: int) -> int:
+def checked_number(value: object, what: str, minimum: int, maximum: int) -> int:
     """Return a number that a client has given. Raises InvalidArgument."""
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise InvalidArgument(f"invalid {what}: expected an integer from {least} to {most}")
+    if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
+        raise InvalidArgument(f"invalid {what}: expected an integer from {minimum} to {maximum}")
     return value
 
 

@@ -26,7 +26,7 @@ ADMINISTRATOR = "administrator"
 DEFAULT_EXCHANGE = "amq.default"
 """Under this name permissions speak of the exchange whose name is empty."""
 
-MOST_TAGS = 32
+MAX_TAGS = 32
 
 OWNER_USER = User(OWNER, None, (ADMINISTRATOR,))
 """Who logs in with the node's token: an administrator with every permission, who is not stored and cannot change."""
@@ -225,8 +225,8 @@ def check_user_name(name: str) -> None:
 
 def check_tags(tags: tuple[str, ...]) -> None:
     """Raise InvalidArgument or InvalidName unless a user can have these tags."""
-    if len(tags) > MOST_TAGS:
-        raise InvalidArgument(f"a user may have {MOST_TAGS} tags, not {len(tags)}")
+    if len(tags) > MAX_TAGS:
+        raise InvalidArgument(f"a user may have {MAX_TAGS} tags, not {len(tags)}")
     for tag in tags:
         check_name("tag", tag)
         if "," in tag or not tag.isprintable() or " " in tag:

@@ -605,12 +605,12 @@ class Engine:
         """Whether a read has met messages whose time is up: `expire` returns them."""
         return bool(self._expired)
 
-    def expire(self, now_us: int, most: int = UNLIMITED) -> list[Message]:
-        """Return messages whose time is up and was not at the last call, about `most`. Each is gone with `settle`.
+    def expire(self, now_us: int, maximum: int = UNLIMITED) -> list[Message]:
+        """Return messages whose time is up and was not at the last call, about `maximum`. Each is gone with `settle`.
 
         Those in memory are taken out now, the others when they are read: `overdue_queue_ids` tells where.
         """
-        while len(self._expired) < most and (due := self._expiries.take_due(now_us)) is not None:
+        while len(self._expired) < maximum and (due := self._expiries.take_due(now_us)) is not None:
             queue_id, message_id = due
             state = self._queues.get(queue_id)
             if state is None:
@@ -723,14 +723,14 @@ class Engine:
         ]
 
     def feed(
-        self, consumer: Consumer, now_us: int, most: int = UNLIMITED, most_bytes: int = UNLIMITED
+        self, consumer: Consumer, now_us: int, maximum: int = UNLIMITED, max_bytes: int = UNLIMITED
     ) -> list[Delivery]:
         """Give the consumer what its credit allows, after it came or settled something.
 
         Up to so many, and until their bodies hold so much.
         """
         state = self._queues.get(consumer.queue_id)
-        return [] if state is None or consumer.is_cancelled else state.feed(consumer, now_us, most, most_bytes)
+        return [] if state is None or consumer.is_cancelled else state.feed(consumer, now_us, maximum, max_bytes)
 
     @property
     def has_fractional_consumers(self) -> bool:

@@ -120,8 +120,8 @@ def effective(arguments: Arguments, definition: Arguments | None) -> dict[str, A
 Check = Callable[[Any], bool]
 
 
-def _is_between(least: int, most: int) -> Check:
-    return lambda value: isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+def _is_between(minimum: int, maximum: int) -> Check:
+    return lambda value: isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= maximum
 
 
 def _is_name(value: Any) -> bool:

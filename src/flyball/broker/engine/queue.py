@@ -353,15 +353,15 @@ class QueueState(Counts):
         return deliveries
 
     def feed(
-        self, consumer: Consumer, now_us: int, most: int = UNLIMITED, most_bytes: int = UNLIMITED
+        self, consumer: Consumer, now_us: int, maximum: int = UNLIMITED, max_bytes: int = UNLIMITED
     ) -> list[Delivery]:
         """Give a consumer what it wants, as far as there is something, up to so many and until they hold so much."""
         deliveries: list[Delivery] = []
         delivery = self._give(consumer, now_us)
         while delivery is not None:
             deliveries.append(delivery)
-            most_bytes -= len(delivery.message.body)
-            if len(deliveries) == most or most_bytes <= 0:
+            max_bytes -= len(delivery.message.body)
+            if len(deliveries) == maximum or max_bytes <= 0:
                 break
             delivery = self._give(consumer, now_us)
         return deliveries

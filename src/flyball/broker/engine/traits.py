@@ -98,22 +98,22 @@ _Check = Callable[[Any], str | None]
 """Returns what is wrong with a value, as RabbitMQ says it."""
 
 
-def _integer(least: int = 0, most: int | None = None) -> _Check:
+def _integer(minimum: int = 0, maximum: int | None = None) -> _Check:
     def check(value: Any) -> str | None:
         if isinstance(value, bool) or not isinstance(value, int):
             return f'"expected integer, got {type_name(value)}"'
-        if value < least:
+        if value < minimum:
             return f"{{value_{'negative' if value < 0 else 'zero'},{value}}}"
-        if most is not None and value > most:
+        if maximum is not None and value > maximum:
             return f"{{max_value_exceeded,{value}}}"
         return None
 
     return check
 
 
-def _time(least: int = 0) -> _Check:
+def _time(minimum: int = 0) -> _Check:
     def check(value: Any) -> str | None:
-        problem = _integer(least)(value)
+        problem = _integer(minimum)(value)
         return problem or (f"{{value_too_large,{value}}}" if value > MAX_MS else None)
 
     return check
@@ -154,13 +154,13 @@ def _dead_letter_strategy(value: Any) -> str | None:
 
 _CHECKS: dict[str, _Check] = {
     "x-queue-type": _queue_type,
-    "x-expires": _time(least=1),
+    "x-expires": _time(minimum=1),
     "x-message-ttl": _time(),
     "x-dead-letter-exchange": _text,
     "x-dead-letter-routing-key": _text,
     "x-max-length": _integer(),
     "x-max-length-bytes": _integer(),
-    "x-max-priority": _integer(most=MAX_PRIORITY),
+    "x-max-priority": _integer(maximum=MAX_PRIORITY),
     "x-overflow": _overflow,
     "x-queue-mode": _queue_mode,
     "x-queue-version": _queue_version,

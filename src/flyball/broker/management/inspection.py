@@ -33,7 +33,7 @@ from flyball.model import DEFAULT_VHOST, Queue
 SLICE = 200
 """After so many items of a list others have their turn: that takes less than a millisecond or two."""
 
-MOST_MEASURED = 20_000
+MAX_MEASURED = 20_000
 """Of a queue with more messages that are out nobody knows their bytes: to look at so many takes a millisecond."""
 
 Facts = dict[str, Any]
@@ -129,7 +129,7 @@ def parked_list(state: QueueState, limit: int) -> list[Facts]:
 
 def _unacked_bytes(state: QueueState) -> int | None:
     """Return what the bodies of the messages hold that are out; None if they are too many to look at them all."""
-    if len(state.unacked) > MOST_MEASURED:
+    if len(state.unacked) > MAX_MEASURED:
         return None
     return sum([message.body_bytes for message in state.unacked.values() if message.id not in state.parked])
 

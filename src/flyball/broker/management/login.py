@@ -46,7 +46,7 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 OTHER_SITES = frozenset({"cross-site", "same-site"})
 """What browsers say of requests that come from pages of another origin."""
 
-MOST_LOGIN_BYTES = 16 * 1024
+MAX_LOGIN_BYTES = 16 * 1024
 READ_S = 10.0
 """A client has so long to send its name and password."""
 
@@ -235,7 +235,7 @@ async def _credentials_in(request: Request) -> tuple[str, str] | None:
         async with asyncio.timeout(READ_S):
             async for chunk in request.stream():
                 content += chunk
-                if len(content) > MOST_LOGIN_BYTES:
+                if len(content) > MAX_LOGIN_BYTES:
                     return None
         found: Any = json.loads(content)
     except (TimeoutError, ValueError, RecursionError):

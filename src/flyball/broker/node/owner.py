@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 TOKEN_BYTES = 32
 # Fewer characters would be guessed.
-LEAST_LENGTH = 32
+MIN_LENGTH = 32
 
 
 def owner_token(path: Path) -> bytes:
@@ -31,8 +31,8 @@ def owner_token(path: Path) -> bytes:
         token = path.read_bytes().strip()
     except OSError as error:
         raise SettingsError("--token-file", f"{path} cannot be used: {error}") from error
-    if len(token) < LEAST_LENGTH:
-        raise SettingsError("--token-file", f"{path} holds fewer than {LEAST_LENGTH} characters: delete it")
+    if len(token) < MIN_LENGTH:
+        raise SettingsError("--token-file", f"{path} holds fewer than {MIN_LENGTH} characters: delete it")
     return token
 
 

@@ -20,32 +20,32 @@ T = TypeVar("T")
 
 
 class Handshakes(Generic[T]):
-    """Up to `most` clients under way. Of more, the newest goes of the address that has the most."""
+    """Up to `maximum` clients under way. Of more, the newest goes of the address that has the most."""
 
-    def __init__(self, most: int) -> None:
-        self.most = most
+    def __init__(self, maximum: int) -> None:
+        self.maximum = maximum
         self._places: dict[str, dict[T, None]] = {}
         self._place_of: dict[T, str] = {}
 
     def __len__(self) -> int:
         return len(self._place_of)
 
-    def add(self, client: T, address: str, most: int | None = None) -> T | None:
+    def add(self, client: T, address: str, maximum: int | None = None) -> T | None:
         """Count a client. Return the one to disconnect if there are too many: the new one or another.
 
-        `most` is the limit for now, if that is lower than the usual one.
+        `maximum` is the limit for now, if that is lower than the usual one.
         """
         place = self._place_of[client] = place_of(address)
         mine = self._places.setdefault(place, {})
         mine[client] = None
-        return self._drop(most, mine)
+        return self._drop(maximum, mine)
 
-    def shrink(self, most: int) -> T | None:
-        """There is room for `most` by now, one less than before. Return the one to disconnect if they are more."""
-        return self._drop(most, {})
+    def shrink(self, maximum: int) -> T | None:
+        """There is room for `maximum` by now, one less than before. Return the one to disconnect if they are more."""
+        return self._drop(maximum, {})
 
-    def _drop(self, most: int | None, preferred: dict[T, None]) -> T | None:
-        if len(self._place_of) <= (self.most if most is None else min(most, self.most)):
+    def _drop(self, maximum: int | None, preferred: dict[T, None]) -> T | None:
+        if len(self._place_of) <= (self.maximum if maximum is None else min(maximum, self.maximum)):
             return None
         # The newest and not the oldest: when many come at once, those that came first get through.
         crowded = max(self._places.values(), key=len)

@@ -16,7 +16,7 @@ HEAD_S = 10.0
 # A client that reads nothing of its answer for so long is cut off: what the answer holds is kept from others.
 WRITE_STALL_S = 30.0
 
-MOST_HEAD_BYTES = 16 * 1024
+MAX_HEAD_BYTES = 16 * 1024
 
 # As RabbitMQ's HTTP server has it. Each header is objects of its own, many times as large as a short one.
 MAX_HEADERS = 100
@@ -126,7 +126,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._give_up()
             return
         is_idle = self.cycle is None or self.cycle.response_complete
-        if self._bytes_without_end > MOST_HEAD_BYTES and not self.transport.is_closing():
+        if self._bytes_without_end > MAX_HEAD_BYTES and not self.transport.is_closing():
             if is_idle:
                 self.transport.write(_TOO_LARGE)
             self.transport.close()

@@ -20,7 +20,7 @@ from flyball.broker.management.api.bodies import SHORT_BYTES, Bodies, document_i
 from flyball.errors import InvalidArgument
 from tests.broker.engine.messages import an_engine
 
-MOST_BYTES = 32 * 1024 * 1024
+MAX_BYTES = 32 * 1024 * 1024
 PADDING = b" " * SHORT_BYTES
 
 
@@ -39,11 +39,11 @@ def request_with(*chunks: bytes) -> Request:
     return Request({"type": "http", "method": "POST", "headers": []}, receive)
 
 
-async def read(content: bytes, most_beside_texts: int = MOST_BYTES) -> dict[str, Any]:
-    return await document_in(await bodies_of_a_node().read(request_with(content), MOST_BYTES), most_beside_texts)
+async def read(content: bytes, most_beside_texts: int = MAX_BYTES) -> dict[str, Any]:
+    return await document_in(await bodies_of_a_node().read(request_with(content), MAX_BYTES), most_beside_texts)
 
 
-def document_of(content: bytes, most_beside_texts: int = MOST_BYTES) -> dict[str, Any]:
+def document_of(content: bytes, most_beside_texts: int = MAX_BYTES) -> dict[str, Any]:
     return asyncio.run(read(content, most_beside_texts))
 
 

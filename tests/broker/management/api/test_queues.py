@@ -45,7 +45,7 @@ def test_a_queue_tells_its_declaration_its_messages_and_what_happened(api: Api, 
 def test_bytes_that_cost_too_much_to_count_are_left_out(
     api: Api, channel: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inspection, "MOST_MEASURED", 1)
+    monkeypatch.setattr(inspection, "MAX_MEASURED", 1)
     channel.queue_declare("much-out")
     for _ in range(3):
         channel.basic_publish("", "much-out", b"12345")

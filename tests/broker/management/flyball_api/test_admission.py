@@ -106,7 +106,7 @@ def test_only_those_with_the_right_see_and_report(api: httpx.Client, users: User
 
 
 def test_so_many_applications_and_no_more(api: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_ADMISSIONS", 2)
+    monkeypatch.setattr(module, "MAX_ADMISSIONS", 2)
     assert api.post("/admission/first", json=told()).status_code == 200
     assert api.post("/admission/second", json=told()).status_code == 429
 

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from flyball.broker.core.loops import MOST_LOOPS
+from flyball.broker.core.loops import MAX_LOOPS
 from flyball.broker.management.part import console_part
 from tests.broker.domains import two_nodes
 from tests.broker.management.flyball_api.streams import GUEST, SHAKY, report
@@ -130,11 +130,11 @@ def test_all_loops_that_a_node_keeps_are_listed_and_no_more_are_kept(api: httpx.
     def fill(node: Any) -> None:
         loops = node.hub.loops
         facts = loops.get("north.memory").facts
-        for number in range(MOST_LOOPS - len(loops.all())):
+        for number in range(MAX_LOOPS - len(loops.all())):
             loops.add(f"loop-{number}", facts, lambda: None)
 
     node.call(fill)
-    assert len(api.get("/loops").json()) == MOST_LOOPS
+    assert len(api.get("/loops").json()) == MAX_LOOPS
     refused = tell(api)
     assert (refused.status_code, refused.json()["error"]) == (429, "too_many_requests")
 

@@ -181,14 +181,14 @@ def test_a_stream_ends_when_its_user_logs_out_or_has_another_password(
 
 
 def test_too_many_streams_are_refused(api: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_STREAMS", 1)
+    monkeypatch.setattr(module, "MAX_STREAMS", 1)
     with streaming(api.base_url) as stream:
         stream.next()
         assert api.get("/stream").status_code == 503
 
 
 def test_one_user_cannot_take_all_streams(api: httpx.Client, users: Users, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_OF_A_USER", 1)
+    monkeypatch.setattr(module, "MAX_OF_A_USER", 1)
     with streaming(api.base_url) as stream:
         stream.next()
         refused = api.get("/stream")

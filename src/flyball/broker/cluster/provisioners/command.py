@@ -24,10 +24,10 @@ Template = str | Sequence[str]
 CANNOT_TELL = frozenset({126, 127, 255})
 """Exit codes of a command that could not run, or of an ssh that reached nobody: they say nothing of the node."""
 
-MOST_READ_BYTES = 1_000_000
+MAX_READ_BYTES = 1_000_000
 """So much of what a command said last is looked at."""
 
-MOST_OUTPUT = 2000
+MAX_OUTPUT = 2000
 """So many characters of what a failed command said are told."""
 
 
@@ -112,7 +112,7 @@ class CommandTemplate:
             printed, complained = _text_of(output), _text_of(errors)
         # First the password: half of one would not be found.
         said = _without_password(complained or printed, values["store"])
-        return _Outcome(code, printed, f"`{shown}` ended with", said[-MOST_OUTPUT:])
+        return _Outcome(code, printed, f"`{shown}` ended with", said[-MAX_OUTPUT:])
 
     async def _wait_for(
         self,
@@ -158,8 +158,8 @@ class _Outcome:
 
 
 def _text_of(file: IO[bytes]) -> str:
-    file.seek(max(0, file.seek(0, os.SEEK_END) - MOST_READ_BYTES))
-    return file.read(MOST_READ_BYTES).decode(errors="replace").strip()
+    file.seek(max(0, file.seek(0, os.SEEK_END) - MAX_READ_BYTES))
+    return file.read(MAX_READ_BYTES).decode(errors="replace").strip()
 
 
 def _without_password(said: str, store_url: str) -> str:

@@ -51,7 +51,7 @@ class Bodies:
         self.reading = asyncio.Semaphore(READS_AT_ONCE)
         """Held while messages are read from a queue, which takes more than what is kept of them."""
 
-    async def read(self, request: Request, most_bytes: int) -> bytearray:
+    async def read(self, request: Request, max_bytes: int) -> bytearray:
         """Return the body of a request. It counts until `let_go`, also if this raises Refused."""
         content = bytearray()
         try:
@@ -60,8 +60,8 @@ class Bodies:
                     content += chunk
                     request.state.body_bytes = len(content)
                     self.take(len(chunk))
-                    if len(content) > most_bytes:
-                        raise too_large(f"the request holds more than {most_bytes} bytes")
+                    if len(content) > max_bytes:
+                        raise too_large(f"the request holds more than {max_bytes} bytes")
                     if len(content) > self._ledger.http_limit_bytes:
                         limit_bytes = self._ledger.http_limit_bytes
                         raise too_large(f"the request exceeds {limit_bytes} bytes; raise --memory-bytes to allow it")
@@ -111,15 +111,15 @@ def too_large(reason: str) -> Refused:
     return Refused(413, reason)
 
 
-async def document_in(content: bytearray, most_beside_texts: int) -> dict[str, Any]:
+async def document_in(content: bytearray, max_without_texts: int) -> dict[str, Any]:
     """Return the JSON object that a body is, an empty one if there is no body. Raises InvalidArgument."""
     if not content:
         return {}
     try:
         if len(content) <= SHORT_BYTES:
-            found = _parsed(content, most_beside_texts)
+            found = _parsed(content, max_without_texts)
         else:
-            found = await asyncio.to_thread(_parsed, content, most_beside_texts)
+            found = await asyncio.to_thread(_parsed, content, max_without_texts)
     except (ValueError, RecursionError):
         raise InvalidArgument("the request is no JSON in UTF-8") from None
     if not isinstance(found, dict):
@@ -127,11 +127,11 @@ async def document_in(content: bytearray, most_beside_texts: int) -> dict[str, A
     return found
 
 
-def _parsed(content: bytearray, most_beside_texts: int) -> Any:
+def _parsed(content: bytearray, max_without_texts: int) -> Any:
     """Parse a document. Raises ValueError or RecursionError if it is none, Refused if it has too many parts."""
-    if len(content) > most_beside_texts and _beside_texts(content) > most_beside_texts:
+    if len(content) > max_without_texts and _without_texts(content) > max_without_texts:
         # Of three bytes, as "{},", an object is made that takes thirty times as many.
-        raise too_large(f"the request holds more than {most_beside_texts} bytes beside its texts")
+        raise too_large(f"the request holds more than {max_without_texts} bytes beside its texts")
     text = content.decode("utf-8-sig")
     if "\\ud" in text or "\\uD" in text:
         _check_characters(text)
@@ -139,7 +139,7 @@ def _parsed(content: bytearray, most_beside_texts: int) -> Any:
     return json.loads(text, object_hook=_same)
 
 
-def _beside_texts(content: bytearray) -> int:
+def _without_texts(content: bytearray) -> int:
     """Return how many bytes of a document stand between its texts."""
     found = at = 0
     while True:

@@ -36,7 +36,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 PREFIX = "/api"
 
-MOST_BODY_BYTES = 1024 * 1024
+MAX_BODY_BYTES = 1024 * 1024
 """So long is the document of a request at most, unless the resource allows more."""
 
 # Lists that are made at the same time. Each is made of everything that there is to list, and more of them at once
@@ -257,13 +257,13 @@ class Call:
             raise NotPermitted(f"user '{self.user.name}' has no permission in vhost '{vhost}'")
         return vhost
 
-    async def document(self, most_bytes: int = MOST_BODY_BYTES, *, is_rich: bool = False) -> dict[str, Any]:
+    async def document(self, max_bytes: int = MAX_BODY_BYTES, *, is_rich: bool = False) -> dict[str, Any]:
         """Return the JSON object of the request, an empty one if there is none. Raises InvalidArgument, Refused.
 
-        `most_bytes` may be texts; of all else there are at most MOST_BODY_BYTES, unless `is_rich`.
+        `max_bytes` may be texts; of all else there are at most MOST_BODY_BYTES, unless `is_rich`.
         """
-        content = await self.context.bodies.read(self.request, most_bytes)
-        return await document_in(content, most_bytes if is_rich else MOST_BODY_BYTES)
+        content = await self.context.bodies.read(self.request, max_bytes)
+        return await document_in(content, max_bytes if is_rich else MAX_BODY_BYTES)
 
     @property
     def vhosts(self) -> list[str]:

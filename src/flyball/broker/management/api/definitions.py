@@ -20,7 +20,7 @@ from flyball.broker.node.node import Node
 from flyball.broker.protocols.amqp import RABBITMQ_VERSION
 from flyball.model import Binding, Destination, Queue
 
-MOST_BYTES = 32 * 1024 * 1024
+MAX_BYTES = 32 * 1024 * 1024
 """So long are definitions at most."""
 
 Section = tuple[str, Sequence[Any], Callable[[Any], Mapping[str, Any]]]
@@ -187,6 +187,6 @@ async def import_vhost(call: Call) -> Response:
 
 
 async def _imported(call: Call, wanted: Import) -> Response:
-    await wanted.read(await call.document(MOST_BYTES, is_rich=True))
+    await wanted.read(await call.document(MAX_BYTES, is_rich=True))
     await wanted.apply(call)
     return answer({"left_out": wanted.left_out}) if wanted.left_out else done()

@@ -45,7 +45,7 @@ CLUSTERS, TOPICS, BINDINGS = "flyball_clusters", "flyball_topics", "flyball_bind
 AT_ONCE = 32
 """So many declarations are under way at a time: they share the commits of the store."""
 
-MOST_TOLD = 10
+MAX_REPORTED = 10
 """So many problems are told at once."""
 
 EXCHANGE_TYPES = frozenset({"direct", "fanout", "topic", "headers"})
@@ -117,8 +117,8 @@ class Import:
             problems.append(str(error))
         problems += self._check_queue_limits()
         if problems:
-            more = f"; and {len(problems) - MOST_TOLD} more" if len(problems) > MOST_TOLD else ""
-            raise InvalidArgument(f"nothing was imported. {'; '.join(problems[:MOST_TOLD])}{more}")
+            more = f"; and {len(problems) - MAX_REPORTED} more" if len(problems) > MAX_REPORTED else ""
+            raise InvalidArgument(f"nothing was imported. {'; '.join(problems[:MAX_REPORTED])}{more}")
 
     def _leave_out(self, kind: str, item: fields.Document, reason: str) -> None:
         self.left_out.append({"kind": kind, "name": _named(item), "reason": reason})

@@ -38,7 +38,12 @@ def flag(document: Document, name: str, default: bool) -> bool:
 
 
 def number(
-    document: Document, name: str, default: int | None = None, *, least: int | None = None, most: int | None = None
+    document: Document,
+    name: str,
+    default: int | None = None,
+    *,
+    minimum: int | None = None,
+    maximum: int | None = None,
 ) -> int:
     """Return an integer, which may be written as a text; without a default it is needed. Raises InvalidArgument."""
     value = document.get(name)
@@ -46,11 +51,11 @@ def number(
         return default
     if isinstance(value, str) and value.removeprefix("-").isdecimal() and len(value) <= 20:
         value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or (least is not None and value < least):
-        limit = "" if least is None else f", {least} or more"
+    if isinstance(value, bool) or not isinstance(value, int) or (minimum is not None and value < minimum):
+        limit = "" if minimum is None else f", {minimum} or more"
         raise InvalidArgument(f"the field {name!r} has to be a whole number{limit}")
-    if most is not None and value > most:
-        raise InvalidArgument(f"the field {name!r} has to be at most {most}")
+    if maximum is not None and value > maximum:
+        raise InvalidArgument(f"the field {name!r} has to be at most {maximum}")
     return value
 
 

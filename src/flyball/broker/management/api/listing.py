@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 DEFAULT_PAGE_SIZE = 100
 MAX_PAGE_SIZE = 500
-MOST_DIGITS = 20
+MAX_DIGITS = 20
 
 Key = Callable[[T], Any]
 Keys = Mapping[str, Callable[[Any], Any]]
@@ -57,13 +57,13 @@ class ListQuery:
         )
 
 
-def _number(name: str, text: str, most: float) -> int:
+def _number(name: str, text: str, maximum: float) -> int:
     # Python reads no number of thousands of digits.
-    if text.isdecimal() and len(text) <= MOST_DIGITS and 1 <= int(text) <= most:
+    if text.isdecimal() and len(text) <= MAX_DIGITS and 1 <= int(text) <= maximum:
         return int(text)
-    limit = "or more" if most == math.inf else f"to {most}"
+    limit = "or more" if maximum == math.inf else f"to {maximum}"
     word = "invalid_pagination_parameters" if text.isdecimal() else "bad_request"
-    raise Refused(400, f"{name} is {text[:MOST_DIGITS]!r}: give a number, 1 {limit}", word=word)
+    raise Refused(400, f"{name} is {text[:MAX_DIGITS]!r}: give a number, 1 {limit}", word=word)
 
 
 async def listing(

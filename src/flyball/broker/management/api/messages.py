@@ -23,10 +23,10 @@ from flyball.errors import InvalidArgument
 
 T = TypeVar("T")
 
-MOST_PUBLISH_BYTES = 32 * 1024 * 1024
+MAX_PUBLISH_BYTES = 32 * 1024 * 1024
 """So long is the document with a message at most."""
 
-MOST_GOT_BYTES = 16 * 1024 * 1024
+MAX_GOT_BYTES = 16 * 1024 * 1024
 """When the messages of an answer have so many bytes no more are added."""
 
 # Of a message so much is encoded in one turn of the loop; a multiple of three, as base64 wants it.
@@ -77,11 +77,11 @@ routes = Routes()
 async def publish(call: Call) -> Response:
     """Publish a message; the answer tells whether a queue has taken it, and comes when that is stored."""
     vhost, exchange = call.vhost, call.part("exchange")
-    document = await call.document(MOST_PUBLISH_BYTES)
+    document = await call.document(MAX_PUBLISH_BYTES)
     body = _body_of(document)
-    most = call.node.amqp.settings.max_message_bytes
-    if len(body) > most:
-        raise InvalidArgument(f"message size {len(body)} is larger than configured max size {most}")
+    maximum = call.node.amqp.settings.max_message_bytes
+    if len(body) > maximum:
+        raise InvalidArgument(f"message size {len(body)} is larger than configured max size {maximum}")
     properties = encoded_properties(fields.table(document, "properties"))
     routing_key = fields.text(document, "routing_key")
     async with channel(call, vhost) as inside:
@@ -96,8 +96,8 @@ async def get(call: Call) -> Response:
     mode, encoding = _mode_of(document), fields.text(document, "encoding")
     if encoding not in ("auto", "base64"):
         raise InvalidArgument(f"there is no encoding {encoding!r}: give auto or base64")
-    count = fields.number(document, "count", least=0)
-    truncate = None if document.get("truncate") is None else fields.number(document, "truncate", least=0)
+    count = fields.number(document, "count", minimum=0)
+    truncate = None if document.get("truncate") is None else fields.number(document, "truncate", minimum=0)
     bodies = call.context.bodies
     async with channel(call, vhost) as inside:
         found = await _taken(inside, name, count, bodies, is_removed=mode == _REMOVED)
@@ -124,7 +124,7 @@ async def _taken(
     found: list[BasicGetOk] = []
     got_bytes = 0
     try:
-        while len(found) < count and got_bytes < MOST_GOT_BYTES:
+        while len(found) < count and got_bytes < MAX_GOT_BYTES:
             # Few at once: on its way through the channel there are several copies of a message.
             async with bodies.reading:
                 if bodies.are_too_many:
@@ -254,9 +254,9 @@ def encoded_properties(document: fields.Document) -> bytes:
             setattr(properties, name, fields.text(document, name))
     for name in _OCTETS:
         if document.get(name) is not None:
-            setattr(properties, name, _below(fields.number(document, name, least=0), 2**8, name))
+            setattr(properties, name, _below(fields.number(document, name, minimum=0), 2**8, name))
     if document.get("timestamp") is not None:
-        properties.timestamp = _below(fields.number(document, "timestamp", least=0), 2**64, "timestamp")
+        properties.timestamp = _below(fields.number(document, "timestamp", minimum=0), 2**64, "timestamp")
     headers = fields.table(document, "headers")
     try:
         properties.headers = write_table(headers) if headers else None

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from flyball.admission.state import state_of
 from flyball.broker.core.loops import (
     FORGOTTEN_AFTER_S,
-    LEAST_GONE_S,
+    MIN_ABSENCE_S,
     LoopFacts,
     LoopReport,
     LoopSample,
@@ -27,8 +27,8 @@ from flyball.broker.management.flyball_api.loops import name_in, told
 from flyball.broker.node.node import Node
 from flyball.errors import NotPermitted, TooManyLoops
 
-MOST_ADMISSIONS = 100
-MOST_REPORT_BYTES = 128 * 1024
+MAX_ADMISSIONS = 100
+MAX_REPORT_BYTES = 128 * 1024
 HISTORY_FIELDS = ("at", "reference", "load", "budget", "in_flight", "waiting")
 
 Count = Annotated[int, Field(ge=0, le=2**53)]
@@ -132,7 +132,7 @@ class KnownAdmission:
         self.reported_at = now
 
     def is_gone(self, now: float) -> bool:
-        return now - self.reported_at > LEAST_GONE_S
+        return now - self.reported_at > MIN_ABSENCE_S
 
     def document(self, node: str, now: float, *, is_whole: bool = False) -> dict[str, Any]:
         """Return the state; if it is to be whole with the kinds of requests, and what was before."""
@@ -180,8 +180,8 @@ class Admissions:
         known = self._known.get(name)
         if known is not None and (known is self._own or (known.user != user and not is_trusted)):
             raise NotPermitted(f"the admission control {name!r} is reported by somebody else: choose another name")
-        if known is None and len(self._known) >= MOST_ADMISSIONS:
-            raise TooManyLoops(MOST_ADMISSIONS)
+        if known is None and len(self._known) >= MAX_ADMISSIONS:
+            raise TooManyLoops(MAX_ADMISSIONS)
         sample = LoopSample(at=now, setpoint=report.reference.value, measurement=report.load, action=report.budget)
         told_loop = LoopReport(facts=report.facts, is_shadow=report.is_shadow, samples=[sample])
         loop = self._loops.report(f"admission.{name}", told_loop, user, now, is_trusted=is_trusted)
@@ -228,7 +228,7 @@ def routes(context: ApiContext, admissions: Admissions) -> Routes:
     async def report_admission(call: Call) -> Response:
         """Tell how admission control of an application stands; the answer says in which mode somebody wants it."""
         name = name_in(call)
-        report = told(AdmissionReport, await call.document(MOST_REPORT_BYTES))
+        report = told(AdmissionReport, await call.document(MAX_REPORT_BYTES))
         mode = admissions.report(name, report, call.user.name, is_trusted=call.has(Right.ADMINISTRATOR))
         return answer({"mode": mode})
 

@@ -16,7 +16,7 @@ from flyball.broker.node.node import Node
 from flyball.errors import ClusterError, InvalidArgument, PeerLost
 
 PREFIX = "domain."
-MOST_SESSIONS = 1000
+MAX_SESSIONS = 1000
 """So many sessions are listed: a domain may have any number of them."""
 TELL = "session.tell"
 ANSWER_S = 3.0
@@ -60,7 +60,7 @@ async def list_sessions(call: Call) -> Response:
     nodes = [node for node in call.node.membership.nodes if node.is_live]
     told = await asyncio.gather(*(_sessions_of(call.node, node.id) for node in nodes))
     sessions = [(node.name, *session) for node, some in zip(nodes, told, strict=True) for session in some]
-    return stream(sessions[:MOST_SESSIONS], lambda session: _session(call.node, *session))
+    return stream(sessions[:MAX_SESSIONS], lambda session: _session(call.node, *session))
 
 
 async def _sessions_of(node: Node, node_id: int) -> Sequence[Sequence[Any]]:

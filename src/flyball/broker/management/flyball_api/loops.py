@@ -13,8 +13,8 @@ from flyball.broker.management.api.answers import answer, mapped, stream
 from flyball.broker.management.api.context import ApiContext, Body, Call, Right, Routes
 from flyball.errors import InvalidArgument, LoopNotFound
 
-MOST_NAME = 500
-MOST_REPORT_BYTES = 128 * 1024
+MAX_LOOP_NAME = 500
+MAX_REPORT_BYTES = 128 * 1024
 
 Told = TypeVar("Told", bound=BaseModel)
 
@@ -74,7 +74,7 @@ async def switch_loop(call: Call) -> Response:
 async def report_loop(call: Call) -> Response:
     """Tell of a loop that runs elsewhere; the answer says in which mode somebody wants it."""
     name = name_in(call)
-    report = told(LoopReport, await call.document(MOST_REPORT_BYTES))
+    report = told(LoopReport, await call.document(MAX_REPORT_BYTES))
     is_trusted = call.has(Right.ADMINISTRATOR)
     loops = call.node.hub.loops
     loop = loops.report(name, report, call.user.name, time.time(), is_trusted=is_trusted)
@@ -95,8 +95,8 @@ async def _find(call: Call) -> dict[str, Any]:
 def name_in(call: Call) -> str:
     """Return the name in the path of what somebody tells about. Raises InvalidArgument."""
     name = call.part("name")
-    if not (1 <= len(name) <= MOST_NAME and name.isprintable()):
-        raise InvalidArgument(f"a name has 1 to {MOST_NAME} characters that can be printed")
+    if not (1 <= len(name) <= MAX_LOOP_NAME and name.isprintable()):
+        raise InvalidArgument(f"a name has 1 to {MAX_LOOP_NAME} characters that can be printed")
     return name
 
 

@@ -100,9 +100,9 @@ async def list_messages(call: Call) -> Response:
     """The ready messages of a queue, oldest first, as JSON lines or an Arrow stream. They stay where they are."""
     queue = await _queue_of(call)
     query = call.request.query_params
-    after_id = fields.number(query, "after", 0, least=0, most=MAX_ID)
-    up_to_id = fields.number(query, "up_to", MAX_ID, least=0)
-    limit = fields.number(query, "limit", MAX_ID, least=0)
+    after_id = fields.number(query, "after", 0, minimum=0, maximum=MAX_ID)
+    up_to_id = fields.number(query, "up_to", MAX_ID, minimum=0)
+    limit = fields.number(query, "limit", MAX_ID, minimum=0)
     is_arrow = ARROW_STREAM in call.request.headers.get("accept", "")
     encode = _arrow if is_arrow else _json_lines
     call.context.bodies.check()
@@ -165,8 +165,8 @@ async def list_ids(call: Call) -> Response:
     """The ids of the ready messages of a queue, oldest first, when all of these are durable."""
     queue = await _queue_of(call)
     query = call.request.query_params
-    limit = fields.number(query, "limit", MAX_IDS, least=0)
-    after_id = fields.number(query, "after", 0, least=0, most=MAX_ID)
+    limit = fields.number(query, "limit", MAX_IDS, minimum=0)
+    after_id = fields.number(query, "after", 0, minimum=0, maximum=MAX_ID)
     bodies = call.context.bodies
     bodies.check()
     return answer({"ids": await _read(bodies, partial(queue.list_ids, after_id, min(limit, MAX_IDS)))})
@@ -176,7 +176,7 @@ async def list_ids(call: Call) -> Response:
 async def remove_messages(call: Call) -> Response:
     """Remove the ready messages of a queue up to an id, and tell how many there were. What is unacked stays."""
     queue = await _queue_of(call)
-    up_to_id = fields.number(call.request.query_params, "up_to", least=0, most=MAX_ID)
+    up_to_id = fields.number(call.request.query_params, "up_to", minimum=0, maximum=MAX_ID)
     total, count = 0, REMOVED_AT_ONCE
     while count == REMOVED_AT_ONCE:
         count = await result(partial(queue.remove_oldest, up_to_id, REMOVED_AT_ONCE))

@@ -25,7 +25,7 @@ FOLDER = "reports"
 """Below the node's data folder."""
 DEPTH = 3
 """So deep below such a folder reports are looked for."""
-MOST_REPORTS = 500
+MAX_REPORTS = 500
 HEAD_BYTES = 4096
 
 KINDS = {
@@ -78,7 +78,7 @@ def found_below(roots: list[Path]) -> list[dict[str, Any]]:
     for root in roots:
         for folder in _folders(root, DEPTH):
             name = _name_of(root, folder)
-            if name not in reports and len(reports) < MOST_REPORTS:
+            if name not in reports and len(reports) < MAX_REPORTS:
                 # It may be removed just now.
                 with contextlib.suppress(OSError):
                     reports[name] = _document(name, folder)

@@ -38,10 +38,10 @@ log = logging.getLogger(__name__)
 
 STALL_S = 10.0
 """Who reads nothing for so long is cut off."""
-MOST_STREAMS = 100
-MOST_OF_A_USER = 20
+MAX_STREAMS = 100
+MAX_OF_A_USER = 20
 """So many streams has a user at a time: one cannot shut out the others."""
-MOST_TOPICS = 64
+MAX_TOPICS = 64
 DOMAIN_S = 2.0
 """The tree of the domain is told no more often."""
 ASK_S = 0.9
@@ -103,8 +103,8 @@ def routes(context: ApiContext, admissions: Admissions) -> Routes:
 def topics_of(text: str) -> tuple[str, ...]:
     """Return the topics of a request. Raises InvalidArgument."""
     topics = tuple(dict.fromkeys(topic for topic in text.split(",") if topic))
-    if len(topics) > MOST_TOPICS:
-        raise InvalidArgument(f"a stream has at most {MOST_TOPICS} topics")
+    if len(topics) > MAX_TOPICS:
+        raise InvalidArgument(f"a stream has at most {MAX_TOPICS} topics")
     for topic in topics:
         if topic not in (OVERVIEW, *FOR_MONITORS) and not (topic.startswith(QUEUE) and "/" in topic):
             raise InvalidArgument(f"there is no topic {topic!r}: give {TOPICS}")
@@ -176,11 +176,11 @@ class StreamListener:
 class Latest:
     """The last answer to a question that may take long. It is asked again only while somebody wants to know."""
 
-    def __init__(self, node: Node, ask: Callable[[], Awaitable[Any]], least_s: float) -> None:
+    def __init__(self, node: Node, ask: Callable[[], Awaitable[Any]], min_s: float) -> None:
         self._node = node
         self._ask = ask
-        self._least_s = least_s
-        self._asked_s = -least_s
+        self._min_s = min_s
+        self._asked_s = -min_s
         self._is_asking = False
         self.answer: Any = None
         self.number = 0
@@ -189,7 +189,7 @@ class Latest:
     def get(self) -> Any:
         """Return what is known, and see to it that more is known soon."""
         now_s = time.monotonic()
-        if not self._is_asking and now_s - self._asked_s >= self._least_s:
+        if not self._is_asking and now_s - self._asked_s >= self._min_s:
             self._is_asking = True
             self._asked_s = now_s
             self._node.hub.spawn(self._refresh())
@@ -228,10 +228,10 @@ class Feed:
     def listen(self, listener: StreamListener) -> StreamListener:
         """Let somebody listen. Raises Refused if too many do."""
         name = listener.user.name
-        if len(self._listeners) >= MOST_STREAMS:
-            raise Refused(503, f"{MOST_STREAMS} streams are open already: close one")
-        if sum(other.user.name == name for other in self._listeners) >= MOST_OF_A_USER:
-            raise Refused(429, f"user '{name}' has {MOST_OF_A_USER} streams open already: close one")
+        if len(self._listeners) >= MAX_STREAMS:
+            raise Refused(503, f"{MAX_STREAMS} streams are open already: close one")
+        if sum(other.user.name == name for other in self._listeners) >= MAX_OF_A_USER:
+            raise Refused(429, f"user '{name}' has {MAX_OF_A_USER} streams open already: close one")
         self._listeners.add(listener)
         return listener
 

@@ -55,9 +55,9 @@ def selector_in(arguments: Mapping[str, Any], what: str) -> Selector | None:
     """Return which messages a consumer asks for: Flyball's own arguments. None without any of them."""
     order = arguments.get("x-order")
     found: dict[str, int] = {}
-    for name, least, most in _SELECTING:
+    for name, minimum, maximum in _SELECTING:
         if name in arguments:
-            found[name] = checked_number(arguments[name], f"arg '{name}' for {what}", least, most)
+            found[name] = checked_number(arguments[name], f"arg '{name}' for {what}", minimum, maximum)
     if order is None and not found:
         return None
     if order is not None and order not in _ORDERS:

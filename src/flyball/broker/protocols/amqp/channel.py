@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 # A client that leaves so much unread gets no further direct replies: they are dropped, as if it had gone. RabbitMQ
 # would keep them all in memory. Whoever replies is not slowed, since it serves others as well.
-MOST_UNREAD_REPLIES_BYTES = 4 * 1024 * 1024
+MAX_UNREAD_REPLIES_BYTES = 4 * 1024 * 1024
 
 
 class Channel(ChannelState):
@@ -116,7 +116,7 @@ class Channel(ChannelState):
         """Send the peer a direct reply, unless it leaves too much unread."""
         if self.is_closing:
             return
-        if self.session.unread_bytes <= MOST_UNREAD_REPLIES_BYTES:
+        if self.session.unread_bytes <= MAX_UNREAD_REPLIES_BYTES:
             self.deliveries.push(delivery_prefix(self.reply_tag), origin, properties, body)
         elif not self._has_lost_replies:
             self._has_lost_replies = True

@@ -409,9 +409,9 @@ class AmqpSession(AmqpConnection):
         self.hub.occupancy.close_channels(self.user.name, 1)
 
     def _refuse_oversized(self, content: amqp.Oversized) -> None:
-        most = self.context.settings.max_message_bytes
+        maximum = self.context.settings.max_message_bytes
         raise refusal(
-            ReplyCode.PRECONDITION_FAILED, f"message size {content.size} is larger than configured max size {most}"
+            ReplyCode.PRECONDITION_FAILED, f"message size {content.size} is larger than configured max size {maximum}"
         )
 
     def _on_close(self, method: amqp.ConnectionClose) -> None:
