@@ -40,7 +40,7 @@ class Leading:
     async def catch_up(self) -> None:
         self.meanwhile()
 
-    async def hear_of_nodes(self) -> None:
+    async def watch_nodes(self) -> None:
         self.meanwhile()
 
     async def ask(self, node_id: int, command: str, **arguments: object) -> bool:
@@ -49,7 +49,7 @@ class Leading:
 
     def made(self) -> Clusters:
         agent: Any = SimpleNamespace(
-            node=SimpleNamespace(definitions=self, membership=self), ask=self.ask, hear_of_nodes=self.hear_of_nodes
+            node=SimpleNamespace(definitions=self, membership=self), ask=self.ask, watch_nodes=self.watch_nodes
         )
         overview: Any = self
         clusters = Clusters(agent, overview)

@@ -85,7 +85,7 @@ class Leading:
             topology=SimpleNamespace(directory=directory),
             hub=SimpleNamespace(broker=SimpleNamespace(engine=engine)),
         )
-        agent: Any = SimpleNamespace(node=node, ask=self._ask, hear_of_nodes=self._hear_of_nodes)
+        agent: Any = SimpleNamespace(node=node, ask=self._ask, watch_nodes=self._hear_of_nodes)
         self.nodes = Nodes(agent, Overview(node), {"machine": self.machine})
 
     def joined(self, name: str, *, is_dead: bool = False) -> NodeRecord:

@@ -93,11 +93,11 @@ async def test_a_lease_that_becomes_shorter_counts_from_before_the_registry_is_t
         renew = store.registry.renew
 
         async def watched(lease_s: float, **told: Any) -> Any:
-            silent_from.append(membership._hub.speaks_until)
+            silent_from.append(membership._hub.lease_ends_s)
             return await renew(lease_s, **told)
 
         store.registry.renew = watched  # type: ignore[method-assign]
-        assert membership._hub.speaks_until > clock.lease_time_s() + ALONE_LEASE_S / 2
+        assert membership._hub.lease_ends_s > clock.lease_time_s() + ALONE_LEASE_S / 2
         async with joining(MemoryStore(domain=domain, node="two")):
             await membership.start()
         assert silent_from[-1] <= clock.lease_time_s() + LEASE_S
@@ -106,12 +106,12 @@ async def test_a_lease_that_becomes_shorter_counts_from_before_the_registry_is_t
 @in_a_loop
 async def test_a_node_whose_machine_was_suspended_for_a_lease_says_nothing() -> None:
     async with member(MemoryStore()) as (membership, _):
-        assert membership._hub.may_speak
+        assert membership._hub.holds_lease
         clocks = {time.CLOCK_MONOTONIC: time.monotonic(), time.CLOCK_BOOTTIME: clock.lease_time_s() + ALONE_LEASE_S}
         with mock.patch.object(time, "clock_gettime", clocks.__getitem__):
-            assert not membership._hub.may_speak
+            assert not membership._hub.holds_lease
             await membership.start()
-            assert membership._hub.may_speak
+            assert membership._hub.holds_lease
             assert not membership.may_judge
 
 
@@ -123,9 +123,9 @@ def test_a_node_that_cannot_say_how_it_is_keeps_its_lease_and_says_what_it_said_
             said = iter([{"is": "well"}])
             membership.report_with(lambda: next(said))
             for _ in range(3):
-                membership._hub.speaks_until = 0.0
+                membership._hub.lease_ends_s = 0.0
                 await membership.start()
-                assert membership._hub.may_speak
+                assert membership._hub.holds_lease
                 assert [node.report for node in membership.nodes] == [{"is": "well"}]
 
     run(scenario())
@@ -137,15 +137,15 @@ async def test_a_node_that_holds_its_lease_again_hears_that_before_it_says_anyth
     could_speak: list[bool] = []
 
     def drop_links() -> None:
-        could_speak.append(membership._hub.may_speak)
+        could_speak.append(membership._hub.holds_lease)
 
     async with member(MemoryStore(domain=MemoryDomain(), node="one"), drop_links) as (membership, _):
         await membership.start()
         assert not could_speak
-        membership._hub.speaks_until = 0.0
+        membership._hub.lease_ends_s = 0.0
         await membership.start()
         assert could_speak == [False]
-        assert membership._hub.may_speak
+        assert membership._hub.holds_lease
 
 
 class Stalled:
@@ -169,7 +169,7 @@ async def test_connections_that_waited_go_on_when_the_lease_is_held_again() -> N
         hub = membership._hub
         waiting = Stalled(hub)
         hub.stalled.add(waiting)  # type: ignore[arg-type]
-        hub.speaks_until = 0.0
+        hub.lease_ends_s = 0.0
         # The store has caught up, but nothing may be said.
         hub.flush()
         assert not waiting.has_gone_on.is_set()

@@ -112,7 +112,7 @@ async def test_of_nodes_that_join_at_once_each_waits_for_those_before_it(domain:
 async def test_a_second_node_of_the_same_name_is_refused(
     domain: SharedDomain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flyball.broker.store.postgres.store.WRITER_LOCK_PATIENCE_S", 0.0)
+    monkeypatch.setattr("flyball.broker.store.postgres.store.WRITER_LOCK_TIMEOUT_S", 0.0)
     first = await domain.node("a")
     with pytest.raises(StoreError, match="another broker uses this database"):
         await domain.store("a").open()

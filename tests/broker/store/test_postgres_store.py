@@ -136,7 +136,7 @@ async def test_a_server_that_is_not_there_is_unavailable() -> None:
 async def test_a_second_broker_on_the_database_is_refused(
     postgres: EmbeddedPostgres, postgres_store: PostgresStore, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_module, "WRITER_LOCK_PATIENCE_S", 0.0)
+    monkeypatch.setattr(store_module, "WRITER_LOCK_TIMEOUT_S", 0.0)
     await postgres_store.open()
     second = PostgresStore(postgres.dsn, schema=schema)
     with pytest.raises(StoreError, match="another broker uses this database"):

@@ -122,7 +122,7 @@ class Agent:
             async with asyncio.timeout(ADDRESS_S):
                 # One that has just joined has told its address, but this node may not have heard of it yet.
                 while not self.node.peers.can_reach(node_id):
-                    await self.hear_of_nodes()
+                    await self.watch_nodes()
         return await self.node.peers.request(node_id, command, arguments, time_limit_s)
 
     async def _carry_out(self, name: str, arguments: Mapping[str, Any]) -> Any:
@@ -167,13 +167,13 @@ class Agent:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LEADERLESS_S):
                 while not self.leads and self.leader is None:
-                    await self.hear_of_nodes()
+                    await self.watch_nodes()
         leader_id = self.node.membership.node_id if self.leads else self.leader.id if self.leader else None
         if leader_id is None:
             raise ClusterError("the domain has no leader at present: try again in a few seconds")
         return await self.ask(leader_id, command, time_limit_s=time_limit_s, **arguments)
 
-    async def hear_of_nodes(self) -> None:
+    async def watch_nodes(self) -> None:
         """Wait until this node has heard of the others again."""
         await self._nodes_news.wait()
 

@@ -159,8 +159,8 @@ class Balancer:
         loads: list[MemberLoad] = []
         for remote in self._node.topology.directory.members(state.queue.vhost, state.queue.name):
             owner = self._node.membership.node(remote.owner)
-            told = None if owner is None or not owner.is_live else owner.report.get("members", {})
-            found = None if told is None else told.get(str(remote.queue.id))
+            reported = None if owner is None or not owner.is_live else owner.report.get("members", {})
+            found = None if reported is None else reported.get(str(remote.queue.id))
             if found is not None:
                 queue_id = remote.queue.id
                 ready = found["ready"] + self._given_lately(queue_id)

@@ -132,7 +132,7 @@ class Clusters:
     async def remove_member(self, key: str, queue_id: int, node_id: int) -> None:
         """Remove a marked member if it is empty, once nobody can hand it anything any more."""
         while not self._is_left_alone(queue_id):
-            await self._agent.hear_of_nodes()
+            await self._agent.watch_nodes()
         if queue_id not in self._overview.clusters.get(key, {}).get("marked", ()):
             # Somebody came meanwhile, and it is wanted again.
             return

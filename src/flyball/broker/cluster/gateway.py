@@ -40,7 +40,7 @@ RELAY_BYTES = 256 * 1024
 HANDSHAKE_S = 10.0
 """A client that has not said who it is by then is disconnected; a node that does not greet by then is not there."""
 
-FAREWELL_S = 3.0
+CLOSE_TIMEOUT_S = 3.0
 """So long a client that was refused has to take note of it, and a node to end when its client is gone."""
 
 RETRY_S = (0.25, 0.5, 1.0, 2.0, 4.0)
@@ -212,10 +212,10 @@ class Gateway:
                 problem = f"the node at {placement.address} does not answer: {error or type(error).__name__}"
                 lost = placement
         if lost is not None:
-            await self._tell_end(request, lost)
+            await self._report_end(request, lost)
         raise ClusterError(f"no node can be reached for queue {request.queue!r}: {problem}")
 
-    async def _tell_end(self, request: PlacementRequest, placement: NodePlacement) -> None:
+    async def _report_end(self, request: PlacementRequest, placement: NodePlacement) -> None:
         try:
             await self._placer.ended(request, placement)
         except (ClusterError, RequestError) as error:
@@ -266,14 +266,14 @@ class _Client(_Peer):
         name = writer.get_extra_info("peername")
         self.peer = f"{name[0]}:{name[1]}" if name else "unknown peer"
         self.is_local = bool(name) and is_loopback(name[0])
-        self._is_told_of_failure = False
+        self._wants_failure_close = False
 
     async def greet(self) -> amqp.ConnectionStartOk | None:
         """Begin the handshake as a node would; None if the client speaks another protocol and was told so."""
         header = await self.reader.readexactly(len(amqp.PROTOCOL_HEADER))
         if header not in HEADERS:
             self.writer.write(amqp.PROTOCOL_HEADER)
-            await self._say_farewell()
+            await self._await_close()
             return None
         self.writer.write(amqp.ConnectionStart(0, 0, 9, server_properties(), MECHANISMS, b"en_US").encode())
         decoder = Decoder(amqp.HANDSHAKE_FRAME_MAX, 0)
@@ -284,20 +284,20 @@ class _Client(_Peer):
             raise AmqpError(ReplyCode.COMMAND_INVALID, "expected connection.start-ok")
         capabilities = command.client_properties.get("capabilities")
         if isinstance(capabilities, dict):
-            self._is_told_of_failure = capabilities.get("authentication_failure_close") is True
+            self._wants_failure_close = capabilities.get("authentication_failure_close") is True
         return command
 
     async def refuse(self, error: AmqpError) -> None:
         """End the connection, with a reason for those who understand one this early."""
-        if self._is_told_of_failure:
+        if self._wants_failure_close:
             text = reply_text(error.code, error.text)
             self.writer.write(amqp.ConnectionClose(0, error.code, text, error.class_id, error.method_id).encode())
-        await self._say_farewell()
+        await self._await_close()
 
-    async def _say_farewell(self) -> None:
+    async def _await_close(self) -> None:
         """Let the client read the last words; it ends the connection then, or we do."""
         with contextlib.suppress(OSError, TimeoutError):
-            async with asyncio.timeout(FAREWELL_S):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self.writer.drain()
                 self.writer.write_eof()
                 while await self.reader.read(RELAY_BYTES):
@@ -336,7 +336,7 @@ async def _relay(client: _Peer, node: _Peer) -> None:
         directions = tasks.create_task(_pass_on(client, node)), tasks.create_task(_pass_on(node, client))
         await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
         # Who has nothing more to say still hears the last words of the other.
-        await asyncio.wait(directions, timeout=FAREWELL_S)
+        await asyncio.wait(directions, timeout=CLOSE_TIMEOUT_S)
         for direction in directions:
             direction.cancel()
 

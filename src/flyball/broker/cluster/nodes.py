@@ -90,7 +90,7 @@ class Nodes:
         try:
             async with asyncio.timeout(JOIN_S):
                 while not self._overview.named(name).is_live:
-                    await self._agent.hear_of_nodes()
+                    await self._agent.watch_nodes()
         except TimeoutError:
             raise ClusterError(f"node '{name}' was started again and has not joined") from None
 
@@ -109,7 +109,7 @@ class Nodes:
                 continue
             about = (name, origin["handle"])
             missing[about] = self._missing_since_s.get(about, now_s)
-            if now_s - missing[about] > self._patience_s(origin["cluster"]):
+            if now_s - missing[about] > self._timeout_s(origin["cluster"]):
                 overdue.append(name)
         self._missing_since_s = missing
         return overdue
@@ -210,7 +210,7 @@ class Nodes:
         is_started = origin.get("provisioner") is not None
         return is_started and not origin["cluster"] and not origin.get("leaving")
 
-    def _patience_s(self, cluster: str) -> float:
+    def _timeout_s(self, cluster: str) -> float:
         """Return how long a node that was started for a clustered queue, or for a person (""), may take to join."""
         if not cluster:
             return JOIN_S

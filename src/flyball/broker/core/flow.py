@@ -197,7 +197,7 @@ class Flow:
             self._journal.rest()
             self._memory.rest()
             return
-        self._tell_of_standstill(now)
+        self._log_standstill(now)
         self._serve()
 
     def _revoke(self) -> None:
@@ -234,7 +234,7 @@ class Flow:
     def _still_for(self, seconds: float) -> bool:
         return self._still_since is not None and asyncio.get_running_loop().time() - self._still_since >= seconds
 
-    def _tell_of_standstill(self, now: float) -> None:
+    def _log_standstill(self, now: float) -> None:
         if self._reason() is None:
             self._still_since = None
             blocked, self._blocked = self._blocked, set()

@@ -35,27 +35,27 @@ Name = Annotated[str, Field(min_length=1, max_length=200)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
-class _Told(BaseModel):
+class _Report(BaseModel):
     """Something that may come from outside: what is not known is refused, nothing changes later."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-class Quantity(_Told):
+class Quantity(_Report):
     """Something that has a number."""
 
     what: Text
     unit: Text
 
 
-class Bounds(_Told):
+class Bounds(_Report):
     """Between which the action may be; None is no bound."""
 
     lowest: Number | None = None
     highest: Number | None = None
 
 
-class Margins(_Told):
+class Margins(_Report):
     """How far a loop is from swinging; None is farther than any number."""
 
     gain: Number | None = None
@@ -63,7 +63,7 @@ class Margins(_Told):
     largest_pole: Number | None = None
 
 
-class Proof(_Told):
+class Proof(_Report):
     """What is known about a law on its plant; see `flyball.control.certificate`."""
 
     is_sound: bool
@@ -74,7 +74,7 @@ class Proof(_Told):
     text: Text
 
 
-class LoopFacts(_Told):
+class LoopFacts(_Report):
     """What a loop is. It changes seldom, if ever."""
 
     title: Text
@@ -91,7 +91,7 @@ class LoopFacts(_Told):
     """Which process runs it, if it is not the node."""
 
 
-class LoopSample(_Told):
+class LoopSample(_Report):
     """One step of a loop; what is None was not there, as an action while nothing is limited."""
 
     at: Number
@@ -101,7 +101,7 @@ class LoopSample(_Told):
     action: Number | None = None
 
 
-class LoopReport(_Told):
+class LoopReport(_Report):
     """What a client tells of its loop, about once a second."""
 
     facts: LoopFacts | None = None

@@ -23,7 +23,7 @@ MEMORY_KIB = 19 * 1024
 """The least that OWASP recommends for argon2id: a node checks several passwords at once and has other work."""
 
 # Runs of argon2 under way; further ones wait, with the memory that they would need.
-RUNS_AT_ONCE = 2
+MAX_CONCURRENT_RUNS = 2
 
 # Runs that may wait. The longest line of one place is cut when there are more.
 MAX_WAITING = 1000
@@ -57,7 +57,7 @@ class Passwords:
             salt_len=_SALT_BYTES,
         )
         self._now = now
-        self._turns = Turns(RUNS_AT_ONCE, MAX_WAITING)
+        self._turns = Turns(MAX_CONCURRENT_RUNS, MAX_WAITING)
         self._key = secrets.token_bytes(hashlib.blake2b.MAX_KEY_SIZE)
         self._remembered: dict[bytes, float] = {}
         """Until when a success is remembered, by its mark; the oldest first."""

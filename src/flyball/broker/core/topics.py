@@ -239,13 +239,13 @@ class Topics:
         """A topic goes with its exchange, whoever has deleted that; its children have no parent then."""
         if self._find(exchange.name, exchange.vhost) is None:
             return
-        self._definitions.delete(KIND, _key(exchange.vhost, exchange.name), _nobody_asks)
+        self._definitions.delete(KIND, _key(exchange.vhost, exchange.name), _ignore)
         for child in self.all(exchange.vhost):
             if child.parent == exchange.name:
-                self._definitions.put(_definition_of(Topic(child.name, child.vhost)), _nobody_asks)
+                self._definitions.put(_definition_of(Topic(child.name, child.vhost)), _ignore)
 
 
-def _nobody_asks(error: FlyballError | None) -> None:
+def _ignore(error: FlyballError | None) -> None:
     """Something went because of something else; if the store is away, it goes there later."""
 
 

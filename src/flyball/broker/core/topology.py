@@ -284,7 +284,7 @@ class Topology:
         """The owner of exclusive queues is gone: so are they."""
         for queue_id in self._owned.pop(owner, set()):
             if self.engine.has_queue(queue_id):
-                self.broker.faults.guard("exclusive queue", self.lifecycle.delete, queue_id, _nobody_asks)
+                self.broker.faults.guard("exclusive queue", self.lifecycle.delete, queue_id, _ignore)
 
     def owner_of(self, state: QueueState) -> object | None:
         """Return the connection that has the queue for itself, if one has."""
@@ -339,7 +339,7 @@ class Topology:
                 usage.expiry.cancel()
             usage.expiry = asyncio.get_running_loop().call_later(may_return_s, self._expire_queue, queue_id)
         else:
-            self.lifecycle.delete(queue_id, _nobody_asks)
+            self.lifecycle.delete(queue_id, _ignore)
 
     # Inside
 
@@ -366,7 +366,7 @@ class Topology:
     def _expire_queue(self, queue_id: int) -> None:
         state = self.engine.find_queue_by_id(queue_id)
         if state is not None and not state.consumers:
-            self.lifecycle.delete(queue_id, _nobody_asks)
+            self.lifecycle.delete(queue_id, _ignore)
 
     def queue_adopted(self, state: QueueState) -> None:
         """Policies apply to it, and messages find it here."""
@@ -572,7 +572,7 @@ class Topology:
         router = self._routers.pop(vhost, None)
         for state in self.engine.queues:
             if state.queue.vhost == vhost:
-                self.broker.faults.guard("queue of a vhost", self.lifecycle.delete, state.queue.id, _nobody_asks)
+                self.broker.faults.guard("queue of a vhost", self.lifecycle.delete, state.queue.id, _ignore)
         if router is not None:
             removal = Removal()
             for exchange in router.exchanges:
@@ -651,7 +651,7 @@ def check_queue_name(name: str) -> None:
         raise ReservedName(f"queue name '{name}' contains reserved prefix 'amq.*'")
 
 
-def _nobody_asks(error: FlyballError | None) -> None:
+def _ignore(error: FlyballError | None) -> None:
     """Something went because of something else; if the store is away, it goes there later."""
 
 

@@ -378,7 +378,7 @@ def alarms(node: Node, flow: Mapping[str, Any] | None = None) -> list[str]:
         found.append(f"the store does not answer: {broker.store.problem}")
     elif broker.journal.failing_since is not None:
         found.append("the store does not answer")
-    if not node.hub.may_speak:
+    if not node.hub.holds_lease:
         found.append("the node has lost its lease")
     return found
 

@@ -146,10 +146,10 @@ class Sampler:
         All are 0 if there were none, or if no trace is kept.
         """
         recent = self._recent_latencies(over_s)
-        told = {phase: recent.mean_ns(kind, phase) / 1e6 for phase in PHASES}
+        reported = {phase: recent.mean_ns(kind, phase) / 1e6 for phase in PHASES}
         buckets = recent.buckets(kind, "total")
-        told |= {"p50": percentile_ns(buckets, 0.5) / 1e6, "p99": percentile_ns(buckets, 0.99) / 1e6}
-        return {**told, "count": float(recent.requests(kind))}
+        reported |= {"p50": percentile_ns(buckets, 0.5) / 1e6, "p99": percentile_ns(buckets, 0.99) / 1e6}
+        return {**reported, "count": float(recent.requests(kind))}
 
     def _first_within(self, over_s: float) -> int:
         """Return the place of the oldest sample that is not older, or of the last but one."""

@@ -78,17 +78,17 @@ class RemoteHandle:
         self._carry_out(there, partial(LocalQueue.get, no_ack=no_ack), done, Got())
 
     def consume(self, subscriber: Subscriber, done: Done) -> None:
-        def begun(told: Answer[None], error: FlyballError | None) -> None:
+        def begun(answer: Answer[None], error: FlyballError | None) -> None:
             if error is None:
                 # At once: the first message follows.
                 done(None)
-            told(None, error)
+            answer(None, error)
 
         def there(remote: RemoteQueue) -> Awaitable[None]:
-            return result(lambda told: self._remotes.attach(remote, subscriber, partial(begun, told)))
+            return result(lambda answer: self._remotes.attach(remote, subscriber, partial(begun, answer)))
 
-        def here(local: LocalQueue, told: Answer[None]) -> None:
-            local.consume(subscriber, partial(begun, told))
+        def here(local: LocalQueue, answer: Answer[None]) -> None:
+            local.consume(subscriber, partial(begun, answer))
 
         def ended(_: None, error: FlyballError | None) -> None:
             if error is not None:
@@ -106,7 +106,7 @@ class RemoteHandle:
         nothing: Message | None = None
         self._carry_out(
             lambda remote: self._remotes.read(remote, selector, removes=True, fit=fit),
-            lambda local, told: local.take(selector, told, fit, taken),
+            lambda local, answer: local.take(selector, answer, fit, taken),
             done,
             nothing,
         )
@@ -116,7 +116,7 @@ class RemoteHandle:
         wanted = selector or self.traits.selector
         self._carry_out(
             lambda remote: self._remotes.read(remote, wanted, removes=False, fit=fit),
-            lambda local, told: local.peek(selector, told, fit),
+            lambda local, answer: local.peek(selector, answer, fit),
             done,
             nothing,
         )
@@ -125,7 +125,7 @@ class RemoteHandle:
         nothing: list[Message] = []
         self._carry_out(
             lambda remote: self._remotes.browse(remote, after_id, limit),
-            lambda local, told: local.browse(after_id, limit, told),
+            lambda local, answer: local.browse(after_id, limit, answer),
             done,
             nothing,
         )
@@ -139,8 +139,8 @@ class RemoteHandle:
                 await self._remotes.changes.catch_up()
             return value
 
-        def here(local: LocalQueue, told: Answer[T]) -> None:
-            OPERATIONS[command](local, done=told, **arguments)
+        def here(local: LocalQueue, answer: Answer[T]) -> None:
+            OPERATIONS[command](local, done=answer, **arguments)
 
         self._carry_out(there, here, done, nothing)
 

@@ -213,7 +213,7 @@ class Membership:
         began_s = clock.lease_time_s()
         lease_s = self.lease_s if self._broker.is_clustered else ALONE_LEASE_S
         # The registry may have done it long before this node hears of that: a shorter lease counts from now on.
-        self._hub.speaks_until = min(self._hub.speaks_until, began_s + lease_s)
+        self._hub.lease_ends_s = min(self._hub.lease_ends_s, began_s + lease_s)
         before = self.nodes
         self.nodes = await self.registry.renew(
             lease_s,
@@ -223,9 +223,9 @@ class Membership:
             seen_version=self._feed.version,
             state=self.state,
         )
-        if not self._hub.may_speak:
+        if not self._hub.holds_lease:
             self._neighbours.drop_links()
-        self._hub.speak_until(began_s + lease_s)
+        self._hub.extend_lease(began_s + lease_s)
         has_jumped = _has_jumped(before, self.nodes, clock.lease_time_s() - self._renewed_s)
         if has_jumped or began_s - self._renewed_s > self.lease_s or self._gapless_since_s is None:
             self._gapless_since_s = began_s

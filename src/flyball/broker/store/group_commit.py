@@ -500,7 +500,7 @@ class GroupCommit:
                 except Exception as error:
                     self._faults.note("answer to a commit", error)
         self._answer_marks(flight)
-        self._tell_flushed()
+        self._report_flushed()
 
     def _confirm(self, waiter: Waiter) -> None:
         try:
@@ -514,7 +514,7 @@ class GroupCommit:
         except Exception as fault:
             self._faults.note("answer to a failed commit", fault)
 
-    def _tell_flushed(self) -> None:
+    def _report_flushed(self) -> None:
         try:
             self.flushed()
         except Exception as error:
@@ -582,7 +582,7 @@ class GroupCommit:
         self._fail_transfers(flight, error)
         self._answer_settled(flight)
         self._answer_marks(flight)
-        self._tell_flushed()
+        self._report_flushed()
 
     def _fail_change(self, flight: Gathering, change: Change, waiter: Waiter | None, error: StoreError) -> None:
         if waiter is None:
@@ -666,7 +666,7 @@ class GroupCommit:
         self._fail_transfers(flight, error)
         self._answer_settled(flight)
         self._fail_marks(flight, error)
-        self._tell_flushed()
+        self._report_flushed()
 
     async def _watch(self) -> None:
         """Enforce the time limit, also while the store hangs. Sleeps for good while nothing is pending."""
@@ -697,7 +697,7 @@ class GroupCommit:
             if gathering.expired:
                 self._answer_settled(gathering)
         if failed_any:
-            self._tell_flushed()
+            self._report_flushed()
         hangs = self._sent_at is not None and now - self._sent_at >= 2 * self._time_limit_s
         gives_up = self._give_up_at is not None and now >= self._give_up_at
         if self._writer is not None and (hangs or gives_up):
@@ -774,7 +774,7 @@ class GroupCommit:
             self._answer_settled(gathering)
             self._fail_marks(gathering, error)
         lost = sum(gathering.count for gathering in rest) + (0 if flight is None else flight.count)
-        self._tell_flushed()
+        self._report_flushed()
         if lost:
             log.error("%d operations were still pending when the writer ended", lost)
 

@@ -359,7 +359,7 @@ class MemoryRegistry:
         """There is news. Its owner hears that later: somebody is in the middle of something now."""
         self._has_news.set()
         if not self.cut_off:
-            asyncio.get_running_loop().call_soon(self._tell_news)
+            asyncio.get_running_loop().call_soon(self._announce)
 
     async def renew(
         self,
@@ -451,7 +451,7 @@ class MemoryRegistry:
         seen = min([up_to_version, *following])
         self.domain.log = [told for told in self.domain.log if told.version > seen]
 
-    def _tell_news(self) -> None:
+    def _announce(self) -> None:
         if not self._is_killed:
             self.news()
 

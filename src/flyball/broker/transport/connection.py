@@ -236,7 +236,7 @@ class Connection(asyncio.Protocol, abc.ABC):
         self.is_held = False
         self._is_reading = True
         self._is_write_paused = False
-        self._has_heard_all = False
+        self._is_at_eof = False
         self._has_crashed = False
         self._stall_timer: asyncio.TimerHandle | None = None
         self._received_ns = 0
@@ -447,7 +447,7 @@ class Connection(asyncio.Protocol, abc.ABC):
 
     def data_received(self, data: bytes) -> None:
         self._received_ns = time.perf_counter_ns()
-        if self.read_bytes < OPENING_BYTES and self._speaks_http(data):
+        if self.read_bytes < OPENING_BYTES and self._is_http(data):
             log.warning("dropped %s: it speaks HTTP on the %s port", self.peer, self.PROTOCOL.name.lower())
             self.abort()
             return
@@ -464,7 +464,7 @@ class Connection(asyncio.Protocol, abc.ABC):
             self._charged_next = self.read_bytes + CHARGE_READ_BYTES
             self.charge_if_changed()
 
-    def _speaks_http(self, data: bytes) -> bool:
+    def _is_http(self, data: bytes) -> bool:
         if self.ANSWERS_HTTP:
             return False
         self._opening = (self._opening + data[:OPENING_BYTES])[:OPENING_BYTES]
@@ -472,7 +472,7 @@ class Connection(asyncio.Protocol, abc.ABC):
 
     def eof_received(self) -> bool:
         """The peer will send nothing more: answer what is under way, then close."""
-        self._has_heard_all = True
+        self._is_at_eof = True
         try:
             self.ended()
             self._close_if_done()
@@ -535,7 +535,7 @@ class Connection(asyncio.Protocol, abc.ABC):
     def _has_read_all(self) -> None:
         """All that has come whole is carried out: read on."""
         self._set_reading(True)
-        if self._has_heard_all:
+        if self._is_at_eof:
             self._close_if_done()
 
     def _turn_reading(self, reading: bool) -> None:
@@ -577,7 +577,7 @@ class Connection(asyncio.Protocol, abc.ABC):
 
     def flush(self) -> None:
         out = self._out
-        if not out or not self.hub.may_speak:
+        if not out or not self.hub.holds_lease:
             return
         out_bytes = self._out_bytes
         self._out = []
@@ -594,7 +594,7 @@ class Connection(asyncio.Protocol, abc.ABC):
                 emitted_ns = time.perf_counter_ns()
                 for span in answered:
                     recorder.record(span, emitted_ns)
-        if self._has_heard_all:
+        if self._is_at_eof:
             self._close_if_done()
 
     def pause_writing(self) -> None:

@@ -50,7 +50,7 @@ class Flushing(abc.ABC, Generic[T]):
         """`before_flush` is called before answers go out: they may have to wait for what they have cost."""
         self.broker = broker
         self.stalled: set[T] = set()
-        self.speaks_until = math.inf
+        self.lease_ends_s = math.inf
         """Until then, by the clock of leases, nobody else serves what is this node's: later it says nothing."""
         self.is_stopping = False
         self._before_flush = before_flush
@@ -94,7 +94,7 @@ class Flushing(abc.ABC, Generic[T]):
                 self._before_flush()
             except Exception as error:
                 self.broker.faults.note("before_flush", error)
-        if not self.may_speak:
+        if not self.holds_lease:
             return
         confirming, self._confirming = self._confirming, []
         for publisher in confirming:
@@ -122,13 +122,13 @@ class Flushing(abc.ABC, Generic[T]):
         """See whether all is answered, as the node stops."""
 
     @property
-    def may_speak(self) -> bool:
+    def holds_lease(self) -> bool:
         """Whether the node has its lease: without it, what it says may not be true any more."""
-        return clock.lease_time_s() < self.speaks_until
+        return clock.lease_time_s() < self.lease_ends_s
 
-    def speak_until(self, end_s: float) -> None:
+    def extend_lease(self, end_s: float) -> None:
         """The node's lease lasts until then: what was held back since it ended goes out."""
-        self.speaks_until = end_s
+        self.lease_ends_s = end_s
         if self._is_due or self.stalled:
             self._loop.call_soon(self.flush)
 

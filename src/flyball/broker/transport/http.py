@@ -32,7 +32,7 @@ from flyball.faults import Faults
 from flyball.model import User
 
 LISTEN_BACKLOG = 1024
-FAREWELL_S = 1
+CLOSE_TIMEOUT_S = 1
 """Requests that are under way when the node stops have so long."""
 
 CONSOLE_HEADER = "x-requested-with"
@@ -178,7 +178,7 @@ def make_app(routes: Sequence[BaseRoute], middleware: Sequence[Middleware] = ())
         exception_handlers={
             errors.FlyballError: _tell_error,
             HTTPException: _tell_http_error,
-            ClientDisconnect: _tell_nobody,
+            ClientDisconnect: _ignore_disconnect,
         },
     )
 
@@ -197,7 +197,7 @@ def _tell_http_error(request: Request, error: Exception) -> Response:
     return problem(error.status_code, text, "See the documentation of the HTTP interface.", error.headers)
 
 
-def _tell_nobody(request: Request, error: Exception) -> Response:
+def _ignore_disconnect(request: Request, error: Exception) -> Response:
     """Answer in vain: the client has gone in the middle of its request, which is not worth a traceback."""
     return Response(status_code=400)
 
@@ -231,7 +231,7 @@ async def serving(
             proxy_headers=False,
             # It refuses from this number on, and counts the connection that asks.
             limit_concurrency=max_connections + 1,
-            timeout_graceful_shutdown=FAREWELL_S,
+            timeout_graceful_shutdown=CLOSE_TIMEOUT_S,
             ws="none",
         )
         servers: list[_Server] = []
@@ -249,7 +249,7 @@ async def serving(
             finally:
                 if servers:
                     servers[-1].should_exit = True
-                    await asyncio.wait((task,), timeout=10 * FAREWELL_S)
+                    await asyncio.wait((task,), timeout=10 * CLOSE_TIMEOUT_S)
                 task.cancel()
 
 

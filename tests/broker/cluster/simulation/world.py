@@ -603,7 +603,7 @@ class World:
             if node.is_serving and node.node is not None:
                 hub = node.node.hub
                 # One that stops has let its clients go before it leaves its queues to others.
-                if hub.may_speak and (hub.connections or not hub.is_stopping):
+                if hub.holds_lease and (hub.connections or not hub.is_stopping):
                     yield node.node
 
     def _check_owners(self) -> None:

@@ -128,14 +128,14 @@ def test_few_listings_read_at_the_same_moment(
     reads: list[Any] = []
     monkeypatch.setattr(Broker, "browse", lambda self, queue_id, after_id, limit, done: reads.append(done))
     with ExitStack() as all_:
-        for _ in range(3 * bodies_module.READS_AT_ONCE):
+        for _ in range(3 * bodies_module.MAX_CONCURRENT_READS):
             all_.enter_context(closing(ask(node, PATH)))
         api = all_.enter_context(httpx.Client(base_url=f"http://{node.address('http')}/api", auth=GUEST))
-        for ended in range(3 * bodies_module.READS_AT_ONCE):
+        for ended in range(3 * bodies_module.MAX_CONCURRENT_READS):
             node.wait_until(lambda _: len(reads) > ended)  # noqa: B023
             # The others have been asked by now.
             assert api.get("/whoami").status_code == 200
-            assert len(reads) <= ended + bodies_module.READS_AT_ONCE
+            assert len(reads) <= ended + bodies_module.MAX_CONCURRENT_READS
             node.call(lambda _: reads[ended]([], None))  # noqa: B023
 
 

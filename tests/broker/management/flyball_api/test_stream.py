@@ -284,11 +284,11 @@ def test_one_who_comes_while_a_sample_is_made_hears_the_next(feeds: list[Feed], 
         guest = node.node.hub.authority.access.user("guest")
         first = feed.listen(StreamListener(guest, ("loops",)))
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(feed.tell_all())
+            tasks.create_task(feed.send_all())
             await asyncio.sleep(0)
             second = feed.listen(StreamListener(guest, ("queue:%2F/orders",)))
         assert await first.take() is not None
-        await feed.tell_all()
+        await feed.send_all()
         return await second.take()
 
     event = node.run(lambda _: scenario())
@@ -306,7 +306,7 @@ def test_many_samples_do_not_grow_memory(feeds: list[Feed], tmp_path: Path) -> N
             topics = ("overview", "loops", "admission", "domain", "queue:%2F/orders")
             listener = feed.listen(StreamListener(node.hub.authority.access.user("guest"), topics))
             for _ in range(times):
-                await feed.tell_all()
+                await feed.send_all()
                 await listener.take()
             feed.leave(listener)
 

@@ -160,7 +160,7 @@ class HandMadeDomain:
             if known.get(queue_id) != owner:
                 node.directory.put(queue, owner)
 
-    def tell_all(self) -> None:
+    def send_all(self) -> None:
         for node in self.nodes:
             self.tell(node)
 

@@ -65,7 +65,7 @@ def test_confirmed_messages_survive_broken_links(seed: int) -> None:
         async with domain(3) as made:
             owner: DomainNode = made.nodes[2]
             owner.topology.create_queue("orders", lambda error: None)
-            made.tell_all()
+            made.send_all()
             async with client(made.nodes[0]) as one, client(made.nodes[1]) as other, asyncio.TaskGroup() as tasks:
                 cutting = tasks.create_task(cut(made, chance, is_over))
                 for connection in (one, other):

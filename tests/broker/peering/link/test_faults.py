@@ -61,7 +61,7 @@ async def with_bystander(two: Two, queue: str = "bad") -> Bystander:
     await bystander.begin()
     await two.there.declare_queue(queue, durable=True)
     await two.there.default_exchange.publish(aio_pika.Message(b"poison", delivery_mode=2), queue)
-    two.made.tell_all()
+    two.made.send_all()
     return bystander
 
 

@@ -172,7 +172,7 @@ async def test_a_rejected_message_is_a_dead_letter_at_its_owner(two: Two) -> Non
 @with_two_nodes
 async def test_a_dead_letter_goes_to_the_queue_of_another_node(two: Two) -> None:
     await two.here.declare_queue("dead", durable=True)
-    two.made.tell_all()
+    two.made.send_all()
     arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
     queue, inbox = await two.forwarded(arguments=arguments), Inbox()
     await queue.consume(inbox)
@@ -188,7 +188,7 @@ async def test_a_dead_letter_goes_to_the_queue_of_another_node(two: Two) -> None
 @with_two_nodes
 async def test_dead_letter_of_two_nodes_never_cancels_unwritten_insert(two: Two) -> None:
     await two.here.declare_queue("dead-here", durable=True)
-    two.made.tell_all()
+    two.made.send_all()
     dead_letters = await two.there.declare_exchange("dlx", "fanout", durable=True)
     for name in ("dead-here", "dead-there"):
         queue = await two.there.declare_queue(name, durable=True)

@@ -75,10 +75,10 @@ async def test_what_comes_over_a_link_while_the_node_has_no_lease_is_not_passed_
     await queue.consume(inbox)
     link = two.first.peers.link(2)
     assert link is not None
-    two.first.hub.speaks_until = 0.0
+    two.first.hub.lease_ends_s = 0.0
     await two.publish(b"1", channel=two.there)
     await until(lambda: link.is_lost)
-    two.first.hub.speak_until(math.inf)
+    two.first.hub.extend_lease(math.inf)
     (again,) = await inbox.take(1)
     assert (again.body, again.redelivered) == (b"1", True)
 
@@ -196,7 +196,7 @@ def move_queue(two: Two, owner: DomainNode) -> None:
     adopted = owner.broker.engine._queues.pop(created.id)
     adopted.queue.id = queue.id
     owner.broker.engine._queues[queue.id] = adopted
-    two.made.tell_all()
+    two.made.send_all()
     for consumer in list(state.consumers.values()):
         consumer.owner.queue_moved(consumer)
 
@@ -340,7 +340,7 @@ async def test_a_message_for_several_queues_waits_for_the_one_that_its_owner_doe
     exchange = await two.there.declare_exchange("all", "fanout")
     await other.bind(exchange)
     await (await two.there.get_queue("orders")).bind(exchange)
-    two.made.tell_all()
+    two.made.send_all()
     for name in ("orders", "others"):
         await (await two.here.get_queue(name)).bind(await two.here.declare_exchange("all", "fanout"))
     two.first.changes.catch_up = _nothing_new
@@ -363,7 +363,7 @@ def test_a_message_for_several_queues_of_a_dead_node_reaches_each_wherever_it_go
             heir = made.nodes[2]
             for name in ("orders", "others"):
                 await two.there.declare_queue(name, durable=True)
-                two.made.tell_all()
+                two.made.send_all()
                 exchange = await two.here.declare_exchange("all", "fanout")
                 await (await two.here.get_queue(name)).bind(exchange)
             lost = {state.queue.name: state.queue for state in two.second.broker.engine.queues}
@@ -395,7 +395,7 @@ def test_messages_keep_their_order_though_their_queue_moves_between_two_of_them(
             moved = two.queue_state.queue
             await first.peers.request(2, "flush", {})
             # What the old owner says is on its way for a while.
-            second.hub.speaks_until = 0.0
+            second.hub.lease_ends_s = 0.0
             second.broker.engine.delete_queue(moved.id)
             publishing = [asyncio.ensure_future(two.publish(b"%d" % number)) for number in range(3)]
             link = first.peers.link(2)
@@ -406,7 +406,7 @@ def test_messages_keep_their_order_though_their_queue_moves_between_two_of_them(
             first.directory.put(moved, third.id)
             later = asyncio.ensure_future(two.publish(b"3"))
             await until(lambda: first.remotes.puts.is_congested)
-            second.hub.speak_until(math.inf)
+            second.hub.extend_lease(math.inf)
             await asyncio.gather(*publishing, later)
             assert bodies_of(third.broker.engine.queue(moved.id)) == [b"0", b"1", b"2", b"3"]
             assert not first.remotes.puts._ways
@@ -446,12 +446,12 @@ def test_a_transaction_fails_whose_acknowledgements_reach_the_owner_after_the_qu
             link = two.first.peers.link(2)
             assert link is not None
             # What the owner says of the move is on its way when the acknowledgement goes.
-            hold = two.second.hub.speaks_until
-            two.second.hub.speaks_until = 0.0
+            hold = two.second.hub.lease_ends_s
+            two.second.hub.lease_ends_s = 0.0
             await _move_away(two)
             committing = asyncio.ensure_future(channel.tx_commit())
             await until(lambda: bool(link._answers))
-            two.second.hub.speak_until(hold)
+            two.second.hub.extend_lease(hold)
             with pytest.raises(aiormq.exceptions.AMQPError, match="comes again"):
                 await committing
             await connection.close()
@@ -477,7 +477,7 @@ async def _member_of(two: Two, node: DomainNode) -> Any:
         queue = node.broker.engine.create_queue("orders", durable=True)
         state = node.broker.engine.queue(queue.id)
     state.queue.member = True
-    two.made.tell_all()
+    two.made.send_all()
     return state
 
 
@@ -489,7 +489,7 @@ def test_a_consumer_moves_between_members_without_its_client_noticing(route: tup
             two = Two(made, channel, channel)
             source, target = (made.nodes[place] for place in route)
             members = {node.id: await _member_of(two, node) for node in dict.fromkeys((source, target))}
-            two.made.tell_all()
+            two.made.send_all()
             inbox = Inbox()
             if source is not made.nodes[0]:
                 made.nodes[0].sessions[0].set_home("/", "orders", members[source.id].queue.id)

@@ -127,7 +127,7 @@ async def test_message_follows_a_queue_that_moves_before_the_commit(two: Two) ->
     assert requests is not None
     two.first.broker.engine.delete_queue(requests.queue.id)
     moved = two.second.broker.engine.create_queue("requests")
-    two.made.tell_all()
+    two.made.send_all()
     await channel.tx_commit()
     assert [message.body for message in two.second.broker.engine.queue(moved.id).oldest(0, 10)] == [b"body"]
 
@@ -138,7 +138,7 @@ async def test_mandatory_message_returns_if_its_remote_queue_is_gone_at_the_comm
     channel = await transactional(two)
     await put(channel, "orders", b"body", mandatory=True)
     await two.there.queue_delete("orders")
-    two.made.tell_all()
+    two.made.send_all()
     await channel.tx_commit()
     assert sum(each.publisher.returned for session in two.first.sessions for each in session.channels) == 1
 
@@ -155,7 +155,7 @@ async def test_mandatory_message_returns_if_all_its_remote_queues_are_gone_at_th
         await channel.basic_publish(b"body", exchange="all", properties=PERSISTENT, mandatory=True)
         for name in deleted:
             await two.there.queue_delete(name)
-        two.made.tell_all()
+        two.made.send_all()
         await channel.tx_commit()
         returned = sum(each.publisher.returned for session in two.first.sessions for each in session.channels)
         assert returned == len(deleted) - 1

@@ -28,7 +28,7 @@ def test_idle_connection_gets_a_heartbeat_every_half_interval(memory_node: Runni
         for _ in range(3):
             # Within four halves something must be heard from the peer.
             peer.send_frame(HEARTBEAT, 0, b"")
-            memory_node.wait_until(lambda node: any(each._has_heard for each in sessions(node)))
+            memory_node.wait_until(lambda node: any(each._has_received for each in sessions(node)))
             memory_node.call(beat)
             assert peer.read_frame().kind == HEARTBEAT
 

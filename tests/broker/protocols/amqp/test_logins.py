@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from flyball.broker.core.attempts import MAX_DELAYED, TRIES
-from flyball.broker.core.passwords import RUNS_AT_ONCE, Passwords
+from flyball.broker.core.passwords import MAX_CONCURRENT_RUNS, Passwords
 from flyball.broker.node.node import Node
 from tests.broker.peers import thorbang
 from tests.broker.protocols.amqp.compatibility.peer import ConnectionEnded, Peer
@@ -73,13 +73,13 @@ def test_passwords_of_peers_that_have_gone_are_not_checked(node: RunningNode, pe
 
     before = node.call(install)
     guessers = [guess(node, peers, f"127.0.1.{number}", f"user{number}") for number in range(1, 51)]
-    node.wait_until(lambda node: passwords_of(node)._turns.waiting == len(guessers) - RUNS_AT_ONCE)
+    node.wait_until(lambda node: passwords_of(node)._turns.waiting == len(guessers) - MAX_CONCURRENT_RUNS)
     for peer in guessers:
         peer.hang_up()
     node.wait_until(lambda node: passwords_of(node)._turns.waiting == 0)
     hasher.goes_on.set()
     peers.enter_context(Peer(*node.address("amqp"))).open()
-    assert node.call(lambda node: passwords_of(node).runs) - before == RUNS_AT_ONCE + 1
+    assert node.call(lambda node: passwords_of(node).runs) - before == MAX_CONCURRENT_RUNS + 1
 
 
 def test_peers_that_never_log_in_do_not_keep_others_out(tmp_path: Path, peers: ExitStack) -> None:

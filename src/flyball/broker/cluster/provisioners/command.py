@@ -21,7 +21,7 @@ from flyball.errors import ClusterError
 
 Template = str | Sequence[str]
 
-CANNOT_TELL = frozenset({126, 127, 255})
+CANNOT_STATE = frozenset({126, 127, 255})
 """Exit codes of a command that could not run, or of an ssh that reached nobody: they say nothing of the node."""
 
 MAX_READ_BYTES = 1_000_000
@@ -77,7 +77,7 @@ class CommandTemplate:
     async def alive(self, handle: str) -> bool:
         values = _values(handle)
         outcome = await self._run(self._alive, values)
-        if outcome.code in CANNOT_TELL or outcome.code < 0:
+        if outcome.code in CANNOT_STATE or outcome.code < 0:
             raise ClusterError(f"nobody knows whether node {values['name']} runs: {outcome.told}")
         return outcome.code == 0
 

@@ -27,7 +27,7 @@ READ_S = 60.0
 """A client has so long to send a body."""
 
 # How many answers read messages from queues at the same moment.
-READS_AT_ONCE = 2
+MAX_CONCURRENT_READS = 2
 
 # How long an answer that has begun waits for others to be sent, and how often it looks.
 ROOM_S = 30.0
@@ -48,7 +48,7 @@ class Bodies:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self.reading = asyncio.Semaphore(READS_AT_ONCE)
+        self.reading = asyncio.Semaphore(MAX_CONCURRENT_READS)
         """Held while messages are read from a queue, which takes more than what is kept of them."""
 
     async def read(self, request: Request, max_bytes: int) -> bytearray:

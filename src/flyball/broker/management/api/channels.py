@@ -57,8 +57,8 @@ async def listed(call: Call, found: Sequence[Facts]) -> Response:
     return await call.many(found, lambda facts: document(call.context, facts), KEYS)
 
 
-def document(context: ApiContext, told: Facts) -> dict[str, Any]:
+def document(context: ApiContext, reported: Facts) -> dict[str, Any]:
     """Return a channel with how fast its counts grow."""
-    counts = told["message_stats"]
-    rates = rates_of(context.sampler, "channel", (told["node"], told["name"]), counts, OF_CHANNEL)
-    return {**told, "message_stats": detailed(OF_CHANNEL, counts, rates)}
+    counts = reported["message_stats"]
+    rates = rates_of(context.sampler, "channel", (reported["node"], reported["name"]), counts, OF_CHANNEL)
+    return {**reported, "message_stats": detailed(OF_CHANNEL, counts, rates)}

@@ -107,10 +107,10 @@ async def close_here(context: ApiContext, name: str, reason: str) -> bool:
     return found is not None
 
 
-def document(context: ApiContext, told: Facts) -> dict[str, Any]:
+def document(context: ApiContext, reported: Facts) -> dict[str, Any]:
     """Return a connection with how fast it reads and writes."""
-    rates = rates_of(context.sampler, "connection", (told["node"], told["name"]), told, OF_BYTES)
-    found = {**told, **detailed(OF_BYTES, told, rates)}
-    if "connection_name" in told["client_properties"]:
-        found["user_provided_name"] = told["client_properties"]["connection_name"]
+    rates = rates_of(context.sampler, "connection", (reported["node"], reported["name"]), reported, OF_BYTES)
+    found = {**reported, **detailed(OF_BYTES, reported, rates)}
+    if "connection_name" in reported["client_properties"]:
+        found["user_provided_name"] = reported["client_properties"]["connection_name"]
     return found

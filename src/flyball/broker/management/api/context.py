@@ -41,7 +41,7 @@ MAX_BODY_BYTES = 1024 * 1024
 
 # Lists that are made at the same time. Each is made of everything that there is to list, and more of them at once
 # would be ready no sooner.
-LISTS_AT_ONCE = 2
+MAX_CONCURRENT_LISTS = 2
 
 # What a list holds of an item until it is sent: what names it in a list, or all the facts that a node has told of it.
 ITEM_BYTES = 200
@@ -131,7 +131,7 @@ class ApiContext:
         self.domain_nodes = domain_nodes
         self.login = login
         self.bodies = Bodies(node.hub.broker.ledger)
-        self.making_lists = asyncio.Semaphore(LISTS_AT_ONCE)
+        self.making_lists = asyncio.Semaphore(MAX_CONCURRENT_LISTS)
         # Called when the node stops, before requests that are under way have to end.
         self.on_stop: list[Callable[[], None]] = []
 
@@ -204,8 +204,8 @@ class Routes:
 
     def made(self, context: ApiContext) -> list[ApiRoute]:
         """Return the routes for a node, and let other nodes ask it for what they need."""
-        for what, told in self._answers:
-            context.domain_nodes.provide(what, functools.partial(told, context))
+        for what, reported in self._answers:
+            context.domain_nodes.provide(what, functools.partial(reported, context))
         return [
             ApiRoute(self._prefix + path, context.guarded(handler, about.right), method, about)
             for method, path, handler, about in self._declared
@@ -225,7 +225,7 @@ class Routes:
     ) -> Handler:
         summary = (handler.__doc__ or "").strip().partition("\n")[0]
         about = About(right, summary, is_list, body, query or {}, self._media_type)
-        self._declared.append((method, path, _few_at_once(handler) if is_long else handler, about))
+        self._declared.append((method, path, _list_slots(handler) if is_long else handler, about))
         return handler
 
 
@@ -326,7 +326,7 @@ PeerAnswer = Callable[..., Awaitable[Any]]
 Declare = Callable[[F], F]
 
 
-def _few_at_once(handler: Handler) -> Handler:
+def _list_slots(handler: Handler) -> Handler:
     """Make a handler, whose answer is long, wait while others are made. It is refused if too many are unsent."""
 
     async def waited(call: Call) -> Response:

@@ -162,13 +162,13 @@ def _of_queue(queue: Queue) -> dict[str, Any]:
 
 def _of_cluster(value: Mapping[str, Any]) -> dict[str, Any]:
     """Tell a clustered queue: options that are not as usual, and the nodes where somebody wants a member."""
-    told = {"name": value["name"], "vhost": value["vhost"], **value["options"]}
-    return {**told, "members": list(value["fixed"])} if value.get("fixed") else told
+    reported = {"name": value["name"], "vhost": value["vhost"], **value["options"]}
+    return {**reported, "members": list(value["fixed"])} if value.get("fixed") else reported
 
 
 def _of_topic(topic: Topic) -> dict[str, Any]:
-    told = {"name": topic.name, "vhost": topic.vhost}
-    return told if topic.parent is None else {**told, "parent": topic.parent}
+    reported = {"name": topic.name, "vhost": topic.vhost}
+    return reported if topic.parent is None else {**reported, "parent": topic.parent}
 
 
 # In

@@ -56,7 +56,7 @@ def nodes(node: Node) -> dict[str, NodeRecord]:
 class ListedQueue:
     """A queue of a list. All there is to say of it is found only if it comes to that: a page shows few of many."""
 
-    __slots__ = ("_node", "_owner", "_queue", "_state", "_told")
+    __slots__ = ("_node", "_owner", "_queue", "_reported", "_state")
 
     def __init__(self, node: Node, queue: Queue, state: QueueState | None, owner: int) -> None:
         """It is served here, or by the node with the id `owner`; or it is a clustered one and both."""
@@ -64,7 +64,7 @@ class ListedQueue:
         self._queue = queue
         self._state = state
         self._owner = owner
-        self._told: list[Facts] = []
+        self._reported: list[Facts] = []
 
     @property
     def name(self) -> str:
@@ -76,20 +76,20 @@ class ListedQueue:
 
     def add(self, facts: Facts) -> None:
         """Note what another node has told of it."""
-        self._told.append(facts)
+        self._reported.append(facts)
 
     def count(self, name: str) -> int | None:
         """Return a count of the queue; None if its node does not answer."""
         if self.is_down:
             return None
         here = 0 if self._state is None else COUNTS[name](self._state)
-        elsewhere: int = sum(facts[name] for facts in self._told)
+        elsewhere: int = sum(facts[name] for facts in self._reported)
         return here + elsewhere
 
     @property
     def is_down(self) -> bool:
         """Whether its node does not answer."""
-        return self._state is None and not self._told
+        return self._state is None and not self._reported
 
     def counts(self) -> dict[str, int] | None:
         """Return the counts of the queue whose growth is told; None if its node does not answer."""
@@ -101,13 +101,13 @@ class ListedQueue:
         else:
             ready, unacked = len(state), state.unacked_count
             found = dict(zip(GROWING, (ready, unacked, ready + unacked, *_GROWN(state)), strict=True))
-        for facts in self._told:
+        for facts in self._reported:
             found = {name: value + facts[name] for name, value in found.items()}
         return found
 
     def facts(self) -> Facts:
         """Return all that is known of it; if its node does not answer, its declaration, and that it is down."""
-        found = list(self._told)
+        found = list(self._reported)
         if self._state is not None:
             found.insert(0, inspection.queue_facts(self._node, self._state))
         if not found:
@@ -131,8 +131,8 @@ async def queues(call: Call, vhosts: Collection[str]) -> list[ListedQueue]:
             place = (remote.queue.vhost, remote.queue.name)
             if place not in found and remote.queue.vhost in vhosts:
                 found[place] = ListedQueue(node, remote.queue, None, remote.owner)
-    for told in (await call.context.domain_nodes.ask_others("queues")).values():
-        async for facts_of_some in in_slices(told, QUICK_SLICE):
+    for reported in (await call.context.domain_nodes.ask_others("queues")).values():
+        async for facts_of_some in in_slices(reported, QUICK_SLICE):
             for facts in facts_of_some:
                 listed = found.get((facts["vhost"], facts["name"]))
                 if listed is not None:

@@ -63,8 +63,8 @@ async def check_local_alarms(call: Call) -> Response:
     return _alarms(here, "There are alarms in effect on the node")
 
 
-def _alarms(told: Mapping[str, Mapping[str, Any]], reason: str) -> Response:
-    found = [{"node": name, "resource": alarm} for name, facts in told.items() for alarm in facts["alarms"]]
+def _alarms(reported: Mapping[str, Mapping[str, Any]], reason: str) -> Response:
+    found = [{"node": name, "resource": alarm} for name, facts in reported.items() for alarm in facts["alarms"]]
     return _failed(reason, alarms=found) if found else _fine()
 
 

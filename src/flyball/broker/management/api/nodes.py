@@ -76,10 +76,10 @@ async def show(call: Call) -> Response:
 async def show_memory(call: Call) -> Response:
     """What takes the memory of a node."""
     name = call.part("name")
-    told = await call.context.domain_nodes.ask_all(MEMORY)
-    if name not in told:
+    reported = await call.context.domain_nodes.ask_all(MEMORY)
+    if name not in reported:
         raise not_found(f"no node {name!r}")
-    return call.one(told[name])
+    return call.one(reported[name])
 
 
 @routes.peer(MEMORY)
@@ -107,9 +107,9 @@ async def memory(context: ApiContext) -> dict[str, Any]:
 
 async def _all(call: Call) -> list[dict[str, Any]]:
     """Return the documents of all nodes; who does not answer is not running."""
-    told = await call.context.domain_nodes.ask_all(DOCUMENT)
-    silent = [_silent(name) for name in domain_view.nodes(call.node) if name not in told]
-    return sorted([*told.values(), *silent], key=lambda found: str(found["name"]))
+    reported = await call.context.domain_nodes.ask_all(DOCUMENT)
+    silent = [_silent(name) for name in domain_view.nodes(call.node) if name not in reported]
+    return sorted([*reported.values(), *silent], key=lambda found: str(found["name"]))
 
 
 def _silent(name: str) -> dict[str, Any]:

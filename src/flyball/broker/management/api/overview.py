@@ -71,7 +71,7 @@ def _about(call: Call) -> dict[str, Any]:
 
 async def _of_all(call: Call) -> dict[str, Any]:
     counts, rates = await domain_view.totals(call)
-    told = await call.context.domain_nodes.ask_all("node")
+    reported = await call.context.domain_nodes.ask_all("node")
     objects = {
         **{name: counts[name] for name in ("channels", "connections", "consumers")},
         "exchanges": domain_view.exchange_count(call.node, call.visible_vhosts()),
@@ -82,15 +82,15 @@ async def _of_all(call: Call) -> dict[str, Any]:
         "churn_rates": detailed(OF_CHURN, counts, rates),
         "queue_totals": _lengths(call, "", counts),
         "object_totals": objects,
-        "listeners": [listener for facts in told.values() for listener in nodes.listeners(facts)],
-        "contexts": [context for facts in told.values() for context in nodes.contexts(facts)],
+        "listeners": [listener for facts in reported.values() for listener in nodes.listeners(facts)],
+        "contexts": [context for facts in reported.values() for context in nodes.contexts(facts)],
     }
 
 
 async def _of_visible(call: Call) -> dict[str, Any]:
     visible = call.visible_vhosts()
-    told = await vhosts.sums(call, visible)
-    counts = domain_view.summed([{name: each[name] for name in vhosts.COUNTED} for each in told])
+    reported = await vhosts.sums(call, visible)
+    counts = domain_view.summed([{name: each[name] for name in vhosts.COUNTED} for each in reported])
     counts = {**dict.fromkeys(vhosts.COUNTED, 0), **counts}
     rates = rates_of(call.context.sampler, "overview", call.user.name, counts, OF_QUEUE)
     objects = {
@@ -109,5 +109,5 @@ async def _of_visible(call: Call) -> dict[str, Any]:
 
 def _lengths(call: Call, key: str, counts: Mapping[str, float]) -> dict[str, Any]:
     lengths = {**counts, "messages": counts["ready"] + counts["unacked"]}
-    told = detailed(OF_LENGTH, lengths, rates_of(call.context.sampler, "lengths", key, lengths, OF_LENGTH))
-    return {**told, "messages_parked": counts.get("parked", 0)}
+    reported = detailed(OF_LENGTH, lengths, rates_of(call.context.sampler, "lengths", key, lengths, OF_LENGTH))
+    return {**reported, "messages_parked": counts.get("parked", 0)}

@@ -38,7 +38,7 @@ async def parked_here(context: ApiContext, vhost: str, name: str) -> list[dict[s
 async def list_parked(call: Call) -> Response:
     """Messages of a queue that could not be dead-lettered, and why. They are kept, and nobody gets them."""
     vhost, name = await _existing(call)
-    told = await call.context.domain_nodes.ask_all(LIST, {"vhost": vhost, "name": name})
+    reported = await call.context.domain_nodes.ask_all(LIST, {"vhost": vhost, "name": name})
     return answer(
         [
             {
@@ -49,7 +49,7 @@ async def list_parked(call: Call) -> Response:
                 "parked_at": moment(facts["parked_at_s"]),
                 "payload_bytes": facts["body_bytes"],
             }
-            for node, parked in told.items()
+            for node, parked in reported.items()
             for facts in parked
         ]
     )

@@ -23,7 +23,7 @@ from flyball.broker.core.loops import (
 )
 from flyball.broker.management.api.answers import answer, not_found
 from flyball.broker.management.api.context import ApiContext, Body, Call, Right, Routes
-from flyball.broker.management.flyball_api.loops import name_in, told
+from flyball.broker.management.flyball_api.loops import name_in, validated
 from flyball.broker.node.node import Node
 from flyball.errors import NotPermitted, TooManyLoops
 
@@ -34,20 +34,20 @@ HISTORY_FIELDS = ("at", "reference", "load", "budget", "in_flight", "waiting")
 Count = Annotated[int, Field(ge=0, le=2**53)]
 
 
-class _Told(BaseModel):
+class _Report(BaseModel):
     """Something that an application tells: what is not known is refused, nothing changes later."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class ReferenceTold(_Told):
+class ReferenceReport(_Report):
     """The load that is held, and what it is doing."""
 
     value: Number
     state: Name
 
 
-class PoolTold(_Told):
+class PoolReport(_Report):
     """What is behind the requests; None is no bound."""
 
     size: Count | None
@@ -58,7 +58,7 @@ class PoolTold(_Told):
     waiting_s: Number
 
 
-class ClassTold(_Told):
+class ClassReport(_Report):
     """Requests of about the same cost; what is None is not known, or farther than any number."""
 
     number: Count = Field(alias="class")
@@ -77,7 +77,7 @@ class ClassTold(_Told):
     odds: Number | None
 
 
-class KeyTold(_Told):
+class KeyReport(_Report):
     """One kind of requests."""
 
     number: Count = Field(alias="class")
@@ -86,19 +86,19 @@ class KeyTold(_Told):
     requests: Count
 
 
-def _numbers_differ(classes: list[ClassTold]) -> list[ClassTold]:
+def _numbers_differ(classes: list[ClassReport]) -> list[ClassReport]:
     if len({each.number for each in classes}) < len(classes):
         raise ValueError("two classes have the same number")
     return classes
 
 
-class AdmissionReport(_Told):
+class AdmissionReport(_Report):
     """What an application tells, about once a second: `state_of` of `flyball.admission`, and what its loop is."""
 
     facts: LoopFacts
     name: Name
     unit: Name
-    reference: ReferenceTold
+    reference: ReferenceReport
     load: Number
     budget: Number
     period_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -107,9 +107,9 @@ class AdmissionReport(_Told):
     streams: Count
     is_held: bool
     is_shadow: bool
-    pool: PoolTold
-    classes: Annotated[list[ClassTold], Field(max_length=100), AfterValidator(_numbers_differ)]
-    keys: Annotated[dict[Annotated[str, Field(max_length=500)], KeyTold], Field(max_length=200)]
+    pool: PoolReport
+    classes: Annotated[list[ClassReport], Field(max_length=100), AfterValidator(_numbers_differ)]
+    keys: Annotated[dict[Annotated[str, Field(max_length=500)], KeyReport], Field(max_length=200)]
 
 
 class KnownAdmission:
@@ -183,8 +183,8 @@ class Admissions:
         if known is None and len(self._known) >= MAX_ADMISSIONS:
             raise TooManyLoops(MAX_ADMISSIONS)
         sample = LoopSample(at=now, setpoint=report.reference.value, measurement=report.load, action=report.budget)
-        told_loop = LoopReport(facts=report.facts, is_shadow=report.is_shadow, samples=[sample])
-        loop = self._loops.report(f"admission.{name}", told_loop, user, now, is_trusted=is_trusted)
+        loop_from_report = LoopReport(facts=report.facts, is_shadow=report.is_shadow, samples=[sample])
+        loop = self._loops.report(f"admission.{name}", loop_from_report, user, now, is_trusted=is_trusted)
         state = report.model_dump(exclude={"facts"}, by_alias=True)
         if known is None:
             known = self._known[name] = KnownAdmission(name, user, lambda: state)
@@ -228,7 +228,7 @@ def routes(context: ApiContext, admissions: Admissions) -> Routes:
     async def report_admission(call: Call) -> Response:
         """Tell how admission control of an application stands; the answer says in which mode somebody wants it."""
         name = name_in(call)
-        report = told(AdmissionReport, await call.document(MAX_REPORT_BYTES))
+        report = validated(AdmissionReport, await call.document(MAX_REPORT_BYTES))
         mode = admissions.report(name, report, call.user.name, is_trusted=call.has(Right.ADMINISTRATOR))
         return answer({"mode": mode})
 

@@ -58,8 +58,8 @@ async def list_decisions(call: Call) -> Response:
 async def list_sessions(call: Call) -> Response:
     """The producers and consumers of clustered queues, and which member serves each, as the nodes have told."""
     nodes = [node for node in call.node.membership.nodes if node.is_live]
-    told = await asyncio.gather(*(_sessions_of(call.node, node.id) for node in nodes))
-    sessions = [(node.name, *session) for node, some in zip(nodes, told, strict=True) for session in some]
+    reported = await asyncio.gather(*(_sessions_of(call.node, node.id) for node in nodes))
+    sessions = [(node.name, *session) for node, some in zip(nodes, reported, strict=True) for session in some]
     return stream(sessions[:MAX_SESSIONS], lambda session: _session(call.node, *session))
 
 

@@ -16,7 +16,7 @@ from flyball.errors import InvalidArgument, LoopNotFound
 MAX_LOOP_NAME = 500
 MAX_REPORT_BYTES = 128 * 1024
 
-Told = TypeVar("Told", bound=BaseModel)
+ReportBody = TypeVar("ReportBody", bound=BaseModel)
 
 
 routes = Routes()
@@ -74,7 +74,7 @@ async def switch_loop(call: Call) -> Response:
 async def report_loop(call: Call) -> Response:
     """Tell of a loop that runs elsewhere; the answer says in which mode somebody wants it."""
     name = name_in(call)
-    report = told(LoopReport, await call.document(MAX_REPORT_BYTES))
+    report = validated(LoopReport, await call.document(MAX_REPORT_BYTES))
     is_trusted = call.has(Right.ADMINISTRATOR)
     loops = call.node.hub.loops
     loop = loops.report(name, report, call.user.name, time.time(), is_trusted=is_trusted)
@@ -100,7 +100,7 @@ def name_in(call: Call) -> str:
     return name
 
 
-def told(kind: type[Told], document: dict[str, Any]) -> Told:
+def validated(kind: type[ReportBody], document: dict[str, Any]) -> ReportBody:
     """Return what somebody tells. Raises InvalidArgument, which names the first thing that is wrong."""
     try:
         return kind.model_validate(document)

@@ -219,7 +219,7 @@ class Feed:
         self._elsewhere: dict[str, Latest] = {}
         """What other nodes have told, by topic."""
         self._domain = Latest(node, self._tree, DOMAIN_S)
-        self._domain_told = 0
+        self._domain_reports = 0
         domain_nodes.provide("queue_brief", self._queue_here)
         domain_nodes.provide("loops_brief", self._loops_here)
 
@@ -256,16 +256,16 @@ class Feed:
         """There is a new sample."""
         if self._listeners and not self._is_making:
             self._is_making = True
-            self._node.hub.spawn(self._tell_all())
+            self._node.hub.spawn(self._send_all())
 
-    async def _tell_all(self) -> None:
+    async def _send_all(self) -> None:
         try:
             with failures_logged("making a sample for streams"):
-                await self.tell_all()
+                await self.send_all()
         finally:
             self._is_making = False
 
-    async def tell_all(self) -> None:
+    async def send_all(self) -> None:
         """Make a sample, each topic of it once, and hand it out."""
         access = self._node.hub.authority.access
         self._dismiss_those_without_right(access)
@@ -274,7 +274,7 @@ class Feed:
         wanted = {topic for listener in listeners for topic in listener.topics}
         self._forget_elsewhere(wanted)
         # What is known now is what is told below: an answer that comes meanwhile is for the next sample.
-        is_domain_new, self._domain_told = self._domain_told != self._domain.number, self._domain.number
+        is_domain_new, self._domain_reports = self._domain_reports != self._domain.number, self._domain.number
         parts = {DOMAIN: _json(self._domain.get())} if DOMAIN in wanted else {}
         for topic in wanted - {OVERVIEW, DOMAIN}:
             parts[topic] = _json(await self._about(topic))
@@ -320,17 +320,17 @@ class Feed:
 
     async def _about(self, topic: str) -> Any:
         if topic == LOOPS:
-            return [*await self._loops_here(), *self._told_elsewhere(topic, "loops_brief", {})]
+            return [*await self._loops_here(), *self._reports_elsewhere(topic, "loops_brief", {})]
         if topic == ADMISSION:
-            return [*await self._admissions.list(), *self._told_elsewhere(topic, "admissions", {})]
+            return [*await self._admissions.list(), *self._reports_elsewhere(topic, "admissions", {})]
         vhost, name = queue_of(topic)
         here = await self._queue_here(vhost, name)
         there: list[dict[str, Any]] = []
         if self._node.hub.directory.find(vhost, name) is not None:
-            there = self._told_elsewhere(topic, "queue_brief", {"vhost": vhost, "name": name})
+            there = self._reports_elsewhere(topic, "queue_brief", {"vhost": vhost, "name": name})
         return together([*here, *there])
 
-    def _told_elsewhere(self, topic: str, what: str, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def _reports_elsewhere(self, topic: str, what: str, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Return what the other nodes have told of a topic, as far as is known by now."""
         if not self._node.membership.others:
             return []

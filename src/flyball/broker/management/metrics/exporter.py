@@ -124,7 +124,7 @@ async def numbers_of(node: Node) -> SimpleNamespace:
         "is_low_on_memory": NO_MEMORY in facts["alarms"],
         "is_low_on_disk": NO_DISK in facts["alarms"],
         "alarms": len(facts["alarms"]),
-        "may_speak": node.hub.may_speak,
+        "holds_lease": node.hub.holds_lease,
         "is_leaving": node.membership.state is NodeState.LEAVING,
         "trace_dropped": None if recorder is None else recorder.dropped,
         "trace_failures": None if recorder is None else recorder.failures,

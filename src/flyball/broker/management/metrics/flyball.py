@@ -193,18 +193,18 @@ def _domain(node: Node) -> str:
     )
 
 
-def _members_here(node: Node, told: Mapping[str, Mapping[str, int]]) -> str:
+def _members_here(node: Node, reported: Mapping[str, Mapping[str, int]]) -> str:
     """Return how the members stand that the node serves."""
-    places = [(_place_of(node, int(queue_id)), member) for queue_id, member in told.items()]
+    places = [(_place_of(node, int(queue_id)), member) for queue_id, member in reported.items()]
     found = [(labels(vhost=place[0], queue=place[1]), member) for place, member in places if place is not None]
     return "".join(
         [family.text([(which, member[name]) for which, member in found]) for name, family in MEMBERS_HERE.items()]
     )
 
 
-def _sessions(node: Node, told: Mapping[str, Mapping[str, int]]) -> list[Sample]:
+def _sessions(node: Node, reported: Mapping[str, Mapping[str, int]]) -> list[Sample]:
     found: list[Sample] = []
-    for queue_id, counts in told.items():
+    for queue_id, counts in reported.items():
         place = _place_of(node, int(queue_id))
         if place is not None:
             vhost, name, member = place
@@ -228,17 +228,17 @@ def _leading(node: Node) -> str:
     report = node.hub.reports.get("domain")
     if report is None:
         return ""
-    told = report()
-    clusters = Counter((member["vhost"], member["name"]) for member in told["members"])
+    reported = report()
+    clusters = Counter((member["vhost"], member["name"]) for member in reported["members"])
     loads: list[Sample] = [
         (labels(vhost=member["vhost"], queue=member["name"], node=member["node"]), member["load"])
-        for member in told["members"]
+        for member in reported["members"]
     ]
     return "".join(
         [
-            LEADS.text([("", told["leads"])]),
+            LEADS.text([("", reported["leads"])]),
             MEMBERS.text([(labels(vhost=vhost, queue=name), count) for (vhost, name), count in clusters.items()]),
             LOADS.text(loads),
-            DECISIONS.text([(labels(kind=kind), count) for kind, count in told["decisions"].items()]),
+            DECISIONS.text([(labels(kind=kind), count) for kind, count in reported["decisions"].items()]),
         ]
     )

@@ -258,7 +258,7 @@ OWN = metrics(
         ("flow_blocked_connections", GAUGE, "blocked_connections", "Publishers that were told to stop"),
         ("trace_dropped_total", COUNTER, "trace_dropped", "Requests that the trace had no room for"),
         ("trace_failures_total", COUNTER, "trace_failures", "Times that the trace could not be written"),
-        ("node_lease_held", GAUGE, "may_speak", "Whether the node may serve clients: its lease has not run out"),
+        ("node_lease_held", GAUGE, "holds_lease", "Whether the node may serve clients: its lease has not run out"),
         ("node_leaving", GAUGE, "is_leaving", "Whether the node is about to leave its domain"),
         ("cluster_handed_over_total", COUNTER, "handed_over", "Messages given to other members of clustered queues"),
     ],

@@ -12,7 +12,7 @@ _KINDS: dict[str, type[FlyballError]] = {
 del _KINDS["PeerLost"]
 
 
-def told(error: FlyballError) -> tuple[str, str]:
+def failure_fields(error: FlyballError) -> tuple[str, str]:
     """Return kind and text of an error, as they go over the link."""
     return type(error).__name__, str(error)
 

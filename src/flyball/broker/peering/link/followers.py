@@ -15,7 +15,7 @@ from flyball.errors import FlyballError
 CATCH_UP = "catch_up"
 """The command that a node answers when it has followed all that was durable before."""
 
-PATIENCE_S = 2.0
+RETRY_TIMEOUT_S = 2.0
 """A node that does not answer is waited for so long: it follows when it can be reached again."""
 
 
@@ -23,7 +23,7 @@ class Followers:
     """The other nodes, asked in rounds: each serves all who came before it began."""
 
     def __init__(
-        self, peers: Peers, node_ids: Callable[[], Iterable[int]], *, time_limit_s: float = PATIENCE_S
+        self, peers: Peers, node_ids: Callable[[], Iterable[int]], *, time_limit_s: float = RETRY_TIMEOUT_S
     ) -> None:
         """`node_ids` tells which nodes take part at present, without this one."""
         self._peers = peers

@@ -258,7 +258,7 @@ class Link(LinkEnd):
     # Reading
 
     def feed(self, data: bytes) -> None:
-        if self.hub.may_speak:
+        if self.hub.holds_lease:
             self._decoder.feed(data)
         else:
             self.give_up("speaks while this node has no lease")

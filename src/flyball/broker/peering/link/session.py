@@ -19,7 +19,7 @@ from flyball.broker.core.supervisor import is_fatal
 from flyball.broker.core.topology import Topology
 from flyball.broker.peering.link.consumers import PLACE, Consumers, guard
 from flyball.broker.peering.link.contents import first_page, message_of
-from flyball.broker.peering.link.failures import told
+from flyball.broker.peering.link.failures import failure_fields
 from flyball.broker.peering.link.handshake import LinkEnd
 from flyball.broker.peering.link.peers import Peers
 from flyball.broker.store.gathering import OperationsRefused
@@ -179,7 +179,7 @@ class LinkSession(LinkEnd):
                 frame = self._decoder.next_frame()
                 if frame is None:
                     self._set_reading(True)
-                    if self._has_heard_all:
+                    if self._is_at_eof:
                         self._close_if_done()
                     return
                 self._take(frame)
@@ -212,7 +212,7 @@ class LinkSession(LinkEnd):
     def _frame_failed(self, frame: wire.Frame, error: Exception) -> None:
         """Answer a frame with an error. Many clients share the link: only the one that it is from hears of it."""
         if isinstance(error, FlyballError) and not isinstance(frame, wire.Put):
-            kind, text = told(error)
+            kind, text = failure_fields(error)
         else:
             self.faults.note(PLACE, error, quiet=True)
             kind, text = "ClusterError", f"node {self._peers.node_id} has met a defect; its log tells which"
@@ -283,7 +283,7 @@ class LinkSession(LinkEnd):
                 raise ClusterError(f"node {self._peers.node_id} knows no command {name!r}")
             answer = wire.encode_response(frame.number, json.dumps(await command(**arguments)).encode())
         except FlyballError as error:
-            answer = wire.encode_failure(frame.number, *told(error))
+            answer = wire.encode_failure(frame.number, *failure_fields(error))
         except Exception as error:
             # Whatever has failed was for the node that asks: this one has others to serve.
             log.exception("a request of node %d could not be answered", self.node_id)

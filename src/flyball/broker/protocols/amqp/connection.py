@@ -111,7 +111,7 @@ class AmqpConnection(Connection):
         self._decoder.is_connection_only = True
         self._timer: asyncio.TimerHandle | None = None
         self._has_sent = False
-        self._has_heard = False
+        self._has_received = False
         self._missed = 0
 
     # What the session fills in
@@ -226,8 +226,8 @@ class AmqpConnection(Connection):
             self.flush()
         self._has_sent = False
         # While we do not read we cannot hear.
-        self._missed = 0 if self._has_heard or not self._is_reading else self._missed + 1
-        self._has_heard = False
+        self._missed = 0 if self._has_received or not self._is_reading else self._missed + 1
+        self._has_received = False
         if self._missed >= 4:
             log.warning("dropped %s: no heartbeat for %.0f s", self.peer, 2 * self.heartbeat_s)
             self.abort()

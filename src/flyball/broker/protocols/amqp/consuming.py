@@ -371,7 +371,7 @@ class Deliveries:
             else:
                 self.broker.feed(consumer)
             if self.leaving:
-                self._tell_leaving([lease])
+                self._report_leaving([lease])
             return
         leases = self._take(tag, multiple)
         self.acknowledged += len(leases)
@@ -493,14 +493,14 @@ class Deliveries:
             if consumer is not None:
                 consumer.release(message.id)
 
-    def _tell_leaving(self, leases: Sequence[Lease]) -> None:
+    def _report_leaving(self, leases: Sequence[Lease]) -> None:
         for consumer, _ in leases:
             if consumer is not None and not consumer.leases and consumer.id in self.leaving:
                 self.leaving.pop(consumer.id)()
 
     def _feed(self, leases: Sequence[Lease]) -> None:
         if self.leaving:
-            self._tell_leaving(leases)
+            self._report_leaving(leases)
         if self.window.limit:
             self._feed_all()
             return

@@ -215,7 +215,7 @@ class AmqpSession(AmqpConnection):
         return super().eof_received()
 
     def feed(self, data: bytes) -> None:
-        self._has_heard = True
+        self._has_received = True
         if not self._is_lost:
             self._decoder.feed(data)
         elif _CLOSE_OK in data:

@@ -121,10 +121,10 @@ async def lock(connection: Connection, schema: str) -> None:
     await connection.execute(registry_statements.CHANGES_LOCK, schema, CHANGES_LOCK_CLASS)
 
 
-async def tell(connection: Connection, changes: Sequence[Change], node_id: int, channel: str) -> None:
+async def announce(connection: Connection, changes: Sequence[Change], node_id: int, channel: str) -> None:
     """Append the changes to those that all nodes follow, and wake them when they are committed."""
     encoded = [_storable(_encoded(change)) for change in changes]
-    await connection.execute(registry_statements.TELL_CHANGES, node_id, encoded, channel)
+    await connection.execute(registry_statements.ANNOUNCE_CHANGES, node_id, encoded, channel)
 
 
 def decoded(stored: str) -> Change:

@@ -412,13 +412,13 @@ async def _gone(pid: int) -> None:
 
 async def _end(pid: int, limit_s: float) -> None:
     """Shut a server down: politely, then at once, then by force. Its files survive each of them."""
-    for number, patience_s in ((signal.SIGINT, limit_s), (signal.SIGQUIT, 5.0), (signal.SIGKILL, 5.0)):
+    for number, timeout_s in ((signal.SIGINT, limit_s), (signal.SIGQUIT, 5.0), (signal.SIGKILL, 5.0)):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
             # A stopped process would not see it before it goes on.
             os.kill(pid, signal.SIGCONT)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(patience_s):
+            async with asyncio.timeout(timeout_s):
                 await _gone(pid)
             return
     raise StoreError(f"PostgreSQL {pid} cannot be stopped")

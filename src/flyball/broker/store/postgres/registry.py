@@ -15,7 +15,7 @@ from typing import Any
 import asyncpg
 
 from flyball.broker.store.changes import Change, QueueDeleted, QueueMoved
-from flyball.broker.store.postgres import changes as told_changes
+from flyball.broker.store.postgres import changes as domain_changes
 from flyball.broker.store.postgres import registry_statements, statements
 from flyball.broker.store.postgres.history import History
 from flyball.broker.store.postgres.migrations import LOCK_CLASS, must_be_known
@@ -69,7 +69,7 @@ class PostgresRegistry:
         )
         self._worker = PostgresSession(connect, prepare=self.check_epoch, outages=outages)
         self._schema_number = 0
-        self._last_told: tuple[NodeState, int] | None = None
+        self._last_announced: tuple[NodeState, int] | None = None
         self._leads = False
         self._is_open = False
         self._has_listened = False
@@ -127,7 +127,7 @@ class PostgresRegistry:
             self.secret = await connection.fetchval(registry_statements.SECRET)
             self.node_id, self.epoch, self.generation = node_id, row["epoch"], generation
             self._is_open = True
-            self._last_told = None
+            self._last_announced = None
             await connection.execute(registry_statements.NAME_SESSION, self.session_name)
             await connection.execute(registry_statements.NOTIFY, self.channel, str(node_id))
         await self._end_sessions(node_id, before_epoch=self.epoch)
@@ -135,13 +135,13 @@ class PostgresRegistry:
     async def clean_up(self, connection: Connection) -> None:
         """Take what belongs to nobody, and forget what an earlier life of the node left and nobody can use."""
         async with connection.transaction():
-            await told_changes.lock(connection, self._schema)
+            await domain_changes.lock(connection, self._schema)
             await connection.execute(statements.OWN_UNOWNED, self.node_id)
             rows = await connection.fetch(registry_statements.TRANSIENT_QUEUES, self.node_id)
             gone: list[Change] = [QueueDeleted(row["id"]) for row in rows]
             if gone:
-                await told_changes.apply(connection, gone, self.node_id, is_clustered=True)
-                await told_changes.tell(connection, gone, self.node_id, self.channel)
+                await domain_changes.apply(connection, gone, self.node_id, is_clustered=True)
+                await domain_changes.announce(connection, gone, self.node_id, self.channel)
             await connection.execute(registry_statements.DROP_UNUSED_NAMES, self.node_id)
 
     async def become_known(self) -> None:
@@ -213,9 +213,9 @@ class PostgresRegistry:
                 to_json(report),
             )
             self._must_be_updated(status)
-            if self._last_told != (state, known_generation):
+            if self._last_announced != (state, known_generation):
                 await connection.execute(registry_statements.NOTIFY, self.channel, str(self.node_id))
-                self._last_told = (state, known_generation)
+                self._last_announced = (state, known_generation)
             await self._history.note(connection)
             return await _nodes(connection)
 
@@ -233,7 +233,7 @@ class PostgresRegistry:
     async def changes(self, after_version: int, limit: int = 10_000) -> list[VersionedChange]:
         async with self._session.connection() as connection:
             rows = await connection.fetch(registry_statements.CHANGES, after_version, limit)
-        return [VersionedChange(row["version"], row["node"], told_changes.decoded(row["change"])) for row in rows]
+        return [VersionedChange(row["version"], row["node"], domain_changes.decoded(row["change"])) for row in rows]
 
     async def claim(self, vhost: str, name: str, *, clustered: bool = False) -> int:
         owner = 0 if clustered else self.node_id
@@ -280,17 +280,17 @@ class PostgresRegistry:
     async def take_over(self, node_id: int, assignments: Mapping[int, int]) -> None:
         await self._end_sessions_of_the_dead(node_id)
         async with self._worker.connection() as connection, connection.transaction():
-            await told_changes.lock(connection, self._schema)
+            await domain_changes.lock(connection, self._schema)
             await _must_be_dead(connection, node_id)
             rows = await connection.fetch(statements.ADOPTED_QUEUES, node_id, list(assignments))
             gone = await connection.fetch(registry_statements.PASSING_QUEUES, node_id, list(assignments))
             changes: list[Change] = [
-                *(QueueMoved(told_changes.queue_of(row), assignments[row["id"]]) for row in rows),
+                *(QueueMoved(domain_changes.queue_of(row), assignments[row["id"]]) for row in rows),
                 *(QueueDeleted(row["id"]) for row in gone),
             ]
-            await told_changes.apply(connection, changes, self.node_id, is_clustered=True, moved_from=node_id)
+            await domain_changes.apply(connection, changes, self.node_id, is_clustered=True, moved_from=node_id)
             await connection.execute(registry_statements.DROP_UNUSED_NAMES, node_id)
-            await told_changes.tell(connection, changes, self.node_id, self.channel)
+            await domain_changes.announce(connection, changes, self.node_id, self.channel)
 
     async def merge_member(self, source: int, destination: int) -> int:
         total = 0
@@ -317,7 +317,7 @@ class PostgresRegistry:
     async def remove_node(self, node_id: int) -> None:
         async with self._worker.connection() as connection, connection.transaction():
             # Nobody may leave a queue to it before it is gone.
-            await told_changes.lock(connection, self._schema)
+            await domain_changes.lock(connection, self._schema)
             is_gone = await connection.fetchval(registry_statements.IS_GONE, node_id)
             if is_gone is None:
                 return
@@ -349,17 +349,17 @@ class PostgresRegistry:
         await connection.add_listener(self.channel, self._heard)
         if self._has_listened:
             # Whatever was told meanwhile, nobody told us.
-            asyncio.get_running_loop().call_soon(self._tell_news)
+            asyncio.get_running_loop().call_soon(self._announce)
         self._has_listened = True
 
     def _heard(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
         if payload != str(self.node_id):
-            self._tell_news()
+            self._announce()
 
     def _lost(self, _connection: object) -> None:
-        asyncio.get_running_loop().call_soon(self._tell_news)
+        asyncio.get_running_loop().call_soon(self._announce)
 
-    def _tell_news(self) -> None:
+    def _announce(self) -> None:
         self._has_news.set()
         if self._is_open:
             self.news()

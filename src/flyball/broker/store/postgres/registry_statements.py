@@ -91,7 +91,7 @@ CHANGES = "SELECT version, node, change FROM changes WHERE version > $1 ORDER BY
 # Held to the end of the transaction, so that changes become visible, and are applied, in the order of their versions.
 CHANGES_LOCK = "SELECT pg_advisory_xact_lock(hashtextextended($1, $2))"
 
-TELL_CHANGES = """
+ANNOUNCE_CHANGES = """
 WITH place AS (
     UPDATE counters SET value = value + cardinality($2::jsonb[]) WHERE name = 'change'
     RETURNING value - cardinality($2::jsonb[]) AS first

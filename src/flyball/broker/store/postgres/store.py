@@ -25,7 +25,7 @@ from flyball.broker.store.interface import (
     Transfer,
     is_same,
 )
-from flyball.broker.store.postgres import changes as told_changes
+from flyball.broker.store.postgres import changes as domain_changes
 from flyball.broker.store.postgres import registry_statements, statements
 from flyball.broker.store.postgres.history import History
 from flyball.broker.store.postgres.migrations import migrate, quoted
@@ -61,7 +61,7 @@ MAX_ARRIVING_TRANSFERS = 50
 REGISTRY_LIMIT_S = 5.0
 
 WRITER_LOCK_CLASS = 0x666C7901
-WRITER_LOCK_PATIENCE_S = 5.0
+WRITER_LOCK_TIMEOUT_S = 5.0
 WRITER_LOCK_RETRY_S = 0.02
 
 
@@ -142,7 +142,7 @@ class PostgresStore:
         self._writer_pid = None
 
     def check(self, change: Change) -> None:
-        told_changes.check(change)
+        domain_changes.check(change)
 
     async def commit(self, batch: Batch, *, again: bool = False) -> None:
         try:
@@ -247,11 +247,11 @@ class PostgresStore:
                 raise Fenced(f"the store does not know node {self.registry.node_id} in epoch {self.registry.epoch}")
             missing = 0
             async with connection.transaction():
-                await told_changes.lock(connection, self._schema)
+                await domain_changes.lock(connection, self._schema)
                 rows = await connection.fetch(statements.KNOWN_QUEUES, [queue.id for queue in queues])
                 known = {row["id"] for row in rows}
                 created = [QueueCreated(queue) for queue in queues if queue.id not in known]
-                await told_changes.apply(
+                await domain_changes.apply(
                     connection, created, self.registry.node_id, is_clustered=self.registry.is_clustered
                 )
                 for piece in pieces_of(messages):
@@ -269,7 +269,7 @@ class PostgresStore:
             await connection.execute(statements.DROP_ADOPTED_PASSING, node_id, wanted)
             async with connection.transaction(isolation="repeatable_read"):
                 rows = await connection.fetch(statements.ADOPTED_QUEUES, node_id, wanted)
-                summaries = {row["id"]: QueueSummary(told_changes.queue_of(row)) for row in rows}
+                summaries = {row["id"]: QueueSummary(domain_changes.queue_of(row)) for row in rows}
                 _summarize(summaries, await connection.fetch(statements.ADOPTED_SUMMARY, node_id, wanted))
                 await connection.execute(statements.FORGET_TRANSFERS, list(summaries))
         return list(summaries.values())
@@ -348,7 +348,7 @@ class PostgresStore:
     async def _become_writer(self) -> None:
         """Open the writing session. The one of a broker that was just killed may take a moment to end."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + WRITER_LOCK_PATIENCE_S
+        deadline = loop.time() + WRITER_LOCK_TIMEOUT_S
         while True:
             try:
                 async with self._writer.connection():
@@ -412,10 +412,10 @@ class PostgresStore:
     async def _apply_changes(self, connection: Connection, batch: Batch) -> None:
         registry, is_clustered = self.registry, self.registry.is_clustered
         if is_clustered:
-            await told_changes.lock(connection, self._schema)
-        done = await told_changes.apply(connection, batch.changes, registry.node_id, is_clustered=is_clustered)
+            await domain_changes.lock(connection, self._schema)
+        done = await domain_changes.apply(connection, batch.changes, registry.node_id, is_clustered=is_clustered)
         if is_clustered and done:
-            await told_changes.tell(connection, done, registry.node_id, registry.channel)
+            await domain_changes.announce(connection, done, registry.node_id, registry.channel)
 
     async def _snapshot(self, connection: Connection) -> Snapshot:
         node_id = self.registry.node_id
@@ -428,9 +428,9 @@ class PostgresStore:
         elsewhere: list[PlacedQueue] = []
         for row in await connection.fetch(statements.QUEUES):
             if row["owner"] == node_id:
-                queues[row["id"]] = QueueSummary(told_changes.queue_of(row))
+                queues[row["id"]] = QueueSummary(domain_changes.queue_of(row))
             else:
-                elsewhere.append(PlacedQueue(told_changes.queue_of(row), row["owner"]))
+                elsewhere.append(PlacedQueue(domain_changes.queue_of(row), row["owner"]))
         definitions = [
             Definition(from_text(row["kind"]), from_text(row["key"]), from_json(row["value"]))
             for row in await connection.fetch(statements.DEFINITIONS)
