@@ -230,7 +230,7 @@ async def channel_totals(node: Node) -> dict[str, int]:
     sessions = [connection for connection in node.hub.connections if isinstance(connection, AmqpSession)]
     async for channel in in_slices(channel for session in sessions for channel in session.channels):
         deliveries, publisher = channel.deliveries, channel.publisher
-        unacked += len(deliveries.unsettled)
+        unacked += len(deliveries.unacked)
         consumers += len(deliveries.consumers)
         if publisher.taken:
             publishers += 1
@@ -271,7 +271,7 @@ def _channel_document(node: Node, session: AmqpSession, channel: Channel) -> Fac
         "prefetch_count": window(deliveries.prefetch),
         "global_prefetch_count": deliveries.window.limit,
         "consumer_count": len(deliveries.consumers),
-        "messages_unacknowledged": len(deliveries.unsettled),
+        "messages_unacknowledged": len(deliveries.unacked),
         "messages_unconfirmed": publisher.unconfirmed,
         "messages_uncommitted": channel.uncommitted,
         "acks_uncommitted": channel.uncommitted_acks,

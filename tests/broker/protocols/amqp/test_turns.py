@@ -123,7 +123,7 @@ def test_rollback_of_many_acks_sorts_once(node: RunningNode, peer: Peer) -> None
     began_s = time.monotonic()
     peer.ask(spec.Tx.Rollback(), spec.Tx.RollbackOk)
     assert time.monotonic() - began_s < 2
-    assert node.call(lambda running: list(the_session(running).channels[0].deliveries.unsettled)) == [
+    assert node.call(lambda running: list(the_session(running).channels[0].deliveries.unacked)) == [
         *range(1, count + 1)
     ]
 

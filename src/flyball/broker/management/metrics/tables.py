@@ -172,7 +172,7 @@ RABBITMQ_CHANNELS: Mapping[str, Rows] = {
         (
             "channel_messages_unacked",
             GAUGE,
-            lambda channel: len(channel.deliveries.unsettled),
+            lambda channel: len(channel.deliveries.unacked),
             "Messages delivered and not yet acknowledged",
         ),
         ("channel_messages_unconfirmed", GAUGE, "publisher.unconfirmed", "Messages published and not yet confirmed"),

@@ -118,7 +118,7 @@ class AmqpConsumer:
         if self.no_ack:
             session.broker.settle(message)
         else:
-            deliveries.unsettled[tag] = (consumer, message)
+            deliveries.unacked[tag] = (consumer, message)
 
     def queue_deleted(self, consumer: Consumer) -> None:
         """Tell the peer, if it understands, that it has one consumer less."""
@@ -185,7 +185,7 @@ class Deliveries:
         "prefetch",
         "redelivered",
         "session",
-        "unsettled",
+        "unacked",
         "window",
     )
 
@@ -194,7 +194,7 @@ class Deliveries:
         self.session = channel.session
         self.broker = channel.session.broker
         self.consumers: dict[str, AmqpConsumer] = {}
-        self.unsettled: dict[int, Lease] = {}
+        self.unacked: dict[int, Lease] = {}
         """By delivery tag, in the order of delivery."""
         self.last_tag = 0
         self.redelivered = 0
@@ -210,10 +210,10 @@ class Deliveries:
 
     def is_overdue(self, now_s: float, limit_s: float) -> bool:
         """Whether something is unsettled for longer than the limit, as far as one can tell who looks now and then."""
-        if not self.unsettled:
+        if not self.unacked:
             self._checks.clear()
             return False
-        oldest = next(iter(self.unsettled))
+        oldest = next(iter(self.unacked))
         self._checks.append((now_s, self.last_tag))
         while self._checks[0][1] < oldest:
             self._checks.popleft()
@@ -298,14 +298,14 @@ class Deliveries:
         for consumer in self.consumers.values():
             if consumer.engine_consumer is not None:
                 bodies += consumer.engine_consumer.leased_bytes
-        count = len(self.unsettled) + sum([len(leases) for _, leases in self.channel.settling])
+        count = len(self.unacked) + sum([len(leases) for _, leases in self.channel.settling])
         return bodies + MESSAGE_OVERHEAD_BYTES * count
 
     def page_out(self, wanted_bytes: int) -> int:
         """Leave the bodies of unacked messages to the store; return how much that freed."""
         # What a transaction has acked is unacked until its commit.
         acked = [reversed(leases.values()) for _, leases in reversed(self.channel.settling)]
-        unacked = chain(reversed(self.unsettled.values()), *acked)
+        unacked = chain(reversed(self.unacked.values()), *acked)
         return page_out(self.broker.engine, unacked, wanted_bytes)
 
     # basic.get
@@ -336,7 +336,7 @@ class Deliveries:
         if no_ack:
             self.broker.settle(message)
         else:
-            self.unsettled[self.last_tag] = (None, message)
+            self.unacked[self.last_tag] = (None, message)
 
     # What comes from no queue
 
@@ -355,7 +355,7 @@ class Deliveries:
     def acknowledge(self, tag: int, multiple: bool) -> None:
         """The peer has dealt with a delivery, or with all up to it."""
         if not multiple:
-            lease = self.unsettled.pop(tag, None)
+            lease = self.unacked.pop(tag, None)
             if lease is None:
                 raise _unknown(tag)
             consumer, message = lease
@@ -401,11 +401,11 @@ class Deliveries:
 
         Until then they count in the windows of their consumers, as in RabbitMQ.
         """
-        return {each: self.unsettled.pop(each) for each in self._tags(tag, multiple)}
+        return {each: self.unacked.pop(each) for each in self._tags(tag, multiple)}
 
     def put_back(self, leases: Mapping[int, Lease]) -> None:
         """Let deliveries that were taken out be unacked again, in their old places."""
-        self.unsettled = dict(sorted([*self.unsettled.items(), *leases.items()]))
+        self.unacked = dict(sorted([*self.unacked.items(), *leases.items()]))
 
     def settle_committed(self, settlement: Settlement, leases: Sequence[Lease]) -> None:
         """Settle what a transaction has taken out. What was not written yet is written before it is removed."""
@@ -437,10 +437,10 @@ class Deliveries:
 
     def void(self, engine_consumer: Consumer) -> None:
         """Requeue what one of the engine's consumers holds. The peer may settle it nevertheless, to no effect."""
-        tags = [tag for tag, (holder, _) in self.unsettled.items() if holder is engine_consumer]
-        leases = [self.unsettled[tag] for tag in tags]
+        tags = [tag for tag, (holder, _) in self.unacked.items() if holder is engine_consumer]
+        leases = [self.unacked[tag] for tag in tags]
         for tag in tags:
-            self.unsettled[tag] = _VOID
+            self.unacked[tag] = _VOID
         for _, settled in self.channel.settling:
             for tag, (holder, message) in settled.items():
                 if holder is engine_consumer:
@@ -471,18 +471,18 @@ class Deliveries:
 
     def _take(self, tag: int, multiple: bool) -> list[Lease]:
         """Take out a lease, or all up to it: see `_tags`."""
-        return [self.unsettled.pop(each) for each in self._tags(tag, multiple)]
+        return [self.unacked.pop(each) for each in self._tags(tag, multiple)]
 
     def _tags(self, tag: int, multiple: bool) -> list[int]:
         """Return a tag, or all up to it, which must be unsettled; with `multiple` all up to the last for 0."""
         if multiple and tag == 0:
-            return list(self.unsettled)
-        if tag not in self.unsettled:
+            return list(self.unacked)
+        if tag not in self.unacked:
             raise _unknown(tag)
         if not multiple:
             return [tag]
         tags: list[int] = []
-        for earlier in self.unsettled:
+        for earlier in self.unacked:
             if earlier > tag:
                 break
             tags.append(earlier)
