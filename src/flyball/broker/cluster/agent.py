@@ -23,17 +23,17 @@ from flyball.errors import ClusterError, FlyballError
 
 log = logging.getLogger(__name__)
 
+# So long somebody who needs another node waits until its address is known.
 ADDRESS_S = 3.0
-"""So long somebody who needs another node waits until its address is known."""
 
+# So long somebody who needs the leader waits until there is one.
 LEADERLESS_S = 10.0
-"""So long somebody who needs the leader waits until there is one."""
 
+# So long a node may take to answer, unless more is known to be needed.
 ANSWER_S = 10.0
-"""So long a node may take to answer, unless more is known to be needed."""
 
+# Of so many ordinary queues a node tells the others.
 MAX_QUEUES_REPORTED = 1000
-"""Of so many ordinary queues a node tells the others."""
 
 Command = Callable[..., Awaitable[Any]]
 
@@ -48,8 +48,8 @@ class Agent:
         self.members = Members(node, self.ask)
         self.sessions = Sessions(node)
         self.balancer = Balancer(node, self.members, self.overview, self.ask)
+        # Whether this node decides for the domain.
         self.leads = False
-        """Whether this node decides for the domain."""
         self._stop = stop
         self._nodes_news = asyncio.Event()
         commands: dict[str, Command] = {

@@ -22,17 +22,17 @@ from flyball.errors import ClusterError, Fenced, FlyballError, StoreError
 
 log = logging.getLogger(__name__)
 
+# How often members look whether they should exchange messages.
 PERIOD_S = 0.1
-"""How often members look whether they should exchange messages."""
 
+# So often in a row a member must find itself empty, with consumers that wait, before it asks others.
 EMPTY_ROUNDS = 3
-"""So often in a row a member must find itself empty, with consumers that wait, before it asks others."""
 
+# After so many rounds it asks for anything, be it a single message.
 ASK_ANY_ROUNDS = 20
-"""After so many rounds it asks for anything, be it a single message."""
 
+# What a node told of itself may be so old: what it was given since is not in it.
 REPORT_AGE_S = 2 * RENEW_S
-"""What a node told of itself may be so old: what it was given since is not in it."""
 
 
 class Balancer:
@@ -44,10 +44,10 @@ class Balancer:
         self._overview = overview
         self._ask = ask
         self._empty_rounds: dict[int, int] = {}
+        # The members that are giving, or asking for, messages.
         self._busy: set[int] = set()
-        """The members that are giving, or asking for, messages."""
+        # What each member elsewhere was given lately, and when.
         self._in_transit: dict[int, deque[tuple[float, int]]] = {}
-        """What each member elsewhere was given lately, and when."""
 
     async def run(self) -> None:
         """Go on until cancelled."""

@@ -28,11 +28,11 @@ class Clusters:
         self._overview = overview
         self._definitions = agent.node.definitions
         self._membership = agent.node.membership
+        # By marked member: the version of the domain's changes that has its mark.
         self._marked_at_version: dict[int, int] = {}
-        """By marked member: the version of the domain's changes that has its mark."""
         self._first_version = 0
+        # Clustered queues whose members are just being made: the manager does not hear of them yet.
         self.unready: set[str] = set()
-        """Clustered queues whose members are just being made: the manager does not hear of them yet."""
 
     def begin(self) -> None:
         """Another term: what was marked before is known to who has followed up to now."""

@@ -80,8 +80,8 @@ class Governor(Protocol):
         ...
 
 
+# Ours, and not from the wire.
 _Governor = Annotated[Governor, SkipValidation]
-"""Ours, and not from the wire."""
 
 
 @_checked
@@ -199,6 +199,7 @@ async def decisions(governor: _Governor, since: int = 0, term: str = "") -> Mapp
     return await governor.decided(since, term)
 
 
+# Each takes the governor and named arguments, and returns what JSON can say. Topics have commands of their own.
 COMMANDS: Mapping[str, Callable[..., Coroutine[Any, Any, Any]]] = {
     "domain.show": show,
     "domain.node.add": add_node,
@@ -212,7 +213,6 @@ COMMANDS: Mapping[str, Callable[..., Coroutine[Any, Any, Any]]] = {
     "domain.place": place,
     "domain.decisions": decisions,
 }
-"""Each takes the governor and named arguments, and returns what JSON can say. Topics have commands of their own."""
 
 
 async def carry_out(governor: Governor, name: str, arguments: Mapping[str, Any]) -> Any:
@@ -223,8 +223,8 @@ async def carry_out(governor: Governor, name: str, arguments: Mapping[str, Any])
         raise invalid_argument(name, error) from None
 
 
+# Has a command with these arguments carried out.
 Run = Callable[[str, Mapping[str, Any]], Coroutine[Any, Any, Any]]
-"""Has a command with these arguments carried out."""
 
 
 def install(hub: Hub, run: Run) -> None:

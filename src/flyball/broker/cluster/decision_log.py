@@ -39,13 +39,13 @@ class ToldDecision(TypedDict):
     """A decision as it is shown."""
 
     number: int
+    # Unix time.
     at: float
-    """Unix time."""
     kind: str
+    # The clustered queue that it is for, as vhost and name; None if it is for the domain as a whole.
     cluster: dict[str, str] | None
-    """The clustered queue that it is for, as vhost and name; None if it is for the domain as a whole."""
+    # What is changed: a node, mostly.
     target: str
-    """What is changed: a node, mostly."""
     what: str
     reason: str
 
@@ -55,12 +55,12 @@ class DecisionLog:
 
     def __init__(self, overview: Overview, term: str) -> None:
         self._overview = overview
+        # Numbers of other terms have nothing to do with these.
         self._term = term
-        """Numbers of other terms have nothing to do with these."""
         self._told: deque[ToldDecision] = deque(maxlen=KEPT_DECISIONS)
         self._number = 0
+        # How many there were of each kind.
         self.counts: Counter[str] = Counter()
-        """How many there were of each kind."""
 
     def begin(self, name: str) -> None:
         """The node leads from now on."""

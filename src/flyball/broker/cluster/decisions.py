@@ -22,8 +22,8 @@ class Provision(Decision):
 
     request: str
     provisioner: str
+    # The node that is gone and whose name the new one may have.
     replaces: int | None = None
-    """The node that is gone and whose name the new one may have."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -80,18 +80,18 @@ class TakeOver(Decision):
     """Give what a dead node served to others: queues to new owners, members' messages to other members."""
 
     node: int
+    # Queue to node.
     assignments: Mapping[int, int] = field(default_factory=dict)
-    """Queue to node."""
+    # Member whose node is dead to member that gets its messages.
     merges: Mapping[int, int] = field(default_factory=dict)
-    """Member whose node is dead to member that gets its messages."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class HandOver(Decision):
     """Nothing that placement could do: the ratio of producers and consumers is wrong. Another loop has to act."""
 
+    # admission (slow the producers), consumers (start some) or nobody.
     to: str
-    """admission (slow the producers), consumers (start some) or nobody."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -133,7 +133,7 @@ class SessionReport:
 
     session: str
     role: Role
+    # Messages that it published or settled lately.
     rate_per_s: float | None = None
-    """Messages that it published or settled lately."""
+    # The node that its client is connected to, None for the member's own.
     entry: int | None = None
-    """The node that its client is connected to, None for the member's own."""

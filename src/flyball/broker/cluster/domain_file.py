@@ -19,16 +19,16 @@ from flyball.model import DEFAULT_VHOST
 
 USUAL_PROVISIONER = "local"
 
+# A virtual host and a name.
 Key = tuple[str, str]
-"""A virtual host and a name."""
 
 
 @dataclass(slots=True, frozen=True)
 class WantedNode:
     name: str
     provisioner: str = USUAL_PROVISIONER
+    # Where the file says so.
     place: str = ""
-    """Where the file says so."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -36,8 +36,8 @@ class WantedCluster:
     name: str
     vhost: str = DEFAULT_VHOST
     options: ClusterOptions = field(default_factory=ClusterOptions)
+    # Names of nodes; None leaves it to the manager.
     members: tuple[str, ...] | None = None
-    """Names of nodes; None leaves it to the manager."""
     place: str = ""
 
     @property

@@ -34,8 +34,8 @@ from flyball.errors import FlyballError
 
 log = logging.getLogger(__name__)
 
+# What a move may take beyond the time that a client has to get to a safe point.
 ANSWER_S = 5.0
-"""What a move may take beyond the time that a client has to get to a safe point."""
 
 
 class Executor:

@@ -26,8 +26,8 @@ class DecisionFacts(TypedDict):
 class QueueFacts(TypedDict):
     vhost: str
     name: str
+    # None, as with the others, if its node has not told.
     ready: int | None
-    """None, as with the others, if its node has not told."""
     unacked: int | None
     producers: int | None
     consumers: int | None
@@ -41,29 +41,29 @@ class NodeFacts(TypedDict):
     lease_left_s: float | None
     addresses: dict[str, str]
     provisioner: str | None
+    # Whether the manager had it started and will let it go by itself.
     managed: bool
-    """Whether the manager had it started and will let it go by itself."""
+    # Ordinary ones; members stand with their clustered queues.
     queues: list[QueueFacts]
-    """Ordinary ones; members stand with their clustered queues."""
 
 
 class MemberFacts(TypedDict):
     node: str
     marked: bool
+    # Whether a person wants it there: the manager never removes it.
     fixed: bool
-    """Whether a person wants it there: the manager never removes it."""
     producers: int
     consumers: int
+    # Its share of all producers.
     x: float
-    """Its share of all producers."""
+    # Its share of all consumers.
     y: float
-    """Its share of all consumers."""
     load: float
     capacity: float
     ready: int
     unacked: int
+    # Messages that it has handed to other members.
     given: int
-    """Messages that it has handed to other members."""
 
 
 class ClusterFacts(TypedDict):
@@ -74,8 +74,8 @@ class ClusterFacts(TypedDict):
     consumers: int
     load: float
     members: list[MemberFacts]
+    # Newest last.
     decisions: list[DecisionFacts]
-    """Newest last."""
 
 
 class TopicFacts(TypedDict):
@@ -88,8 +88,8 @@ class TopicFacts(TypedDict):
 class ClusteredTopicFacts(TypedDict):
     vhost: str
     name: str
+    # Where it can be published to and subscribed to, with the same effect.
     nodes: list[str]
-    """Where it can be published to and subscribed to, with the same effect."""
 
 
 class UserFacts(TypedDict):
@@ -104,8 +104,8 @@ class FactoryFacts(TypedDict):
 
 
 class DomainFacts(TypedDict):
+    # The node that says this.
     asked: str | None
-    """The node that says this."""
     leader: str | None
     provisioners: list[str]
     nodes: list[NodeFacts]
@@ -140,8 +140,8 @@ class MemberCounts:
     ready: int = 0
     unacked: int = 0
     given: int = 0
+    # What it bears, where that is measured; of others the weights of their clients count.
     load: float | None = None
-    """What it bears, where that is measured; of others the weights of their clients count."""
 
     def load_by(self, options: ClusterOptions) -> float:
         if self.load is not None:

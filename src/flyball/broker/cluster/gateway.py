@@ -27,24 +27,24 @@ from flyball.model import OWNER
 
 log = logging.getLogger(__name__)
 
+# The client properties that say what a connection is for.
 ROLE, QUEUE, VHOST = "flyball-role", "flyball-queue", "flyball-vhost"
-"""The client properties that say what a connection is for."""
 
 PRODUCER, CONSUMER, CLIENT, AUTO = "producer", "consumer", "client", "auto"
 
 MECHANISMS: Final = b"PLAIN AMQPLAIN"
 LISTEN_BACKLOG = 1024
+# So much is read at a time, and about as much of each direction is under way here at the most.
 RELAY_BYTES = 256 * 1024
-"""So much is read at a time, and about as much of each direction is under way here at the most."""
 
+# A client that has not said who it is by then is disconnected; a node that does not greet by then is not there.
 HANDSHAKE_S = 10.0
-"""A client that has not said who it is by then is disconnected; a node that does not greet by then is not there."""
 
+# So long a client that was refused has to take note of it, and a node to end when its client is gone.
 CLOSE_TIMEOUT_S = 3.0
-"""So long a client that was refused has to take note of it, and a node to end when its client is gone."""
 
+# The pauses before asking again where to go. Together they outlast a lease: by then a dead node is known.
 RETRY_S = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""The pauses before asking again where to go. Together they outlast a lease: by then a dead node is known."""
 
 _FRAME_HEAD_BYTES = 7
 _SIZE_AT = 3
@@ -55,11 +55,11 @@ class PlacementRequest:
     """What a connection is for."""
 
     queue: str
+    # `producer`, `consumer`, or `client` for whichever of them helps more.
     role: str
-    """`producer`, `consumer`, or `client` for whichever of them helps more."""
     vhost: str
+    # Who wants it, as far as it says so.
     user: str = ""
-    """Who wants it, as far as it says so."""
     password: bytes = field(default=b"", repr=False)
 
 
@@ -67,12 +67,12 @@ class PlacementRequest:
 class NodePlacement:
     """Where a client shall go."""
 
+    # Of the node's AMQP listener.
     address: Address
-    """Of the node's AMQP listener."""
+    # The name of the node.
     node: str = ""
-    """The name of the node."""
+    # Under which name the domain expects it.
     session: str = ""
-    """Under which name the domain expects it."""
 
 
 class Placer(Protocol):
@@ -98,8 +98,8 @@ class GatewaySettings:
     role: str = AUTO
     vhost: str = "/"
     max_connections: int = 10_000
+    # Users who may come from the gateway's own machine only. To a node all clients seem to come from there.
     loopback_users: Collection[str] = ("guest",)
-    """Users who may come from the gateway's own machine only. To a node all clients seem to come from there."""
     retry_s: Sequence[float] = RETRY_S
 
 

@@ -18,8 +18,8 @@ from flyball.broker.core.placement import NoPlaceYet, PlaceRequest
 from flyball.broker.core.placement import Role as WireRole
 from flyball.errors import ClusterError
 
+# So long may take what starts nodes, or asks several of them for something.
 LONG_S = 120.0
-"""So long may take what starts nodes, or asks several of them for something."""
 
 
 class DomainGovernor:

@@ -24,8 +24,8 @@ from flyball.broker.settings import Address
 from flyball.broker.transport.http import Login
 from flyball.model import DEFAULT_VHOST, User
 
+# Users with one of these tags see the domain: it has queues of all virtual hosts, and users, in it.
 SEERS = frozenset({"monitoring", "administrator"})
-"""Users with one of these tags see the domain: it has queues of all virtual hosts, and users, in it."""
 
 _ACTIONS = {
     Role.PRODUCER: (Action.WRITE,),

@@ -37,8 +37,8 @@ log = logging.getLogger(__name__)
 
 PERIOD_S = 1.0
 
+# When a client may ask again for which there is no other node than the one that it cannot reach.
 ELSEWHERE_S = 0.5
-"""When a client may ask again for which there is no other node than the one that it cannot reach."""
 
 _numbers = itertools.count(1)
 

@@ -19,8 +19,8 @@ Floats = NDArray[np.float64]
 
 ROW = {Role.PRODUCER: 0, Role.CONSUMER: 1}
 
+# How much the whole load of a member counts beside that of one role: only between equals.
 HAIR = 1e-7
-"""How much the whole load of a member counts beside that of one role: only between equals."""
 
 # A session counts at least this share of its role's weight: idle ones are to be spread as well.
 IDLE_SHARE = 0.05
@@ -36,16 +36,16 @@ class MemberSession:
     role: Role
     member: Member
     load: float
+    # Until when it is only expected here; None once it has been seen.
     due: float | None = None
-    """Until when it is only expected here; None once it has been seen."""
+    # The member that it is moving away from.
     origin: int | None = None
-    """The member that it is moving away from."""
     moved_at: float = -math.inf
     measured_at: float = -math.inf
+    # The node that its client is connected to, if not the member's.
     entry: int | None = None
-    """The node that its client is connected to, if not the member's."""
+    # Whether it waits for any client of its role, not for one that says who it is.
     is_anonymous: bool = False
-    """Whether it waits for any client of its role, not for one that says who it is."""
 
 
 @dataclass(slots=True, eq=False)
@@ -57,20 +57,20 @@ class Member:
     capacity: float
     place: int = -1
     is_fixed: bool = False
+    # Gets no new clients, and is removed when it is empty.
     is_marked: bool = False
-    """Gets no new clients, and is removed when it is empty."""
+    # Somebody wants it removed: it is not un-marked because the load grows.
     is_leaving: bool = False
-    """Somebody wants it removed: it is not un-marked because the load grows."""
+    # Its node is there.
     is_served: bool = True
-    """Its node is there."""
     marked_at: float = -math.inf
+    # Since when its removal is decided.
     removing_at: float | None = None
-    """Since when its removal is decided."""
     ready: int = 0
     unacked: int = 0
     idle: int = 0
+    # Whether it said that it has no message, and nothing has happened to it since.
     is_known_empty: bool = False
-    """Whether it said that it has no message, and nothing has happened to it since."""
     sessions: dict[str, MemberSession] = field(default_factory=dict)
 
     @property
@@ -92,8 +92,8 @@ class LoadTable:
         self.load = 0.0
         self.usable_capacity = 0.0
         self.usable_count = 0
+        # No session of the role has ever had a larger load.
         self.largest = [0.0, 0.0]
-        """No session of the role has ever had a larger load."""
         self._places: list[Member | None] = []
         self._make_room(_FIRST_PLACES)
 

@@ -20,8 +20,8 @@ from flyball.broker.cluster.scaling import Scaling
 from flyball.broker.cluster.state import DomainState, KnownCluster, KnownNode
 from flyball.errors import ClusterError
 
+# When a client that found no place may ask again.
 RETRY_AFTER_S = 1.0
-"""When a client that found no place may ask again."""
 
 
 class Manager(DomainState):

@@ -16,18 +16,18 @@ from flyball.broker.store.interface import RECOVERED, Transfer
 from flyball.errors import ClusterError, FlyballError, StoreError
 from flyball.model import Draft, Message, Queue
 
+# So long consumers may take to settle what they hold before their queue goes to another node.
 SETTLE_S = 3.0
-"""So long consumers may take to settle what they hold before their queue goes to another node."""
 SETTLE_POLL_S = 0.02
 
+# Of messages that the store does not keep, so much goes over the link at a time.
 HAND_BYTES = 512 * 1024
-"""Of messages that the store does not keep, so much goes over the link at a time."""
 
+# So many messages of a member that has a twin go over in one transfer.
 MERGED_AT_ONCE = 1000
-"""So many messages of a member that has a twin go over in one transfer."""
 
+# Lets a node carry out a command: its id, the command's name, and arguments by name.
 Ask = Callable[..., Awaitable[Any]]
-"""Lets a node carry out a command: its id, the command's name, and arguments by name."""
 
 
 class Members:
@@ -38,8 +38,8 @@ class Members:
         self._ask = ask
         self._broker = node.hub.broker
         self._engine = node.hub.broker.engine
+        # How many transfers to each member elsewhere are under way.
         self.handing: dict[int, int] = {}
-        """How many transfers to each member elsewhere are under way."""
 
     def local(self) -> Iterator[QueueState]:
         """Yield the members that this node serves."""

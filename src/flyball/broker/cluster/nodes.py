@@ -24,14 +24,14 @@ from flyball.model import Definition
 
 log = logging.getLogger(__name__)
 
+# So many ready messages weigh as much as an idle queue, where queues are spread over nodes.
 MESSAGES_LIKE_A_QUEUE = 1000
-"""So many ready messages weigh as much as an idle queue, where queues are spread over nodes."""
 
+# So long a node that a person has asked for may take until it joins.
 JOIN_S = 600.0
-"""So long a node that a person has asked for may take until it joins."""
 
+# So long a node may take to leave a queue to another.
 RELEASE_S = 30.0
-"""So long a node may take to leave a queue to another."""
 
 
 class Nodes:
@@ -42,10 +42,10 @@ class Nodes:
         self._overview = overview
         self._definitions = agent.node.definitions
         self._provisioners = provisioners
+        # Names of nodes that are just being started.
         self.being_started: set[str] = set()
-        """Names of nodes that are just being started."""
+        # When nodes that should be there were first missed, by name and handle.
         self._missing_since_s: dict[tuple[str, str | None], float] = {}
-        """When nodes that should be there were first missed, by name and handle."""
 
     # Starting and stopping
 

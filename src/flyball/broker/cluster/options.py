@@ -25,19 +25,19 @@ class Role(enum.StrEnum):
 class Policy(enum.StrEnum):
     """How the member for a new client is elected."""
 
+    # The one whose weighted potential grows least, among those that have room.
     POTENTIAL = "potential"
-    """The one whose weighted potential grows least, among those that have room."""
+    # The rule of Selfware: the one with the smallest share of clients of that role, whatever else it bears.
     PLAIN = "plain"
-    """The rule of Selfware: the one with the smallest share of clients of that role, whatever else it bears."""
 
 
 class Loads(enum.StrEnum):
     """What a session counts."""
 
+    # As much as every other one of its role.
     WEIGHTS = "weights"
-    """As much as every other one of its role."""
+    # What it has been doing lately.
     MEASURED = "measured"
-    """What it has been doing lately."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -48,48 +48,48 @@ class ClusterOptions:
     """
 
     policy: str = Policy.POTENTIAL
+    # What a producer costs a member, w_p.
     producer_weight: float = 1.0
-    """What a producer costs a member, w_p."""
+    # What a consumer costs a member, w_c.
     consumer_weight: float = 1.0
-    """What a consumer costs a member, w_c."""
+    # Of a member on a node of ordinary size: w_p producers + w_c consumers should stay below.
     capacity: float = 100.0
-    """Of a member on a node of ordinary size: w_p producers + w_c consumers should stay below."""
     loads: str = Loads.WEIGHTS
+    # Capacity that one message/s of a session takes, where loads are measured.
     message_cost: float = 1.0
-    """Capacity that one message/s of a session takes, where loads are measured."""
+    # Over what time a measured load is averaged.
     load_window_s: float = 5.0
-    """Over what time a measured load is averaged."""
+    # More is added when the load would exceed this share of the usable capacity.
     theta_up: float = 1.0
-    """More is added when the load would exceed this share of the usable capacity."""
+    # A member is marked for removal only if the others then bear at most this share of their capacity.
     theta_down: float = 0.75
-    """A member is marked for removal only if the others then bear at most this share of their capacity."""
+    # Up to this share an addition waits until the last removal is a dwell time ago.
     theta_hold: float = 1.25
-    """Up to this share an addition waits until the last removal is a dwell time ago."""
+    # How long the load must have been low before anything is removed: at least what starting a node costs, divided by
+    # what running one costs per second, and ten periods of the rebalancer.
     dwell_s: float = 30.0
-    """How long the load must have been low before anything is removed: at least what starting a node costs, divided
-    by what running one costs per second, and ten periods of the rebalancer."""
     min_members: int = 1
     max_members: int = 16
+    # Who starts nodes for it. Nobody: it grows on the nodes that are there.
     provisioner: str = ""
-    """Who starts nodes for it. Nobody: it grows on the nodes that are there."""
+    # A node that was asked for and is not there after this time will not come.
     start_s: float = 60.0
-    """A node that was asked for and is not there after this time will not come."""
+    # Between two rounds of the rebalancer.
     period_s: float = 2.0
-    """Between two rounds of the rebalancer."""
+    # Sessions that move in a period.
     most_moves: int = 10
-    """Sessions that move in a period."""
+    # Between two moves of one session.
     cool_down_s: float = 30.0
-    """Between two moves of one session."""
+    # What a move must gain beyond its cost, in units of w²/C: one client that goes from a member to an equal one
+    # which has two fewer gains 2.
     epsilon: float = 0.5
-    """What a move must gain beyond its cost, in units of w²/C: one client that goes from a member to an equal one
-    which has two fewer gains 2."""
+    # What a move costs, in the same unit.
     move_cost: float = 1.0
-    """What a move costs, in the same unit."""
+    # How long a client that finds no room waits for a node that is being started. Otherwise it is placed at once, and
+    # moved later.
     wait_s: float = 0.0
-    """How long a client that finds no room waits for a node that is being started. Otherwise it is placed at once,
-    and moved later."""
+    # Ready messages that a member keeps before it hands some to others.
     surplus: int = 1000
-    """Ready messages that a member keeps before it hands some to others."""
 
     def __post_init__(self) -> None:
         for option in dataclasses.fields(self):

@@ -18,8 +18,8 @@ from flyball.model import Queue
 
 log = logging.getLogger(__name__)
 
+# A queue and the id of the node that serves it.
 Placed = tuple[Queue, int]
-"""A queue and the id of the node that serves it."""
 
 
 class Overview:

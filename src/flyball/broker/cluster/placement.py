@@ -22,11 +22,11 @@ from flyball.broker.cluster.load_table import HAIR, ROW, Floats, LoadTable, Memb
 from flyball.broker.cluster.options import Policy, Role
 from flyball.errors import ClusterError
 
+# Share by which sums of loads may differ although they are the same.
 ROUNDING = 1e-9
-"""Share by which sums of loads may differ although they are the same."""
 
+# What a queue counts that nobody uses: they are to be spread as well.
 IDLE_QUEUE_LOAD = 0.001
-"""What a queue counts that nobody uses: they are to be spread as well."""
 
 
 def elect(table: LoadTable, role: Role, *, avoid: int | None = None) -> Member | None:

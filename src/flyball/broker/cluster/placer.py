@@ -15,8 +15,8 @@ from flyball.broker.settings import Address
 from flyball.client.http import AWAY, Line, Place, Refused, path_of, reason_of
 from flyball.errors import ClusterError, NotPermitted, QueueNotFound, RequestError
 
+# A node that has not answered by then is not there.
 ANSWER_S = 5.0
-"""A node that has not answered by then is not there."""
 
 _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _SERVER_ERRORS = 401, 403, 404, 500
 

@@ -16,8 +16,8 @@ from flyball.broker.cluster.facts import ClusterFacts, DomainFacts, NodeFacts, T
 from flyball.broker.cluster.names import suggestion, titled, valued
 from flyball.errors import ClusterError
 
+# The provisioner of nodes that somebody starts.
 BY_HAND = "none"
-"""The provisioner of nodes that somebody starts."""
 
 
 class Sign(enum.StrEnum):
@@ -57,8 +57,8 @@ class Plan:
     """Steps in the order in which they can be done."""
 
     steps: tuple[Step, ...] = ()
+    # What the file does not name and nobody wished to be removed, in words.
     kept: tuple[str, ...] = ()
-    """What the file does not name and nobody wished to be removed, in words."""
 
 
 def plan_of(wanted: DomainFile, present: DomainFacts, *, prune: bool = False) -> Plan:

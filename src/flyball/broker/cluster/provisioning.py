@@ -16,8 +16,8 @@ from flyball.broker.cluster.load_table import LoadTable, Member
 from flyball.broker.cluster.options import ClusterOptions, Role
 from flyball.broker.cluster.placement import ROUNDING
 
+# What a member is awaited by: the node that it is made on, or the request for a node to be started.
 Coming = int | str
-"""What a member is awaited by: the node that it is made on, or the request for a node to be started."""
 
 # After a node could not be started, no other is asked for until this has passed.
 RETRY_S = 10.0
@@ -67,14 +67,14 @@ class PeakLoad:
 class Provisioning:
     """What is under way for one clustered queue, and since when the load is low."""
 
+    # Members that were decided and are not there yet: since when, and their capacities.
     coming: dict[Coming, tuple[float, float]] = field(default_factory=dict)
-    """Members that were decided and are not there yet: since when, and their capacities."""
     grown_at: float = -math.inf
     removed_at: float = -math.inf
     retry_at: float = -math.inf
     low_since: float | None = None
+    # Until when an addition waits because something was just removed.
     held_until: float | None = None
-    """Until when an addition waits because something was just removed."""
     largest: PeakLoad = field(default_factory=PeakLoad)
     _low_bound: float = -math.inf
 

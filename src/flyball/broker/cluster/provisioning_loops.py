@@ -12,8 +12,8 @@ from flyball.broker.cluster.names import split_key, title
 from flyball.broker.cluster.options import ClusterOptions
 from flyball.broker.core.loops import Bounds, LoopFacts, Loops, Quantity, Reading
 
+# Of so many clustered queues the loops are shown.
 MAX_LOOPS = 100
-"""Of so many clustered queues the loops are shown."""
 
 GOVERNS = "the manager of the domain needs it; give the clustered queue the same min_members and max_members instead"
 
@@ -23,8 +23,8 @@ class ProvisioningLoops:
 
     def __init__(self, loops: Loops) -> None:
         self._loops = loops
+        # The options of those that are shown, by their keys.
         self._shown: dict[str, ClusterOptions] = {}
-        """The options of those that are shown, by their keys."""
 
     def show(self, manager: Manager) -> None:
         """Show the loops of the clustered queues of a manager, and no others."""

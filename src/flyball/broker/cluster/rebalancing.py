@@ -26,8 +26,8 @@ from flyball.broker.cluster.options import Role
 from flyball.broker.cluster.placement import ROUNDING, NodeLoad, QueueLoad, assign, elect_for_load
 from flyball.errors import ClusterError
 
+# Members whose sessions are looked at for one move: if none of the fullest can give one away, the next round may.
 MAX_SOURCES = 16
-"""Members whose sessions are looked at for one move: if none of the fullest can give one away, the next round may."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -36,8 +36,8 @@ class SessionMove:
 
     session: MemberSession
     to: Member
+    # By how much the potential falls.
     gain: float
-    """By how much the potential falls."""
     reason: str
 
 

@@ -15,8 +15,8 @@ class Repair:
     def __init__(self, state: DomainState, scaling: Scaling) -> None:
         self._state = state
         self._scaling = scaling
+        # The queues of dead nodes that nobody was there for.
         self._orphans: dict[int, list[QueueLoad]] = {}
-        """The queues of dead nodes that nobody was there for."""
 
     def node_up(self, node: int, now: float) -> None:
         """There is a node again: it keeps what it served itself, and gets what nobody could take over."""

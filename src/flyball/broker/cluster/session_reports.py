@@ -16,8 +16,8 @@ from flyball.broker.cluster.sessions import MAX_SESSIONS_PER_REPORT, SessionRow
 from flyball.broker.store.registry import NodeRecord
 from flyball.errors import FlyballError
 
+# A node that has not answered by then is asked again in the next round.
 ANSWER_S = 0.5
-"""A node that has not answered by then is asked again in the next round."""
 
 
 class SessionReports:
@@ -25,8 +25,8 @@ class SessionReports:
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
+        # By node and epoch.
         self._told: dict[tuple[int, int], list[SessionRow]] = {}
-        """By node and epoch."""
 
     async def ask_all(self) -> None:
         """Ask all nodes for their sessions. What one told before holds until it answers again, or is gone."""

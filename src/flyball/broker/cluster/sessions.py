@@ -25,23 +25,23 @@ from flyball.broker.protocols.amqp.session import AmqpSession
 from flyball.broker.protocols.requests import RequestSession
 from flyball.model import Queue
 
+# Over so long at least a rate is taken.
 RATE_S = 0.5
-"""Over so long at least a rate is taken."""
 
+# So long a client that is asked to move may take until it is at a safe point.
 MOVE_S = 10.0
-"""So long a client that is asked to move may take until it is at a safe point."""
 
 
+# So many sessions are told in one answer.
 MAX_SESSIONS_PER_REPORT = 1000
-"""So many sessions are told in one answer."""
 
+# So long the numbers of sessions are told again before they are counted anew.
 COUNTED_S = 1.0
-"""So long the numbers of sessions are told again before they are counted anew."""
 
 _ACTIONS = {Role.PRODUCER: Action.WRITE, Role.CONSUMER: Action.READ}
 
+# A session as other nodes are told of it: id, role, the member that serves it, and its rate.
 SessionRow = tuple[str, str, int, float | None]
-"""A session as other nodes are told of it: id, role, the member that serves it, and its rate."""
 
 
 @dataclass(slots=True)
@@ -51,8 +51,8 @@ class LocalSession:
     id: str
     role: Role
     queue_id: int
+    # Messages that it published or was sent lately, where that is counted.
     rate_per_s: float | None = None
-    """Messages that it published or was sent lately, where that is counted."""
 
 
 def new_session_id(role: Role, cluster: str, user: str) -> str:
@@ -83,8 +83,8 @@ class Rates:
     def __init__(self, now: Callable[[], float] = lambda: time.monotonic()) -> None:
         # Not the function itself: a simulation has another one in its place.
         self._now = now
+        # By session: when it was looked at last, its counter then, and the rate up to then.
         self._seen: dict[str, tuple[float, int, float]] = {}
-        """By session: when it was looked at last, its counter then, and the rate up to then."""
 
     def of(self, session_id: str, count: int) -> float | None:
         """Return messages a second since it was looked at; None before anything can be said."""
@@ -110,8 +110,8 @@ class _Plain:
     connection: RequestSession
     role: WireRole
     queue: Queue
+    # How much it has done.
     count: int
-    """How much it has done."""
 
 
 class Sessions:
@@ -119,8 +119,8 @@ class Sessions:
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        # By id, with what they are and of which clustered queue.
         self._placed: dict[str, tuple[Movable, Role, str]] = {}
-        """By id, with what they are and of which clustered queue."""
         self._told: list[SessionRow] = []
         self._counts: dict[str, dict[str, int]] = {}
         self._counted_s = -math.inf

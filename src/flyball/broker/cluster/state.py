@@ -33,8 +33,8 @@ from flyball.broker.cluster.provisioning import Coming, Provisioning
 from flyball.broker.cluster.rebalancing import RatioWatch
 from flyball.errors import ClusterError
 
+# How long a session counts that was placed, or asked to move, and has not been seen there.
 EXPECTED_S = 10.0
-"""How long a session counts that was placed, or asked to move, and has not been seen there."""
 
 
 @dataclass(slots=True)
@@ -56,8 +56,8 @@ class KnownCluster:
 
     key: str
     table: LoadTable
+    # Nodes that somebody had the member removed from: they get none again by the manager's own will.
     unwanted: frozenset[int] = frozenset()
-    """Nodes that somebody had the member removed from: they get none again by the manager's own will."""
     provisioning: Provisioning = field(default_factory=Provisioning)
     next_round_at: float = -math.inf
     ratio: RatioWatch = field(default_factory=RatioWatch)
@@ -79,10 +79,10 @@ class DomainState:
         self.nodes: dict[int, KnownNode] = {}
         self.members: dict[int, tuple[KnownCluster, Member]] = {}
         self.sessions: dict[str, tuple[KnownCluster, MemberSession]] = {}
+        # Sessions whose clients are connected somewhere, while their member is gone.
         self.homeless: dict[str, tuple[KnownCluster, MemberSession]] = {}
-        """Sessions whose clients are connected somewhere, while their member is gone."""
+        # How many decisions there were.
         self.decided = 0
-        """How many decisions there were."""
         self._on_node: dict[int, dict[int, tuple[KnownCluster, Member]]] = {}
         self._expected: deque[tuple[float, MemberSession]] = deque()
         self._decisions: list[Decision] = []

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+# So many messages go over in one transfer: it is one statement, and the receiver holds them in memory.
 MAX_TRANSFER = 1000
-"""So many messages go over in one transfer: it is one statement, and the receiver holds them in memory."""
 
+# A member with fewer ready messages is not asked at once: its own consumers will have had them before.
 WORTH_ASKING = 10
-"""A member with fewer ready messages is not asked at once: its own consumers will have had them before."""
 
+# Less than this part of what a member may hold is not handed over: it may be gone before it could be there.
 WORTH_GIVING_RATIO = 0.1
-"""Less than this part of what a member may hold is not handed over: it may be gone before it could be there."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -25,8 +25,8 @@ class MemberLoad:
 
     queue_id: int
     ready: int
+    # How many of its consumers wait for a message.
     idle: int = 0
-    """How many of its consumers wait for a message."""
     consumers: int = 0
     is_marked: bool = False
 

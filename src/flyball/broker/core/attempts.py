@@ -34,11 +34,11 @@ NAME_REFILL_S = 0.5
 MAX_DELAYED = 4
 
 GLANCES = 20
+# After GLANCES in vain there is another each so many seconds.
 GLANCE_S = 0.2
-"""After GLANCES in vain there is another each so many seconds."""
 
+# So many names and addresses are remembered; then those are forgotten that were not used for longest.
 MOST = 10_000
-"""So many names and addresses are remembered; then those are forgotten that were not used for longest."""
 
 
 # Characters of a name that is remembered as it is; of a longer one it is a digest.
@@ -64,13 +64,13 @@ class _Bucket:
     refill_s: float
     tries: float
     at_s: float
+    # Tries whose outcome is open. They count as failed until it is known: many at once do not count as one.
     under_way: int = 0
-    """Tries whose outcome is open. They count as failed until it is known: many at once do not count as one."""
+    # Those that may only begin if one that is under way succeeds; the first to come is the first to go on.
     waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
-    """Those that may only begin if one that is under way succeeds; the first to come is the first to go on."""
 
+    # Those that wait for the next try.
     delayed: int = 0
-    """Those that wait for the next try."""
 
     def refill(self, now_s: float) -> None:
         self.tries = min(self.maximum, self.tries + (now_s - self.at_s) / self.refill_s)
@@ -106,8 +106,8 @@ class Attempts:
     def __init__(self, *, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._buckets: OrderedDict[tuple[str, ...], _Bucket] = OrderedDict()
+        # Names with the places from which they have logged in.
         self._known: OrderedDict[tuple[str, str], None] = OrderedDict()
-        """Names with the places from which they have logged in."""
 
     def __len__(self) -> int:
         """How many names and addresses are remembered as having failed, or else as having logged in."""

@@ -26,8 +26,8 @@ from flyball.model import DEFAULT_VHOST, OWNER, Definition, Permission, Policy, 
 
 log = logging.getLogger(__name__)
 
+# Who is there at the first start, with its name as the password.
 FIRST_USER = "guest"
-"""Who is there at the first start, with its name as the password."""
 
 _USER, _VHOST, _PERMISSION, _POLICY = "user", "vhost", "permission", "policy"
 _VHOST_LIMITS, _USER_LIMITS = "vhost_limits", "user_limits"
@@ -55,18 +55,18 @@ class Authority:
         self.policies = Policies()
         self.vhost_limits = Limits(VHOST_LIMITS)
         self.user_limits = Limits(USER_LIMITS)
+        # Those who may log in from the node's own machine only.
         self.loopback_users = frozenset(loopback_users)
-        """Those who may log in from the node's own machine only."""
         # Each happens in memory, before it is durable.
+        # A user is gone: its connections have to end.
         self.user_deleted = Event[[str]]()
-        """A user is gone: its connections have to end."""
+        # A virtual host is gone, before anything in it: the connections to it have to end.
         self.vhost_closed = Event[[str]]()
-        """A virtual host is gone, before anything in it: the connections to it have to end."""
+        # A virtual host is gone: what is in it has to go too. The second argument says whether another node has
+        # deleted it, and all that it knew to be in it.
         self.vhost_deleted = Event[[str, bool]]()
-        """A virtual host is gone: what is in it has to go too. The second argument says whether another node has
-        deleted it, and all that it knew to be in it."""
+        # Other policies than before may apply in a virtual host.
         self.policies_changed = Event[[str]]()
-        """Other policies than before may apply in a virtual host."""
         self._journal = journal
         self._passwords = Passwords() if passwords is None else passwords
         self._attempts = Attempts() if attempts is None else attempts
@@ -446,6 +446,7 @@ class Authority:
         await outcome(lambda done: change_for_good(self._journal, changes, done))
 
 
+# In this order: permissions, policies and limits are of users and virtual hosts that exist.
 _READERS: dict[str, Callable[[Authority, Mapping[str, Any]], None]] = {
     _VHOST: Authority._load_vhost,
     _USER: Authority._load_user,
@@ -454,7 +455,6 @@ _READERS: dict[str, Callable[[Authority, Mapping[str, Any]], None]] = {
     _VHOST_LIMITS: Authority._load_vhost_limits,
     _USER_LIMITS: Authority._load_user_limits,
 }
-"""In this order: permissions, policies and limits are of users and virtual hosts that exist."""
 
 
 def _key(vhost: str, name: str) -> str:

@@ -16,10 +16,10 @@ class BodyFormat(enum.IntEnum):
     """What a reader can be sent. The numbers are those of the link."""
 
     ALL = 0
+    # ThorBangMQ ends each message with a zero byte.
     NO_ZERO = 1
-    """ThorBangMQ ends each message with a zero byte."""
+    # Text that fits into a frame of Telesto's protocol; what is not valid UTF-8 becomes U+FFFD.
     TELESTO_TEXT = 2
-    """Text that fits into a frame of Telesto's protocol; what is not valid UTF-8 becomes U+FFFD."""
 
 
 def fits(message: Message, fit: int) -> bool:

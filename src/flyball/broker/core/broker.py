@@ -52,27 +52,27 @@ from flyball.model import MAX_COPIES, Client, ClientMode, Draft, Message, Select
 
 log = logging.getLogger(__name__)
 
+# So many message ids are reserved in the store at a time.
 ID_BLOCK = 1_000_000
-"""So many message ids are reserved in the store at a time."""
 
 NO_IDS = "the store has not given out numbers for new messages yet: put it again"
 
+# When so much waits for the store, sessions stop reading or slow their peers down. A change counts 200 bytes beside
+# its body. With more, commits would not be faster, only later.
 CONGESTED_BYTES = 8 * 1024 * 1024
-"""When so much waits for the store, sessions stop reading or slow their peers down. A change counts 200 bytes beside
-its body. With more, commits would not be faster, only later."""
 
+# So many messages of a backlog are given to a consumer before others have their turn.
 FEED_AT_ONCE = 1000
-"""So many messages of a backlog are given to a consumer before others have their turn."""
 
+# With so many bytes of a backlog others have their turn as well, and the consumer may turn out not to read.
 FEED_BYTES = 256 * 1024
-"""With so many bytes of a backlog others have their turn as well, and the consumer may turn out not to read."""
 
 # Of more messages that are purged, those that the store has are removed there, without a look at each: half a million
 # would keep the loop for seconds.
 PURGED_ONE_BY_ONE = 1000
 
+# Oldest first, whoever it is addressed to.
 _EVERYTHING = Selector()
-"""Oldest first, whoever it is addressed to."""
 
 Accepts = Callable[[Message], bool]
 
@@ -102,8 +102,8 @@ class Broker:
         )
         self.ledger = Ledger(self.engine, memory_limit_bytes)
         self.meters = Meters()
+        # The time of messages; tests put another clock here.
         self.now_us: Callable[[], int] = clock.now_us
-        """The time of messages; tests put another clock here."""
         self.listing_limiter = ListingLimiter(time_limit_s)
         self.reader = StoreReader(
             store,
@@ -126,13 +126,13 @@ class Broker:
         self.max_message_bytes = max_message_bytes
         # Whether the disk of the store has no room for more messages: publishers wait or are refused, others go on.
         self.is_low_on_disk = False
+        # Whether other nodes use the same store: then it knows every queue, also one that will not be kept.
         self.is_clustered = False
-        """Whether other nodes use the same store: then it knows every queue, also one that will not be kept."""
         self._time_limit_s = time_limit_s
         self._supervisor = Supervisor(tasks, self.faults)
         self._is_reserving = False
+        # What was handed over by other nodes and taken in, while the store has not forgotten that.
         self._arrived: list[Arrived] = []
-        """What was handed over by other nodes and taken in, while the store has not forgotten that."""
         self._taking_in = asyncio.Lock()
         self.dead_lettering = DeadLettering(self, self.reader, self.spawn)
         self.retention = Retention(self, store, self.reader, self.dead_lettering, self.spawn)

@@ -50,10 +50,10 @@ class DeadLetterResult(enum.Enum):
     """What becomes of a message that nobody will get any more."""
 
     NO_SUCCESSOR = 0
+    # Another message takes its place.
     SUCCEEDED = 1
-    """Another message takes its place."""
+    # Another one will take its place; `settle` follows when that is safe.
     LATER = 2
-    """Another one will take its place; `settle` follows when that is safe."""
 
 
 # An unacked message that its queue has given up, and why: expired, maxlen, rejected or delivery_limit.
@@ -103,14 +103,14 @@ class DeadLettering:
         # It publishes with what stands on the broker, exchanges and links, and so is made later. Until then nothing
         # has a dead letter.
         self.publisher: Publisher | None = None
+        # By queue, messages that wait to be dead-lettered, and why: the first is being read from the store.
         self._loading: dict[int, deque[tuple[Message, str]]] = {}
-        """By queue, messages that wait to be dead-lettered, and why: the first is being read from the store."""
+        # What is to be dead-lettered when its turn comes: what has expired, and what dead letters have displaced.
         self._pending: deque[_Pending] = deque()
-        """What is to be dead-lettered when its turn comes: what has expired, and what dead letters have displaced."""
+        # How many of them each queue has.
         self._pending_counts: dict[int, int] = {}
-        """How many of them each queue has."""
+        # Whether a dead letter is being published. What that displaces, and what is refused, is in these two.
         self._is_publishing = False
-        """Whether a dead letter is being published. What that displaces, and what is refused, is in these two."""
         self._displaced: list[_Pending] = []
         self._refused: list[tuple[QueueState, Message]] = []
         self._timer: asyncio.TimerHandle | None = None

@@ -153,8 +153,8 @@ def _copies(headers: dict[str, bytes]) -> list[str]:
     return [key for key in copies if isinstance(key, str)] if isinstance(copies, list) else []
 
 
+# The raw fields of an entry of x-death.
 Death = dict[str, bytes]
-"""The raw fields of an entry of x-death."""
 
 
 def _with_death(

@@ -17,8 +17,8 @@ class Definitions:
     def __init__(self, journal: GroupCommit, kinds: Iterable[str], definitions: Iterable[Definition]) -> None:
         self._journal = journal
         self._kept: dict[str, dict[str, Mapping[str, Any]]] = {kind: {} for kind in kinds}
+        # Whom to tell, by kind, with the key of what has changed, here or on another node.
         self.on_changed: dict[str, Callable[[str], None]] = {}
-        """Whom to tell, by kind, with the key of what has changed, here or on another node."""
         for definition in definitions:
             if definition.kind in self._kept:
                 self._kept[definition.kind][definition.key] = definition.value

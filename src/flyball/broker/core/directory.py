@@ -16,8 +16,8 @@ class RemoteQueue:
 
     def __init__(self, queue: Queue, owner: int) -> None:
         self.queue = queue
+        # The id of the node; it may be dead, until another one has taken over.
         self.owner = owner
-        """The id of the node; it may be dead, until another one has taken over."""
 
     @property
     def is_stored(self) -> bool:
@@ -31,12 +31,12 @@ class Directory:
     def __init__(self, queues: Iterable[PlacedQueue] = (), version: Version | None = None) -> None:
         self._by_id: dict[int, RemoteQueue] = {}
         self._by_name: dict[tuple[str, str], dict[int, RemoteQueue]] = {}
+        # How many names there are, by virtual host.
         self._counts: dict[str, int] = {}
-        """How many names there are, by virtual host."""
+        # Advances whenever a name may mean another queue than before.
         self.version = version or Version()
-        """Advances whenever a name may mean another queue than before."""
+        # Called with the id of each queue that is put or removed.
         self.changed = Event[[int]]()
-        """Called with the id of each queue that is put or removed."""
         for placed in queues:
             self.put(placed.queue, placed.owner)
 

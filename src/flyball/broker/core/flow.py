@@ -18,17 +18,17 @@ from flyball.broker.core.loops import Reading
 
 log = logging.getLogger("flyball.server")
 
+# Less is not handed out at a time: it would cost more than it is worth.
 MIN_SHARE_BYTES = 2048
-"""Less is not handed out at a time: it would cost more than it is worth."""
 
+# So much of a message that exceeded its publisher's share is counted against the next ones.
 MAX_DEBT_BYTES = 256 * 1024
-"""So much of a message that exceeded its publisher's share is counted against the next ones."""
 
+# Publishers that could not send anything for so long are told.
 BLOCK_AFTER_S = 1.0
-"""Publishers that could not send anything for so long are told."""
 
+# After so many samples without pressure in which nobody had to wait, everybody sends freely again.
 CALM_SAMPLES = 10
-"""After so many samples without pressure in which nobody had to wait, everybody sends freely again."""
 
 NO_STORE = "the store does not keep up"
 NO_MEMORY = "low on memory"
@@ -61,21 +61,21 @@ class Flow:
         self._broker = broker
         self._journal = Tank(NO_STORE, CONGESTED_BYTES, JOURNAL_KP, JOURNAL_KI_PER_S)
         self._memory = Tank(NO_MEMORY, memory_bytes, MEMORY_KP)
+        # Runs only under pressure.
         self._timer: asyncio.TimerHandle | None = None
-        """Runs only under pressure."""
+        # Who waits, longest first.
         self._line: dict[CreditedSession, None] = {}
-        """Who waits, longest first."""
+        # Who may have credit left.
         self._holders: set[CreditedSession] = set()
-        """Who may have credit left."""
         self._blocked: set[CreditedSession] = set()
+        # What the one whose turn it is gets; 0 while it is nobody's turn.
         self._share = 0
-        """What the one whose turn it is gets; 0 while it is nobody's turn."""
         self._is_serving_soon = False
+        # Whether somebody had to wait since the last sample.
         self._has_kept_waiting = False
-        """Whether somebody had to wait since the last sample."""
         self._calm = 0
+        # Since when nobody may send anything.
         self._still_since: float | None = None
-        """Since when nobody may send anything."""
 
     # For sessions
 

@@ -24,30 +24,32 @@ from flyball.control.timed_pi import PiLaw, PiState
 
 SAMPLE_S = 0.02
 
+# From this part of its setpoint on a level is watched; below, everybody sends as fast as they can.
 PRESSURE_RATIO = 0.5
-"""From this part of its setpoint on a level is watched; below, everybody sends as fast as they can."""
 
 JOURNAL_KP = 5.0
 JOURNAL_KI_PER_S = 6.25
 
+# What drains from memory is not measured apart but shows in its level, so the rate is that at which it may grow: none
+# at the setpoint, which needs no integral. A time constant of 2 s makes the slowing gentle.
 MEMORY_KP = 0.5
-"""What drains from memory is not measured apart but shows in its level, so the rate is that at which it may grow:
-none at the setpoint, which needs no integral. A time constant of 2 s makes the slowing gentle."""
 
+# In bytes per second; nobody can send so much.
 MAX_RATE = 4e9
-"""In bytes per second; nobody can send so much."""
 
+# A rate that would fill the tank in a thousand seconds or more is none: publishers stand, and should hear why.
 STANDSTILL_RATIO_PER_S = 0.001
-"""A rate that would fill the tank in a thousand seconds or more is none: publishers stand, and should hear why."""
 
+# Above this multiple of its setpoint nothing is let in, whatever the rate: a store that has just begun to hang is
+# still believed to drain.
 CEILING_RATIO = 2.0
-"""Above this multiple of its setpoint nothing is let in, whatever the rate: a store that has just begun to hang is
-still believed to drain."""
 
+# Over about so long the drain is averaged: commits come one by one.
 DRAIN_MEMORY_S = 0.5
-"""Over about so long the drain is averaged: commits come one by one."""
 
 
+# What `flyball.control.verification` finds for the law in samples, on a tank with two samples of delay. A test
+# compares, since that takes long to import.
 JOURNAL_CERTIFICATE = Certificate(
     law={"kind": "pi", "kp": JOURNAL_KP, "ki": JOURNAL_KI_PER_S * SAMPLE_S},
     plant="y(k+1) = 1 y(k) + 0.02 u(k-2)",
@@ -57,8 +59,6 @@ JOURNAL_CERTIFICATE = Certificate(
     delay_margin_samples=10.0,
     sample_time_s=SAMPLE_S,
 )
-"""What `flyball.control.verification` finds for the law in samples, on a tank with two samples of delay. A test
-compares, since that takes long to import."""
 
 MEMORY_CERTIFICATE = Certificate(
     law={"kind": "p", "kp": MEMORY_KP, "feedforward": 0.0},
@@ -88,14 +88,14 @@ class Tank:
     )
 
     def __init__(self, reason: str, setpoint_bytes: int, kp: float, ki_per_s: float = 0.0) -> None:
+        # What a publisher is told that cannot send because of it.
         self.reason = reason
-        """What a publisher is told that cannot send because of it."""
         self.setpoint_bytes = setpoint_bytes
         self._ceiling_bytes = CEILING_RATIO * setpoint_bytes
         self._law = PiLaw(setpoint_bytes, kp, ki_per_s, Limits(0.0, MAX_RATE))
         self.drain_per_s = 0.0
+        # The action: so many bytes may flow in each second.
         self.rate_per_s = MAX_RATE
-        """The action: so many bytes may flow in each second."""
         self._state = PiState(0.0, 0.0)
         self._level_bytes = 0
         self._drained_bytes = 0

@@ -48,8 +48,8 @@ class Subscriber(Protocol):
     priority: int
     exclusive: bool
     no_ack: bool
+    # Which messages it asks for; None: all, in the order of the queue.
     selector: Selector | None
-    """Which messages it asks for; None: all, in the order of the queue."""
 
     @property
     def window(self) -> SharedWindow | None:

@@ -15,10 +15,10 @@ from flyball.admission.admission import Admission
 from flyball.admission.sensors.thread import ThreadSensor
 from flyball.errors import NotAdmitted, StoreUnavailable
 
+# So busy listings may keep the node; what cheap requests take of it is taken from listings.
 BUSY_RATIO = 0.75
-"""So busy listings may keep the node; what cheap requests take of it is taken from listings."""
+# A listing of so many messages costs less than to wait for its turn.
 CHEAP_MESSAGES = 100
-"""A listing of so many messages costs less than to wait for its turn."""
 MAX_WAITING = 10_000
 
 

@@ -17,13 +17,13 @@ from flyball.control.certificate import Certificate, certificate_summary
 from flyball.errors import LoopNotFound, NotPermitted, NotSwitchable, TooManyLoops
 
 MAX_LOOPS = 500
+# Nobody who reports many keeps others from it.
 MAX_LOOPS_OF_USER = 200
-"""Nobody who reports many keeps others from it."""
 KEPT_SAMPLES = 300
 SAMPLE_FIELDS = ("at", "setpoint", "measurement", "action")
 GONE_AFTER_SAMPLES = 10
+# A client that reports many samples a second does so in batches: it is not gone before this.
 MIN_ABSENCE_S = 5.0
-"""A client that reports many samples a second does so in batches: it is not gone before this."""
 FORGOTTEN_AFTER_S = 600.0
 
 SHADOW = "shadow"
@@ -69,8 +69,8 @@ class Proof(_Report):
     is_sound: bool
     kind: Text
     margins: Margins
+    # Why a loop should not be started with it.
     reasons: Annotated[list[Text], Field(max_length=10)]
-    """Why a loop should not be started with it."""
     text: Text
 
 
@@ -78,8 +78,8 @@ class LoopFacts(_Report):
     """What a loop is. It changes seldom, if ever."""
 
     title: Text
+    # What it is for, in a sentence.
     about: Text
-    """What it is for, in a sentence."""
     measures: Quantity
     acts: Quantity
     law: Text
@@ -87,15 +87,15 @@ class LoopFacts(_Report):
     limits: Bounds = Bounds()
     sample_time_s: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)]
     certificate: Proof | None = None
+    # Which process runs it, if it is not the node.
     client: Text | None = None
-    """Which process runs it, if it is not the node."""
 
 
 class LoopSample(_Report):
     """One step of a loop; what is None was not there, as an action while nothing is limited."""
 
+    # Unix time.
     at: Number
-    """Unix time."""
     setpoint: Number | None = None
     measurement: Number | None = None
     action: Number | None = None
@@ -106,8 +106,8 @@ class LoopReport(_Report):
 
     facts: LoopFacts | None = None
     is_shadow: bool = False
+    # Why it does not obey.
     refusal: Text | None = None
-    """Why it does not obey."""
     samples: Annotated[list[LoopSample], Field(max_length=KEPT_SAMPLES)] = []
 
 
@@ -186,15 +186,15 @@ class KnownLoop:
     ) -> None:
         self.name = name
         self.facts = facts
+        # Who reports it; None for a loop of the node.
         self.user = user
-        """Who reports it; None for a loop of the node."""
         self.is_shadow = False
+        # What somebody has switched it to; None if nobody has.
         self.wanted_mode: Mode | None = None
-        """What somebody has switched it to; None if nobody has."""
         self.refusal: str | None = None
         self.reported_at: float | None = None
+        # Why it cannot be switched; None if it can.
         self.why_fixed = why_fixed
-        """Why it cannot be switched; None if it can."""
         self.samples = Ring(SAMPLE_FIELDS)
         self._read = read
         self._switch = switch

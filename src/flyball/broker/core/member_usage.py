@@ -19,10 +19,10 @@ class MemberUsage:
     def __init__(self, is_member: Callable[[int], bool]) -> None:
         """`is_member` tells whether the queue of an id is a member of a clustered queue, here or elsewhere."""
         self._is_member = is_member
+        # By the member that the client names, and by what it does there, the one that serves it.
         self._homes: dict[tuple[int, Role], int] = {}
-        """By the member that the client names, and by what it does there, the one that serves it."""
+        # How many requests there were, by the member that serves them and by what they do.
         self.counts: dict[tuple[int, Role], int] = {}
-        """How many requests there were, by the member that serves them and by what they do."""
 
     def home(self, queue_id: int, role: Role) -> int:
         """Return the queue that a request is for which names this one."""

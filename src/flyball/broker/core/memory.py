@@ -101,10 +101,10 @@ class Messages(Protocol):
 class Holder(Protocol):
     """One that memory is charged to: a connection."""
 
+    # What it was charged last.
     charged_bytes: int
-    """What it was charged last."""
+    # Whether its consumers get nothing because it holds too much.
     is_held_back: bool
-    """Whether its consumers get nothing because it holds too much."""
 
     @property
     def is_link(self) -> bool: ...
@@ -139,21 +139,21 @@ class Ledger:
     def __init__(self, messages: Messages, limit_bytes: int) -> None:
         self._messages = messages
         self.limit_bytes = limit_bytes
+        # All that is charged: the hub's connections.
         self.holders: set[Holder] = set()
-        """All that is charged: the hub's connections."""
+        # What clients' connections hold.
         self.connections_bytes = 0
-        """What clients' connections hold."""
+        # What links to and from other nodes hold.
         self.links_bytes = 0
-        """What links to and from other nodes hold."""
+        # What the definitions take, as of about a second ago.
         self.definitions_bytes = 0
-        """What the definitions take, as of about a second ago."""
+        # What requests over HTTP hold that are not answered, and answers that are not sent.
         self.http_bytes = 0
-        """What requests over HTTP hold that are not answered, and answers that are not sent."""
+        # How many connections were closed since they held too much.
         self.refused = 0
-        """How many connections were closed since they held too much."""
         self._held_back: set[Holder] = set()
+        # What one connection may hold of unacked messages, as of the last look.
         self._share_bytes = 0
-        """What one connection may hold of unacked messages, as of the last look."""
         self._next_look = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._highest_bytes = 0

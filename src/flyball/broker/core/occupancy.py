@@ -17,8 +17,8 @@ class Occupancy:
         self._in_vhost: Counter[str] = Counter()
         self._of_user: Counter[str] = Counter()
         self._channels: Counter[str] = Counter()
+        # How many there are of all users.
         self.channels = 0
-        """How many there are of all users."""
 
     def check_connection(self, vhost: str, user: str = "") -> None:
         """Raise ConnectionLimitReached if there may not be another connection, of that user if it has one."""

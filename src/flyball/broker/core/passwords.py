@@ -19,8 +19,8 @@ from flyball.broker.core.turns import Turns
 from flyball.errors import InvalidArgument
 
 TIME_COST = 2
+# The least that OWASP recommends for argon2id: a node checks several passwords at once and has other work.
 MEMORY_KIB = 19 * 1024
-"""The least that OWASP recommends for argon2id: a node checks several passwords at once and has other work."""
 
 # Runs of argon2 under way; further ones wait, with the memory that they would need.
 MAX_CONCURRENT_RUNS = 2
@@ -28,18 +28,18 @@ MAX_CONCURRENT_RUNS = 2
 # Runs that may wait. The longest line of one place is cut when there are more.
 MAX_WAITING = 1000
 
+# A success that nobody repeats for so long is forgotten.
 REMEMBER_S = 300.0
-"""A success that nobody repeats for so long is forgotten."""
+# When more successes are remembered the oldest is forgotten.
 MAX_REMEMBERED = 1000
-"""When more successes are remembered the oldest is forgotten."""
 
 MAX_PASSWORD_BYTES = 1024
 
 MAX_HASH_LENGTH = 512
 MAX_TIME_COST = 16
 MAX_MEMORY_KIB = 256 * 1024
+# A hash that comes from elsewhere is not taken if it costs more to check.
 MAX_THREADS = 16
-"""A hash that comes from elsewhere is not taken if it costs more to check."""
 
 _SALT_BYTES = 16
 _DIGEST_BYTES = 32
@@ -59,11 +59,11 @@ class Passwords:
         self._now = now
         self._turns = Turns(MAX_CONCURRENT_RUNS, MAX_WAITING)
         self._key = secrets.token_bytes(hashlib.blake2b.MAX_KEY_SIZE)
+        # Until when a success is remembered, by its mark; the oldest first.
         self._remembered: dict[bytes, float] = {}
-        """Until when a success is remembered, by its mark; the oldest first."""
         self._decoy = _decoy()
+        # How many times argon2 was run.
         self.runs = 0
-        """How many times argon2 was run."""
 
     async def hash_password(self, password: str | bytes) -> str:
         """Return a new hash of the password. Raises InvalidArgument for one that nobody could log in with."""

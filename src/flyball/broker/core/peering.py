@@ -11,8 +11,8 @@ from flyball.broker.core.handles import QueueHandle
 from flyball.broker.wire.link import Content, Outcome
 from flyball.errors import FlyballError, QueueNotFound
 
+# Called with the token of a put and its outcome.
 PutDone = Callable[[int, int], None]
-"""Called with the token of a put and its outcome."""
 
 
 class Settled:
@@ -25,8 +25,8 @@ class Settled:
 class Peering:
     """The other nodes, of which this one has none: see `peering.domain` for one that has."""
 
+    # The name of this node among them.
     name = ""
-    """The name of this node among them."""
     node_id = 0
 
     @property

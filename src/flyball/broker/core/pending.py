@@ -23,8 +23,8 @@ Done = Callable[[FlyballError | None], None]
 
 T = TypeVar("T")
 
+# Called once with the result of an operation, which means nothing if there is an error.
 Answer = Callable[[T, FlyballError | None], None]
-"""Called once with the result of an operation, which means nothing if there is an error."""
 
 
 class PendingPut:

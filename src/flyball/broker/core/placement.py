@@ -19,8 +19,8 @@ from flyball.errors import QueueNotFound
 class Role(enum.IntEnum):
     """What a client does with a queue."""
 
+    # Both, or not known.
     CLIENT = 0
-    """Both, or not known."""
     PRODUCER = 1
     CONSUMER = 2
 
@@ -33,12 +33,12 @@ class PlaceRequest:
     queue_name: str
     role: Role
     client_name: str = ""
+    # The session that looks for a new place; empty for a new one.
     session_id: str = ""
-    """The session that looks for a new place; empty for a new one."""
+    # The name of a node that the client has lost, or could not reach.
     avoid: str = ""
-    """The name of a node that the client has lost, or could not reach."""
+    # Whether the client will say its session id where it goes. A plain one cannot: it is known by what it does.
     arrives: bool = True
-    """Whether the client will say its session id where it goes. A plain one cannot: it is known by what it does."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -48,8 +48,8 @@ class Place:
     node: str
     queue_id: int
     session_id: str
+    # Where the node listens, by protocol. Without its own protocol, a client stays with the node it has asked.
     addresses: Mapping[str, str] = field(default_factory=dict)
-    """Where the node listens, by protocol. Without its own protocol, a client stays with the node it has asked."""
 
 
 @dataclass(slots=True, frozen=True)

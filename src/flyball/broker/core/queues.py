@@ -27,8 +27,8 @@ from flyball.model import Draft, Message, Queue
 # A queue that could not be reached is tried again after this time, or earlier if peers report a change.
 RETRY_S = 0.5
 
+# By virtual host and name of clustered queues, the members (ids) that a connection has been sent to.
 Homes = Mapping[tuple[str, str], int]
-"""By virtual host and name of clustered queues, the members (ids) that a connection has been sent to."""
 
 _NO_HOMES: Homes = {}
 

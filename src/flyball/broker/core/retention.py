@@ -45,10 +45,10 @@ class Retention:
         self._reader = reader
         self._dead_lettering = dead_lettering
         self._spawn = spawn
+        # The queues that hold more than they may, and go on to drop messages in the next turn.
         self._shrinking: dict[int, asyncio.TimerHandle] = {}
-        """The queues that hold more than they may, and go on to drop messages in the next turn."""
+        # Those that need the store, or an index, before they can go on.
         self._reading: set[int] = set()
-        """Those that need the store, or an index, before they can go on."""
         self._is_quiescent = False
         self._expiry_timer: asyncio.TimerHandle | None = None
         self._expiry_due_us: int | None = None

@@ -19,11 +19,11 @@ from flyball.errors import FlyballError, StoreError, StoreUnavailable
 from flyball.faults import Faults
 from flyball.model import Message, Order
 
+# At most so much is read back from the store at once, and listed at once.
 LOAD_BYTES = 16 * 1024 * 1024
-"""At most so much is read back from the store at once, and listed at once."""
 PAGE_BYTES = 1024 * 1024
+# A listing is read in pages of so much, so that others have their turn in between.
 PAGE_MESSAGES = 1000
-"""A listing is read in pages of so much, so that others have their turn in between."""
 
 _RETRIES = Backoff(first_s=0.05, max_s=1.0, jitter_ratio=0.0)
 
@@ -59,10 +59,10 @@ class StoreReader:
         self._dispatch = dispatch
         self._removing_ids = removing_ids
         self._listing_limiter = listing_limiter
+        # Held for a round of filling an index from memory.
         self._filling = asyncio.Lock()
-        """Held for a round of filling an index from memory."""
+        # Who waits for what is being read, by queue.
         self._fetching: dict[int, list[_Waiting]] = {}
-        """Who waits for what is being read, by queue."""
 
     def serve(self, queue_id: int) -> None:
         """If consumers of the queue wait for something in the store, get it."""

@@ -34,10 +34,10 @@ class Supervised:
     """How one long-lived task has fared."""
 
     restarts: int = 0
+    # Whether it has failed and waits to be started again.
     is_waiting: bool = False
-    """Whether it has failed and waits to be started again."""
+    # Why it failed last.
     problem: str = ""
-    """Why it failed last."""
 
 
 class Supervisor:

@@ -37,18 +37,18 @@ NAMES_SLICE = 5000
 # Durable subscriptions that are named to a user whose topic cannot be deleted because of them.
 MAX_NAMED = 10
 
+# The kind of a topic's definition.
 KIND = "topic"
-"""The kind of a topic's definition."""
 
+# For so long other nodes are asked what the queues of subscriptions hold.
 COUNT_LIMIT_S = 3.0
-"""For so long other nodes are asked what the queues of subscriptions hold."""
 
+# The pattern that every key fits.
 ALL = "#"
-"""The pattern that every key fits."""
 
 _EXCHANGE_TYPE = "topic"
+# So long may the name of an exchange and a routing key be in AMQP.
 _MAX_BYTES = 255
-"""So long may the name of an exchange and a routing key be in AMQP."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -57,8 +57,8 @@ class Topic:
 
     name: str
     vhost: str = DEFAULT_VHOST
+    # Whose subscribers get the messages as well.
     parent: str | None = None
-    """Whose subscribers get the messages as well."""
 
 
 class Topics:

@@ -70,8 +70,8 @@ Headers = Callable[[], Mapping[str, Any]]
 class QueueUsage:
     """Who has a queue for himself, and when it goes if nobody uses it."""
 
+    # The connection that declared it exclusively.
     owner: object | None = None
-    """The connection that declared it exclusively."""
     exclusive_consumer: object | None = None
     expiry: asyncio.TimerHandle | None = None
 
@@ -89,22 +89,22 @@ class Topology:
         self.broker = broker
         self.engine = broker.engine
         self.authority = authority
+        # Advances whenever a message may be routed, or allowed, differently than before.
         self.version = authority.access.version
-        """Advances whenever a message may be routed, or allowed, differently than before."""
+        # The queues of other nodes.
         self.directory = Directory(elsewhere, self.version)
-        """The queues of other nodes."""
+        # An exchange is gone, before that is durable.
         self.exchange_deleted = Event[[Exchange]]()
-        """An exchange is gone, before that is durable."""
         self.lifecycle = QueueLifecycle(broker, self)
         self._routers: dict[str, Router] = {}
         self._usage: dict[int, QueueUsage] = {}
+        # The exclusive queues of each connection.
         self._owned: dict[object, set[int]] = {}
-        """The exclusive queues of each connection."""
+        # The exchanges, by name, and queues, by id, that policies have to be applied to, and their virtual hosts.
         self._unapplied: dict[tuple[str, str | int], None] = {}
-        """The exchanges, by name, and queues, by id, that policies have to be applied to, and their virtual hosts."""
         self._applying: asyncio.TimerHandle | None = None
+        # The keys of those that the store has.
         self._kept_bindings: set[str] = set()
-        """The keys of those that the store has."""
         for vhost in authority.access.vhosts:
             self._routers[vhost] = Router(vhost)
         self._load(definitions)

@@ -27,8 +27,8 @@ class Turns:
     def __init__(self, at_once: int, max_waiting: int) -> None:
         self._free = at_once
         self._max_waiting = max_waiting
+        # The place whose turn is next comes first.
         self._lines: dict[str, deque[asyncio.Future[None]]] = {}
-        """The place whose turn is next comes first."""
         self.waiting = 0
 
     @contextlib.asynccontextmanager

@@ -20,27 +20,27 @@ from flyball.errors import (
 )
 from flyball.model import DEFAULT_VHOST, OWNER, Permission, User
 
+# The tag of those who may manage users, virtual hosts and everything else.
 ADMINISTRATOR = "administrator"
-"""The tag of those who may manage users, virtual hosts and everything else."""
 
+# Under this name permissions speak of the exchange whose name is empty.
 DEFAULT_EXCHANGE = "amq.default"
-"""Under this name permissions speak of the exchange whose name is empty."""
 
 MAX_TAGS = 32
 
+# Who logs in with the node's token: an administrator with every permission, who is not stored and cannot change.
 OWNER_USER = User(OWNER, None, (ADMINISTRATOR,))
-"""Who logs in with the node's token: an administrator with every permission, who is not stored and cannot change."""
 
 
 class Action(enum.IntEnum):
     """What is done to a queue or exchange."""
 
+    # Declare or delete it.
     CONFIGURE = 0
-    """Declare or delete it."""
+    # Put messages into it, or bind it to where they come from.
     WRITE = 1
-    """Put messages into it, or bind it to where they come from."""
+    # Take messages out of it, or bind others to it.
     READ = 2
-    """Take messages out of it, or bind others to it."""
 
 
 class Access:
@@ -51,10 +51,10 @@ class Access:
     def __init__(self) -> None:
         self.version = Version()
         self._users: dict[str, User] = {}
+        # In the order in which they were added.
         self._vhosts: dict[str, bool] = {DEFAULT_VHOST: True}
-        """In the order in which they were added."""
+        # By user and virtual host.
         self._permissions: dict[tuple[str, str], Permission] = {}
-        """By user and virtual host."""
         self._patterns: dict[tuple[str, str], tuple[NamePattern, NamePattern, NamePattern]] = {}
 
     # Questions

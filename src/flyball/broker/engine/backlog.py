@@ -18,8 +18,8 @@ from operator import attrgetter
 from flyball.broker.engine.index import ARRIVAL, Index, Key, Shape
 from flyball.model import Message, Selector
 
+# How many messages are read back from the store together.
 LOAD_AT_ONCE = 1000
-"""How many messages are read back from the store together."""
 
 # An index of more messages is filled in rounds of this size, so that others have their turn in between.
 INDEX_AT_ONCE = 500
@@ -32,8 +32,8 @@ _message_id = attrgetter("id")
 # That of all messages in an index that filters by nothing.
 _ANY_KEY: Key = (None, None, None)
 
+# What the place of a message in an index takes: a pointer and an integer.
 ENTRY_BYTES = 40
-"""What the place of a message in an index takes: a pointer and an integer."""
 
 # What a heap of an index takes beside its entries: there is one for each combination of the fields it filters by.
 HEAP_BYTES = 250
@@ -122,17 +122,17 @@ class _Building:
     __slots__ = ("added", "at", "excluded", "filled_to", "needs_store", "resident", "size_bytes")
 
     def __init__(self, elsewhere: Iterable[int], resident: list[int], needs_store: bool) -> None:
+        # What is in the index without having come from the store.
         self.added: set[int] = set()
-        """What is in the index without having come from the store."""
+        # What the store still has to name, and which must not be taken from there.
         self.excluded = set(elsewhere)
-        """What the store still has to name, and which must not be taken from there."""
         self.filled_to = 0
+        # What was in memory when it was begun.
         self.resident = resident
-        """What was in memory when it was begun."""
+        # How much of that was looked at.
         self.at = 0
-        """How much of that was looked at."""
+        # Whether it lacks messages that are only in the store.
         self.needs_store = needs_store
-        """Whether it lacks messages that are only in the store."""
         self.size_bytes = (len(resident) + len(self.excluded)) * _NOTE_BYTES
 
 
@@ -168,18 +168,18 @@ class IndexedBacklog:
         self._void_to = void_to
         self._indexes: dict[Shape, Index] = {}
         self._last_used: Index | None = None
+        # How often another index was used than the time before.
         self._clock = 0
-        """How often another index was used than the time before."""
+        # Whether the index by arrival is there only because the backlog must not be without any.
         self._is_arrival_spare = False
-        """Whether the index by arrival is there only because the backlog must not be without any."""
         self._building: dict[Shape, _Building] = {}
+        # Absent messages that somebody was told to load.
         self._wanted: dict[int, Load] = {}
-        """Absent messages that somebody was told to load."""
         self._recovered_to = recovered_to
+        # Absent messages up to that id that came later, from another node: they were not recovered.
         self._fresh: set[int] = set()
-        """Absent messages up to that id that came later, from another node: they were not recovered."""
+        # How often absent messages were delivered before: the store does not know.
         self._delivery_counts: dict[int, int] = {}
-        """How often absent messages were delivered before: the store does not know."""
 
     def __len__(self) -> int:
         return self._count

@@ -10,11 +10,11 @@ from typing import Protocol
 from flyball.broker.engine.credit import Credit
 from flyball.model import Message, Selector
 
+# Stands for every receiver; no client has this id.
 _ANY_RECEIVER = -1
-"""Stands for every receiver; no client has this id."""
 
+# What consumers filter for: receiver (None: messages without one), sender, context.
 _Filter = tuple[int | None, int | None, int | None]
-"""What consumers filter for: receiver (None: messages without one), sender, context."""
 
 
 class SharedWindow:
@@ -97,19 +97,19 @@ class Consumer:
         self.credit = credit
         self.owner = owner
         self.no_ack = no_ack
+        # Those with a higher one are served first.
         self.priority = priority
-        """Those with a higher one are served first."""
         self.shared = shared
         self.leases: dict[int, Message] = {}
+        # Size of the bodies of `leases`, as far as they are in memory.
         self.leased_bytes = 0
-        """What the bodies of these hold, as far as they are in memory."""
         self.is_cancelled = False
+        # Why it gets nothing at present: `SLOW_PEER`, `QUEUE_MOVES` or both. Each reason ends by itself.
         self.paused_for = 0
-        """Why it gets nothing at present: `SLOW_PEER`, `QUEUE_MOVES` or both. Each reason ends by itself."""
+        # Another consumer of the queue is the active one.
         self.is_standby = False
-        """Another consumer of the queue is the active one."""
+        # Its place among the waiting consumers: a number that only grows; 0 while it does not wait.
         self.turn = 0
-        """When it joined the line of those who found nothing to take; 0 while it does not stand there."""
 
     def release(self, message_id: int) -> None:
         """End the lease of a message, if there is one."""
@@ -140,10 +140,10 @@ class WaitingConsumers:
         # The consumer without a filter that waits alone, if there is one: the usual case.
         # It is served without leaving and joining again, which took 18 % of the instructions of a transient message.
         self.sole: Consumer | None = None
+        # None of them is empty.
         self._by_filter: dict[_Filter, OrderedDict[int, Consumer]] = {}
-        """None of them is empty."""
+        # By priority; none of them is empty.
         self._unfiltered: dict[int, dict[int, Consumer]] = {}
-        """By priority; none of them is empty."""
         # Their priorities, negated and so the highest first; empty while there is one at most, as nearly always. A
         # client may give each of many thousand consumers a priority of its own: they are never sorted anew.
         self._ranks: list[int] = []

@@ -36,22 +36,22 @@ class Counts:
 
     def __init__(self) -> None:
         self.arrived = 0
+        # Sent to a consumer that acknowledges.
         self.delivered = 0
-        """Sent to a consumer that acknowledges."""
         self.delivered_no_ack = 0
+        # Asked for one by one, to be acknowledged.
         self.got = 0
-        """Asked for one by one, to be acknowledged."""
+        # Asked for one by one and gone with that.
         self.got_no_ack = 0
-        """Asked for one by one and gone with that."""
+        # Sent, or asked for, once more.
         self.redelivered = 0
-        """Sent, or asked for, once more."""
         self.acknowledged = 0
+        # Came back from those who had them.
         self.requeued = 0
-        """Came back from those who had them."""
+        # Nobody gets them: expired, rejected, delivered too often, or too many. They may live on elsewhere.
         self.dropped = 0
-        """Nobody gets them: expired, rejected, delivered too often, or too many. They may live on elsewhere."""
+        # Went to another member of a clustered queue.
         self.handed_over = 0
-        """Went to another member of a clustered queue."""
         self._seen = -1
         self._changed_s = 0.0
 
@@ -117,15 +117,15 @@ class Meters:
 
     def __init__(self) -> None:
         self._exchanges: dict[tuple[str, str], ExchangeMeter] = {}
+        # To exchanges that are gone.
         self._published = 0
-        """To exchanges that are gone."""
+        # Messages that did not come by an exchange.
         self.put = 0
-        """Messages that did not come by an exchange."""
         self.confirmed = 0
+        # Messages that no queue got, and whose publishers were told.
         self.returned = 0
-        """Messages that no queue got, and whose publishers were told."""
+        # Messages that no queue got, and nobody asked.
         self.unroutable = 0
-        """Messages that no queue got, and nobody asked."""
         self.get_empty = 0
         self.connections_opened = 0
         self.connections_closed = 0

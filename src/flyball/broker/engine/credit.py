@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 
+# For so long the window of a fractional prefetch stays the same.
 SLOT_US = 10_000
-"""For so long the window of a fractional prefetch stays the same."""
 
+# After so many slots the pattern repeats; it also is the resolution of the fraction.
 _CYCLE = 1000
-"""After so many slots the pattern repeats; it also is the resolution of the fraction."""
 
 UNLIMITED = 2**31 - 1
 

@@ -50,11 +50,11 @@ _LOOK_AGAIN_US = 1_000_000
 # Less than this is not worth leaving to the store: reading it back would cost more than it takes.
 WORTH_PAGING_BYTES = 256
 
+# However large the indexes are, this fraction of the budget remains for messages in memory.
 _BODY_SHARE = 8
-"""However large the indexes are, this fraction of the budget remains for messages in memory."""
 
+# When memory runs short, this fraction of the budget is freed at once.
 _EVICT_SHARE = 16
-"""When memory runs short, this fraction of the budget is freed at once."""
 
 
 @dataclass(slots=True)
@@ -119,46 +119,46 @@ class Engine:
         self.keeps_messages = keeps_messages
         self.resident_limit_bytes = resident_limit_bytes
         self.resident_bytes = 0
+        # What the indexes of messages take that are not in memory, as of the last time that memory ran short.
         self.absent_bytes = 0
-        """What the indexes of messages take that are not in memory, as of the last time that memory ran short."""
         self._page_out_unacked = page_out_unacked
+        # What remains for messages in memory beside the indexes of those that are not.
         self._body_limit_bytes = resident_limit_bytes
-        """What remains for messages in memory beside the indexes of those that are not."""
         self._clients = {client.id: client for client in snapshot.clients}
         self._clients_by_name = {client.name: client for client in snapshot.clients}
         self._expired: list[Message] = []
         self._queues = {summary.queue.id: QueueState(summary, self._expired) for summary in snapshot.queues}
         self._queues_by_name: dict[tuple[str, str], QueueState] = {}
+        # How many names of queues there are, by virtual host.
         self._name_counts: dict[str, int] = {}
-        """How many names of queues there are, by virtual host."""
+        # Members of clustered queues whose name means another one here, since this node has taken them over.
         self.twins: dict[int, QueueState] = {}
-        """Members of clustered queues whose name means another one here, since this node has taken them over."""
+        # The members of clustered queues, by id.
         self.members: dict[int, QueueState] = {}
-        """The members of clustered queues, by id."""
         for state in self._queues.values():
             self._name(state)
         self._next_client_id = snapshot.next_client_id
+        # Up to where the ids of clients were granted; None while this engine alone gives them out.
         self._client_id_end: int | None = None
-        """Up to where the ids of clients were granted; None while this engine alone gives them out."""
         self._next_queue_id = snapshot.next_queue_id
         self._next_shadow_id = -1
         self._queue_id_end: int | None = None
         self._next_consumer_id = 1
         self.next_message_id = 0
+        # Where the ids end that follow each other: as a plain number cheap to ask for each message.
         self.message_id_end = 0
-        """Where the ids end that follow each other: as a plain number cheap to ask for each message."""
         self._id_ranges: list[tuple[int, int]] = []
         self._fractional: dict[int, Consumer] = {}
         self._expiries = Expiries()
         self._overdue: set[int] = set()
+        # How much more may come before it is worth trying to evict again.
         self._eviction_pause_bytes = 0
-        """How much more may come before it is worth trying to evict again."""
+        # What happened in queues that are not here any more.
         self.gone = Counts()
-        """What happened in queues that are not here any more."""
         self.queues_created = 0
         self.queues_deleted = 0
+        # What the queues take in memory without their messages, about.
         self.queues_bytes = sum([_queue_bytes(state.queue) for state in self._queues.values()])
-        """What the queues take in memory without their messages, about."""
 
     # Clients
 

@@ -14,13 +14,13 @@ from heapq import heapify, heappop, heappush
 
 from flyball.model import Message, Order, Selector
 
+# Receiver, sender and context; None for a field that the index does not filter by.
 Key = tuple[int | None, int | None, int | None]
-"""Receiver, sender and context; None for a field that the index does not filter by."""
 
 _ID_BITS = 63
 _ID_MASK = (1 << _ID_BITS) - 1
+# Below so many stale entries it is not worth rebuilding.
 _FEW = 64
-"""Below so many stale entries it is not worth rebuilding."""
 
 
 @dataclass(slots=True, frozen=True, eq=False)
@@ -53,8 +53,8 @@ _SHAPES = [
     for by_context in (False, True)
 ]
 
+# First in, first out, whoever it is addressed to.
 ARRIVAL = Shape.of(Selector())
-"""First in, first out, whoever it is addressed to."""
 
 
 class Index:
@@ -64,10 +64,10 @@ class Index:
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
+        # When it was used last, by the clock of its backlog.
         self.last_use = 0
-        """When it was used last, by the clock of its backlog."""
+        # None of them is empty.
         self._heaps: dict[Key, list[int]] = {}
-        """None of them is empty."""
         self._stale: set[int] = set()
         self._size = 0
 

@@ -16,11 +16,11 @@ ALL = "all"
 QUEUES = "queues"
 EXCHANGES = "exchanges"
 
+# Where argument and policy both give one of these, the smaller counts.
 LIMITS = frozenset({"message-ttl", "expires", "max-length", "max-length-bytes", "delivery-limit"})
-"""Where argument and policy both give one of these, the smaller counts."""
 
+# The longest time that can be told, as in the arguments of a declaration.
 LONGEST_MS = 2**32 - 1
-"""The longest time that can be told, as in the arguments of a declaration."""
 
 MOST = 2**63 - 1
 
@@ -34,8 +34,8 @@ class Policies:
 
     def __init__(self) -> None:
         self.version = 0
+        # Those that go before others first.
         self._by_vhost: dict[str, list[tuple[Policy, NamePattern]]] = {}
-        """Those that go before others first."""
 
     def for_queue(self, vhost: str, name: str) -> Policy | None:
         """Return the policy that applies to the queue."""
@@ -132,6 +132,7 @@ def _is_one_of(*words: str) -> Check:
     return lambda value: isinstance(value, str) and value in words
 
 
+# What a policy can define: whether a value is right, and what it should be.
 KEYS: dict[str, tuple[Check, str]] = {
     "message-ttl": (_is_between(0, LONGEST_MS), f"milliseconds, 0 to {LONGEST_MS}"),
     "expires": (_is_between(1, LONGEST_MS), f"milliseconds, 1 to {LONGEST_MS}"),
@@ -147,7 +148,6 @@ KEYS: dict[str, tuple[Check, str]] = {
     "alternate-exchange": (_is_name, "the name of an exchange"),
     "queue-mode": (_is_one_of("default", "lazy"), "default or lazy"),
 }
-"""What a policy can define: whether a value is right, and what it should be."""
 
 
 def check_policy(policy: Policy) -> None:

@@ -33,10 +33,10 @@ class Parked:
     """A message that its queue has given up, and that could not be dead-lettered: it is kept for an operator."""
 
     message: Message
+    # Why the queue has given it up: expired, rejected, maxlen or delivery_limit.
     reason: str
-    """Why the queue has given it up: expired, rejected, maxlen or delivery_limit."""
+    # Why it could not be dead-lettered.
     problem: str
-    """Why it could not be dead-lettered."""
     at_us: int
 
 
@@ -96,40 +96,40 @@ class QueueState(Counts):
         super().__init__()
         self._expired = expired
         self.queue: Queue = summary.queue
+        # Whether the store knows the queue: only there can its messages be kept.
         self.is_stored = summary.queue.durable and not summary.queue.exclusive
-        """Whether the store knows the queue: only there can its messages be kept."""
         self._backlog: PlainBacklog | IndexedBacklog
         if summary.message_count:
             self._backlog = IndexedBacklog(absent=summary.message_count, recovered_to=summary.last_message_id)
         else:
             self._backlog = PlainBacklog()
+        # How many ready messages wait for each receiver.
         self.addressed = dict(summary.addressed)
-        """How many ready messages wait for each receiver."""
         self._addressed_count = sum(self.addressed.values())
+        # How many messages there are of each sender, ready or unacked.
         self.sent = dict(summary.sent)
-        """How many messages there are of each sender, ready or unacked."""
         self.last_message_id = summary.last_message_id
+        # What was stored up to this id when the node began to serve the queue may have been delivered before.
         self.recovered_to = summary.last_message_id
-        """What was stored up to this id when the node began to serve the queue may have been delivered before."""
         self.traits = Traits()
+        # What it stands for, if it is the shadow of a queue of another node.
         self.original: Original | None = None
-        """What it stands for, if it is the shadow of a queue of another node."""
+        # What the bodies of the ready messages hold, if it `knows_bytes`.
         self.ready_bytes = 0
-        """What the bodies of the ready messages hold, if it `knows_bytes`."""
+        # Whether the messages that were found at the start are in `ready_bytes`.
         self.knows_bytes = not summary.message_count
-        """Whether the messages that were found at the start are in `ready_bytes`."""
+        # The consumer that gets everything, if the queue has but one at a time.
         self.active: Consumer | None = None
-        """The consumer that gets everything, if the queue has but one at a time."""
         self.unacked: dict[int, Message] = {}
+        # Those of `unacked` that nobody holds and nobody gets, since they could not be dead-lettered.
         self.parked: dict[int, Parked] = {}
-        """Those of `unacked` that nobody holds and nobody gets, since they could not be dead-lettered."""
         self.consumers: dict[int, Consumer] = {}
+        # Consumers that want a message while nothing fits.
         self._waiting = WaitingConsumers()
-        """Consumers that want a message while nothing fits."""
+        # Consumers that want a message and cannot have it before the store was read.
         self._blocked: dict[int, tuple[Consumer, Need]] = {}
-        """Consumers that want a message and cannot have it before the store was read."""
+        # Changes when the queue is purged: what was read from the store before is void then.
         self.generation = 0
-        """Changes when the queue is purged: what was read from the store before is void then."""
         self._purged_to = 0
 
     def __len__(self) -> int:

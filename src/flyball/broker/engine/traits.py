@@ -13,8 +13,8 @@ from flyball.model import Arguments, Order, Queue, Selector
 MAX_PRIORITY = 255
 # The longest name of an exchange, and the longest routing key, that AMQP can carry.
 MAX_SHORTSTR_BYTES = 255
+# The longest time that a message or queue may be given: a hundred years.
 MAX_MS = 100 * 365 * 86400 * 1000
-"""The longest time that a message or queue may be given: a hundred years."""
 
 _OVERFLOWS = ("drop-head", "reject-publish", "reject-publish-dlx")
 _TYPES = ("classic", "quorum")
@@ -25,23 +25,23 @@ class Traits:
     """How a queue behaves beyond first in, first out. Times in microseconds; None is no limit."""
 
     message_ttl_us: int | None = None
+    # It is deleted when nobody has used it for so long.
     expires_us: int | None = None
-    """It is deleted when nobody has used it for so long."""
     max_length: int | None = None
     max_length_bytes: int | None = None
+    # What happens when it is full: drop-head, reject-publish or reject-publish-dlx.
     overflow: str = "drop-head"
-    """What happens when it is full: drop-head, reject-publish or reject-publish-dlx."""
     dead_letter_exchange: str | None = None
     dead_letter_routing_key: str | None = None
     max_priority: int = 0
     single_active_consumer: bool = False
+    # A message that came back more often is dead.
     delivery_limit: int | None = None
-    """A message that came back more often is dead."""
     is_quorum: bool = False
+    # What an AMQP reader of the queue gets: everything, the oldest first or the highest priority first.
     selector: Selector = field(default_factory=Selector)
-    """What an AMQP reader of the queue gets: everything, the oldest first or the highest priority first."""
+    # Whether an arriving message needs none of the above looked at.
     is_plain: bool = True
-    """Whether an arriving message needs none of the above looked at."""
 
     @property
     def rejects(self) -> bool:
@@ -94,8 +94,8 @@ def _microseconds(milliseconds: int | None) -> int | None:
 
 # Checks of a declaration
 
+# Returns what is wrong with a value, as RabbitMQ says it.
 _Check = Callable[[Any], str | None]
-"""Returns what is wrong with a value, as RabbitMQ says it."""
 
 
 def _integer(minimum: int = 0, maximum: int | None = None) -> _Check:

@@ -30,8 +30,8 @@ from flyball.broker.management.totals import totals
 from flyball.broker.node.node import Node
 from flyball.errors import ClusterError, FlyballError
 
+# Who has not answered by then is left out.
 LIMIT_S = 2.0
-"""Who has not answered by then is left out."""
 
 PREFIX = "console."
 

@@ -30,11 +30,11 @@ from flyball.broker.protocols.amqp.session import AmqpSession
 from flyball.broker.transport.connection import Connection
 from flyball.model import DEFAULT_VHOST, Queue
 
+# After so many items of a list others have their turn: that takes less than a millisecond or two.
 SLICE = 200
-"""After so many items of a list others have their turn: that takes less than a millisecond or two."""
 
+# Of a queue with more messages that are out nobody knows their bytes: to look at so many takes a millisecond.
 MAX_MEASURED = 20_000
-"""Of a queue with more messages that are out nobody knows their bytes: to look at so many takes a millisecond."""
 
 Facts = dict[str, Any]
 T = TypeVar("T")

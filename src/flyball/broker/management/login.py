@@ -39,16 +39,16 @@ from flyball.model import OWNER, User
 
 log = logging.getLogger(__name__)
 
+# What the name of the cookie begins with: see `cookie_of`.
 COOKIE = "flyball_session"
-"""What the name of the cookie begins with: see `cookie_of`."""
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+# What browsers say of requests that come from pages of another origin.
 OTHER_SITES = frozenset({"cross-site", "same-site"})
-"""What browsers say of requests that come from pages of another origin."""
 
 MAX_LOGIN_BYTES = 16 * 1024
+# A client has so long to send its name and password.
 READ_S = 10.0
-"""A client has so long to send its name and password."""
 
 
 class _Refused(Exception):

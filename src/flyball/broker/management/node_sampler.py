@@ -23,26 +23,26 @@ log = logging.getLogger(__name__)
 
 SAMPLE_S = 1.0
 
+# So often the process's files and its disk are looked at.
 LOOK_AROUND_S = 5.0
-"""So often the process's files and its disk are looked at."""
 
+# So many samples are kept: five minutes.
 KEPT = 300
-"""So many samples are kept: five minutes."""
 
+# Histograms are larger than totals, and nobody asks for averages over longer than that.
 KEPT_LATENCIES = 12
-"""Histograms are larger than totals, and nobody asks for averages over longer than that."""
 
+# Two looks at an object that are closer together tell no rate: the one before is told again.
 YOUNGEST_S = 0.9
-"""Two looks at an object that are closer together tell no rate: the one before is told again."""
 
+# What was seen longer ago tells nothing about now.
 OLDEST_S = 10.0
-"""What was seen longer ago tells nothing about now."""
 
+# An object that nobody looks at for so long is forgotten.
 FORGOTTEN_S = 60.0
-"""An object that nobody looks at for so long is forgotten."""
 
+# What goes up and down: such things may have rates below 0, counters have not.
 LEVELS = frozenset({*GAUGES, "messages", "memory_bytes", "open_files", "disk_free_bytes"})
-"""What goes up and down: such things may have rates below 0, counters have not."""
 
 
 @contextlib.contextmanager
@@ -71,13 +71,13 @@ class Sampler:
         """`clock` tells the time that passes between two samples; tests have their own."""
         self._node = node
         self._clock = clock
+        # The newest last.
         self.history: deque[Totals] = deque(maxlen=KEPT)
-        """The newest last."""
         self.latest = Totals()
+        # How much of a processor the process has used between the last two samples; more than 1 with threads.
         self.cpu_ratio = 0.0
-        """How much of a processor the process has used between the last two samples; more than 1 with threads."""
+        # Called after each sample.
         self.on_sample: list[Callable[[], None]] = []
-        """Called after each sample."""
         self._times_s: deque[float] = deque(maxlen=KEPT)
         self._cpu_s: deque[float] = deque(maxlen=2)
         self._latencies: deque[tuple[float, Latencies]] = deque(maxlen=KEPT_LATENCIES)

@@ -22,8 +22,8 @@ from flyball.broker.management.login import cookie_of
 
 PATH = "/api/openapi.json"
 
+# What stands for the name of a session's cookie, which depends on the address that is asked.
 ANY_COOKIE = "cookie-of-this-address"
-"""What stands for the name of a session's cookie, which depends on the address that is asked."""
 
 LIST_QUERY = {
     "sort": "The field to sort by; parts of fields after a dot.",

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from flyball.broker.engine.access import Access
 from flyball.model import User
 
+# A session that is not used for so long is over.
 IDLE_S = 12 * 3600.0
-"""A session that is not used for so long is over."""
 
+# With more sessions those end that were not used for longest.
 MOST = 10_000
-"""With more sessions those end that were not used for longest."""
 
 _TOKEN_BYTES = 32
 
@@ -27,8 +27,8 @@ _TOKEN_BYTES = 32
 @dataclass(slots=True)
 class _Session:
     name: str
+    # That of the user when it logged in: with another password it has to log in again.
     password_hash: str | None = field(repr=False)
-    """That of the user when it logged in: with another password it has to log in again."""
     used_s: float
 
 
@@ -38,8 +38,8 @@ class Sessions:
     def __init__(self, access: Access, *, now: Callable[[], float] = time.monotonic) -> None:
         self._access = access
         self._now = now
+        # By the marks of their tokens; those used last are last.
         self._sessions: OrderedDict[bytes, _Session] = OrderedDict()
-        """By the marks of their tokens; those used last are last."""
 
     def __len__(self) -> int:
         return len(self._sessions)

@@ -58,8 +58,8 @@ class DiskReserve:
         self._data = data
         self._ballast = data / BALLAST_NAME
         self.limit_bytes = _default_limit_bytes(data) if limit_bytes is None else limit_bytes
+        # None if the volume cannot be asked.
         self.free_bytes: int | None = None
-        """None if the volume cannot be asked."""
         self.is_low = False
 
     @property

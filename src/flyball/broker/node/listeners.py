@@ -24,8 +24,8 @@ log = logging.getLogger(__name__)
 
 LISTEN_BACKLOG = 1024
 
+# Who listens there is reached under any of the machine's addresses, but not under these.
 EVERYWHERE = ("0.0.0.0", "::")
-"""Who listens there is reached under any of the machine's addresses, but not under these."""
 
 
 @dataclass(slots=True, frozen=True)

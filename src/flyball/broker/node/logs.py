@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 from flyball.files import make_private_file
 
+# Of a log file that would be longer a copy is kept, and it begins anew.
 MAX_FILE_BYTES = 10_000_000
-"""Of a log file that would be longer a copy is kept, and it begins anew."""
 
 
 class JsonFormatter(logging.Formatter):

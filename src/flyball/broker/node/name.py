@@ -6,8 +6,8 @@ import socket
 
 from flyball.broker.settings import ServeSettings
 
+# Keeps the name of a node that was not given one, in its data folder.
 NAME_FILE = "node.name"
-"""Keeps the name of a node that was not given one, in its data folder."""
 
 
 def node_name(settings: ServeSettings) -> str:

@@ -49,8 +49,8 @@ from flyball.trace.recorder import Recorder
 
 log = logging.getLogger(__name__)
 
+# What is declared beside what AMQP declares: clustered queues, nodes that were provisioned, and topics.
 KINDS = ("cluster", "node", "topic")
-"""What is declared beside what AMQP declares: clustered queues, nodes that were provisioned, and topics."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -92,8 +92,8 @@ class Node:
         disk: DiskReserve | None,
     ) -> None:
         self.settings = settings
+        # What long-lived tasks of parts run under.
         self.supervisor = supervisor
-        """What long-lived tasks of parts run under."""
         self.hub = assembly.hub
         self.topology = assembly.topology
         self.definitions = assembly.definitions
@@ -101,18 +101,18 @@ class Node:
         self.peers = assembly.peers
         self.remotes = assembly.remotes
         self.amqp = assembly.amqp
+        # Where other nodes find the same store; empty where they cannot. May hold a password.
         self.store_url = store_url
-        """Where other nodes find the same store; empty where they cannot. May hold a password."""
+        # The address of each protocol's listener; a part may add its own.
         self.addresses = addresses
-        """The address of each protocol's listener; a part may add its own."""
+        # What the process uses of its machine; a part may look again.
         self.resource_usage = ResourceUsage(settings.data)
-        """What the process uses of its machine; a part may look again."""
+        # The space of the embedded store; None where others keep the messages.
         self.disk = disk
-        """The space of the embedded store; None where others keep the messages."""
 
 
+# Something that runs beside a node while it serves. It comes from above: this module knows none of them.
 NodePart = Callable[[Node], AbstractAsyncContextManager[None]]
-"""Something that runs beside a node while it serves. It comes from above: this module knows none of them."""
 
 
 @contextlib.asynccontextmanager

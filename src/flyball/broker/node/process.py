@@ -12,15 +12,15 @@ from flyball.broker.settings import ServeSettings
 
 log = logging.getLogger(__name__)
 
+# So many are served at a time: whoever opens more takes no files from those who send messages.
 HTTP_CONNECTIONS = 1000
-"""So many are served at a time: whoever opens more takes no files from those who send messages."""
 
+# Files that are open beside connections: the store's, the trace's, the log.
 OTHER_FILES = 300
-"""Files that are open beside connections: the store's, the trace's, the log."""
 
+# So many new objects start a garbage collection. Requests make no cycles, and waiting messages are many: looking at
+# all of them again and again would cost more than it finds.
 YOUNG_OBJECTS = 50_000
-"""So many new objects start a garbage collection. Requests make no cycles, and waiting messages are many: looking
-at all of them again and again would cost more than it finds."""
 
 
 def prepare_process(settings: ServeSettings) -> None:

@@ -18,8 +18,8 @@ class ResourceUsage:
         self._data = data
         self.memory_bytes = 0
         self.open_files = 0
+        # None if the disk cannot be asked: the folder may be gone.
         self.disk_free_bytes: int | None = None
-        """None if the disk cannot be asked: the folder may be gone."""
         self.read_memory()
         self.read_files_and_disk()
 

@@ -11,11 +11,11 @@ from collections.abc import Callable
 
 from flyball.broker.core.broker import Broker
 
+# How often it is looked at what was done while nothing is answered.
 PERIOD_S = 0.05
-"""How often it is looked at what was done while nothing is answered."""
 
+# Shorter ones are put off: a thread cannot sleep for just any time.
 MIN_PAUSE_S = 0.0002
-"""Shorter ones are put off: a thread cannot sleep for just any time."""
 
 
 def operations_of(broker: Broker) -> int:

@@ -43,12 +43,12 @@ class ChangeFeed:
         self._authority = authority
         self._topology = topology
         self._definitions = definitions
+        # Up to which change of the domain this node has followed the others.
         self.version = version
-        """Up to which change of the domain this node has followed the others."""
         self._following = asyncio.Lock()
         self._rounds_begun = 0
+        # The last time that the others were followed to the end, counted as begun.
         self._last_round = 0
-        """The last time that the others were followed to the end, counted as begun."""
         self._own_changes = OwnChanges()
         self._broker.journal.changed.subscribe(self._changed_here)
 

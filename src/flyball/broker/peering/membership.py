@@ -62,15 +62,15 @@ class Membership:
         self, hub: Hub, topology: Topology, feed: ChangeFeed, neighbours: Neighbours, *, lease_s: float
     ) -> None:
         self.registry: Registry = hub.broker.store.registry
+        # How long others wait for a node that shows no sign of life.
         self.lease_s = lease_s
-        """How long others wait for a node that shows no sign of life."""
+        # Where the node listens, by protocol.
         self.addresses: Mapping[str, str] = {}
-        """Where the node listens, by protocol."""
         self.state = NodeState.JOINING
+        # All nodes as of the last renewal, this one included.
         self.nodes: Sequence[NodeRecord] = ()
-        """All nodes as of the last renewal, this one included."""
+        # Called with all nodes after every renewal.
         self.on_nodes: list[NodesChanged] = [neighbours.update]
-        """Called with all nodes after every renewal."""
         self._neighbours = neighbours
         self._report: Report = dict
         self._last_report: Mapping[str, Any] = {}
@@ -86,8 +86,8 @@ class Membership:
         self._renewed_s = 0.0
         self._gapless_since_s: float | None = None
         self._renewal_due = asyncio.Event()
+        # What has failed since it last worked.
         self._failing: set[str] = set()
-        """What has failed since it last worked."""
         self.registry.news.subscribe(self._look_again)
 
     @property

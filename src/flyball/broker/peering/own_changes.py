@@ -15,11 +15,11 @@ class OwnChanges:
     """The definitions whose changes by this node are under way."""
 
     def __init__(self) -> None:
+        # How many changes of each, and how many of other nodes were known when the last one was made.
         self._under_way: dict[Place, tuple[int, int]] = {}
-        """How many changes of each, and how many of other nodes were known when the last one was made."""
         self._others = 0
+        # How many changes there have ever been.
         self.count = 0
-        """How many changes there have ever been."""
 
     def add(self, change: Change) -> None:
         """This node has made a change, which is not durable yet."""

@@ -25,8 +25,8 @@ from flyball.model import Queue
 # When another node owes the answers of so much, further puts wait, and so do those who publish.
 CONGESTED_BYTES = 8 * 1024 * 1024
 
+# After so long a node is asked again that should serve a queue, and does not do so yet.
 UNAWARE_S = 0.1
-"""After so long a node is asked again that should serve a queue, and does not do so yet."""
 
 # Outcomes of the parts of a put, from that which counts least.
 _BADNESS: Mapping[int, int] = {Outcome.NOT_FOUND: 0, Outcome.STORED: 1, Outcome.FULL: 2, Outcome.UNKNOWN: 3}
@@ -74,10 +74,10 @@ class _Put:
         self._link: Link | None = None
         self.deadline_s = deadline_s
         self._missing = missing
+        # Whether it is one of many parts of a put, which all hold the message when they are sent.
         self._is_part = is_part
-        """Whether it is one of many parts of a put, which all hold the message when they are sent."""
+        # Its place among all.
         self.number = number
-        """Its place among all."""
 
     def send(self) -> None:
         """Send it to whoever serves the queue now, or wait until somebody does."""
@@ -214,10 +214,10 @@ class _Waiting:
         self, act: Callable[[], object], owner: object = None, drop: Callable[[], object] | None = None
     ) -> None:
         self.act = act
+        # Whose it is: see `Remotes.forget`.
         self.owner = owner
-        """Whose it is: see `Remotes.forget`."""
+        # Called instead if its owner has gone, or if it fails.
         self.drop = drop
-        """Called instead if its owner has gone, or if it fails."""
 
     def give_up(self, faults: Faults) -> None:
         if self.drop is not None:
@@ -239,13 +239,13 @@ class RemotePuts:
         self._intake = Intake(broker)
         self._last_put = 0
         self._parked: dict[int, deque[_Put]] = {}
+        # Queues whose parked puts wait until their link has room, in their order.
         self._crowded: dict[int, None] = {}
-        """Queues whose parked puts wait until their link has room, in their order."""
+        # For each queue over which link its puts go, and how many were not answered yet.
         self._ways: dict[int, tuple[Link, int]] = {}
-        """For each queue over which link its puts go, and how many were not answered yet."""
         self._retries: dict[int, asyncio.TimerHandle] = {}
+        # What waits for the end of the congestion, in its order.
         self._held: deque[_Waiting] = deque()
-        """What waits for the end of the congestion, in its order."""
         self._sweep: asyncio.TimerHandle | None = None
 
     def placed(self, queue_id: int) -> None:

@@ -45,21 +45,21 @@ class RequestSession(Connection):
     def __init__(self, hub: Hub, decoder: Decoder) -> None:
         super().__init__(hub)
         self._incoming = decoder
+        # Whether it counts as a connection to its virtual host.
         self._is_counted = False
-        """Whether it counts as a connection to its virtual host."""
         self._is_over = False
+        # The members of clustered queues that the peer uses, if nobody has placed it.
         self.member_usage = MemberUsage(hub.is_member)
-        """The members of clustered queues that the peer uses, if nobody has placed it."""
+        # What requests hold that are under way: messages that were taken and wait for the store, and puts that wait
+        # for another node.
         self._reserved: dict[Span, int] = {}
-        """What requests hold that are under way: messages that were taken and wait for the store, and puts that wait
-        for another node."""
         self._reserved_bytes = 0
+        # A request whose answer may be long and takes time: until it is answered no other is begun.
         self._alone: Span | None = None
-        """A request whose answer may be long and takes time: until it is answered no other is begun."""
+        # How many the peer has made.
         self.requests = 0
-        """How many the peer has made."""
+        # How many requests came before one that is not complete, and when that was first seen.
         self._begun: tuple[int, float] | None = None
-        """How many requests came before one that is not complete, and when that was first seen."""
 
     # What a protocol fills in
 

@@ -29,11 +29,11 @@ from flyball.model import DEFAULT_VHOST, ClientMode, Draft, Message, Order, Sele
 from flyball.trace.schema import Kind, Protocol, Result
 from flyball.trace.span import Span
 
+# Longest name of a queue or client, in characters.
 MAX_NAME_LENGTH = 25
-"""Longest name of a queue or client, in characters."""
 
+# Other nodes have to answer by then.
 ASK_LIMIT_S = 10.0
-"""Other nodes have to answer by then."""
 
 _UNKNOWN = wire.encode_fail("UNKNOWN", -1)
 
@@ -53,8 +53,8 @@ class ThorBangSession(RequestSession):
         self._decoder = wire.RequestDecoder(max_request_bytes)
         super().__init__(hub, self._decoder)
         self._line: deque[ThorBangRequest] = deque()
+        # Whether a request was malformed: nothing after it is carried out, and its answer is the last.
         self._is_refused = False
-        """Whether a request was malformed: nothing after it is carried out, and its answer is the last."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)

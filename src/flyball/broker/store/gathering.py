@@ -12,8 +12,8 @@ from flyball.broker.store.interface import Batch, Transfer
 from flyball.errors import Fenced, FlyballError, StoreError, StoreUnavailable
 from flyball.model import MESSAGE_OVERHEAD_BYTES, Message
 
+# What an operation counts beside its content: a guess at its memory, and a bound to the rows of a batch.
 OPERATION_BYTES = 200
-"""What an operation counts beside its content: a guess at its memory, and a bound to the rows of a batch."""
 
 
 class OutcomeUnknown(StoreUnavailable):
@@ -84,15 +84,15 @@ class Split:
     __slots__ = ("commits", "culprits", "deleted_queue_ids", "refused")
 
     def __init__(self) -> None:
+        # What was refused and has nobody else to be told.
         self.refused: OperationsRefused | None = None
-        """What was refused and has nobody else to be told."""
         self.culprits = 0
         self.commits = 0
         self.deleted_queue_ids: set[int] = set()
 
 
+# The places of changes, the ids of appends, the places of removes and of transfers that are not cut apart.
 _Unit = tuple[list[int], list[int], list[int], list[int]]
-"""The places of changes, the ids of appends, the places of removes and of transfers that are not cut apart."""
 
 
 class Gathering:
@@ -126,27 +126,27 @@ class Gathering:
         self.sealed_at: float | None = None
         self.changes: list[Change] = []
         self.change_waiters: list[Waiter | None] = []
+        # By id, in the order of submission.
         self.appends: dict[int, Message] = {}
-        """By id, in the order of submission."""
+        # By the message's id.
         self.append_waiters: dict[int, Waiter] = {}
-        """By the message's id."""
         self.removes: list[Message] = []
+        # By the place in `removes`.
         self.remove_waiters: dict[int, Waiter] = {}
-        """By the place in `removes`."""
         self.transfers: list[Transfer] = []
         self.transfer_waiters: list[Waiter | None] = []
+        # Who waits for an append and a remove that cancelled out.
         self.settled: list[Waiter] = []
-        """Who waits for an append and a remove that cancelled out."""
         self.groups: list[Group] = []
         self.marks: list[Waiter] = []
+        # Those to which the time limit applies.
         self.limited_marks: list[Waiter] = []
-        """Those to which the time limit applies."""
         self.cost_bytes = 0
         self.expired = False
+        # Whether an attempt to commit it may have gone through.
         self.again = False
-        """Whether an attempt to commit it may have gone through."""
+        # Set once something was refused: shared with the other parts of the batch.
         self.split: Split | None = None
-        """Set once something was refused: shared with the other parts of the batch."""
         self.undone_appends: list[Message] = []
         self.undone_removes: list[Message] = []
 

@@ -60,18 +60,18 @@ log = logging.getLogger(__name__)
 # What a message takes in memory beyond its content is counted there, and is not written.
 _SPARED_BYTES = MESSAGE_OVERHEAD_BYTES - OPERATION_BYTES
 
+# A batch that counts so much takes no more: the next ones go into another. Thousands of rows at once are not dearer
+# than tens of thousands, and a store that is behind drains in small steps, so that who waits for it can be steered.
 MAX_BATCH_BYTES = 2 * 1024 * 1024
-"""A batch that counts so much takes no more: the next ones go into another. Thousands of rows at once are not dearer
-than tens of thousands, and a store that is behind drains in small steps, so that who waits for it can be steered."""
 
+# While consumers deal with most messages before they are written, a batch waits so long: more of them will be.
 LINGER_S = 0.001
-"""While consumers deal with most messages before they are written, a batch waits so long: more of them will be."""
 
+# The part of the messages from which on that is worth it.
 LINGER_FROM_RATIO = 0.5
-"""The part of the messages from which on that is worth it."""
 
+# How much one batch counts in that part.
 SPARED_WEIGHT = 0.2
-"""How much one batch counts in that part."""
 
 RETRIES = Backoff(first_s=0.05, max_s=1.0, jitter_ratio=0.0)
 
@@ -141,14 +141,14 @@ class GroupCommit:
         self._time_limit_s = time_limit_s
         self._tick_s = time_limit_s / 20
         self._faults = Faults() if faults is None else faults
+        # Less waits for the store than before.
         self.flushed = Event[[]]()
-        """Less waits for the store than before."""
+        # A change was submitted.
         self.changed = Event[[Change]]()
-        """A change was submitted."""
         self._fenced: Fenced | None = None
         self._open: Gathering | None = None
+        # Everything that was not sent yet, oldest first; the last one may be `_open`.
         self._waiting: deque[Gathering] = deque()
-        """Everything that was not sent yet, oldest first; the last one may be `_open`."""
         self._flight: Gathering | None = None
         self._sent_at: float | None = None
         self._work = asyncio.Event()
@@ -158,23 +158,23 @@ class GroupCommit:
         self._give_up_at: float | None = None
         self._ended = asyncio.Event()
         self._ended.set()
+        # How many messages were removed before they were sent, since the last batch.
         self._spared = 0
-        """How many messages were removed before they were sent, since the last batch."""
         self._spared_ratio = 0.0
+        # The size from which on a batch takes no more.
         self._limit_bytes = MAX_BATCH_BYTES
-        """The size from which on a batch takes no more."""
+        # Another one whenever a new batch opens: what is submitted under one number is committed together.
         self.batch_number = 0
-        """Another one whenever a new batch opens: what is submitted under one number is committed together."""
         self.commits = 0
         self.failures = 0
         self.rows_appended = 0
         self.rows_removed = 0
         self.last_commit_s = 0.0
         self.last_commit_bytes = 0
+        # How much of `pending_bytes` was ever written, or refused by the store.
         self.bytes_committed = 0
-        """How much of `pending_bytes` was ever written, or refused by the store."""
+        # When the store stopped answering, by the clock; None while all is well.
         self.failing_since: float | None = None
-        """When the store stopped answering, by the clock; None while all is well."""
 
     def append(self, message: Message, waiter: Waiter | None) -> None:
         """Store the message. Its `stored` becomes true just before the waiter hears of it."""

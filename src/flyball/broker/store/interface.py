@@ -15,12 +15,12 @@ from flyball.broker.store.changes import Change
 from flyball.broker.store.registry import Registry
 from flyball.model import Message, Queue, QueueSummary, Snapshot
 
+# For a number of bytes: as many as there are.
 NO_LIMIT = 2**62
-"""For a number of bytes: as many as there are."""
 
 
+# In place of a count of deliveries: the message was recovered, and may have been delivered before.
 RECOVERED = -1
-"""In place of a count of deliveries: the message was recovered, and may have been delivered before."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -30,9 +30,9 @@ class Transfer:
     message_ids: Sequence[int]
     source: int
     destination: int
+    # How often messages came back from a consumer, by id; those that are missing never did. RECOVERED stands for
+    # never in the life of this node, but maybe before.
     delivery_counts: Mapping[int, int] = field(default_factory=dict)
-    """How often messages came back from a consumer, by id; those that are missing never did. RECOVERED stands for
-    never in the life of this node, but maybe before."""
 
 
 def is_same(transfers: Sequence[Transfer], others: Sequence[Transfer]) -> bool:
@@ -62,8 +62,8 @@ class Batch:
     appended: list[Message] = field(default_factory=list)
     removed: list[int] = field(default_factory=list)
     transfers: list[Transfer] = field(default_factory=list)
+    # Set by a commit: those of `transfers` that were not done because their destination is gone.
     refused: list[Transfer] = field(default_factory=list)
-    """Set by a commit: those of `transfers` that were not done because their destination is gone."""
 
     def __bool__(self) -> bool:
         return bool(self.changes or self.appended or self.removed or self.transfers)
@@ -104,11 +104,11 @@ class IndexColumns:
 class Store(Protocol):
     """Keeps clients, queues, definitions and messages."""
 
+    # False where messages are answered and forgotten.
     keeps_messages: bool
-    """False where messages are answered and forgotten."""
 
+    # True where a message may leave the node's memory and be read back later.
     pages: bool
-    """True where a message may leave the node's memory and be read back later."""
 
     @property
     def registry(self) -> Registry:

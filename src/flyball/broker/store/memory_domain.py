@@ -29,8 +29,8 @@ from flyball.errors import Fenced, StoreError, StoreInUse, StoreUnavailable
 from flyball.events import Event
 from flyball.model import Client, Definition, Message, PlacedQueue, Queue
 
+# How often a node that joins looks whether a lease has ended meanwhile.
 JOINING_POLL_S = 0.02
-"""How often a node that joins looks whether a lease has ended meanwhile."""
 
 
 @dataclass(slots=True)
@@ -59,15 +59,15 @@ class MemoryDomain:
         self.messages: dict[int, Message] = {}
         self.counters = dict.fromkeys(("client", "queue", "message", "node", "generation", "transfer"), 1)
         self.names: dict[tuple[str, str], int] = {}
+        # The queue and the messages of each, by number.
         self.transfers: dict[int, tuple[int, list[int]]] = {}
-        """The queue and the messages of each, by number."""
         self.version = 0
         self.log: list[VersionedChange] = []
+        # The node that leads, with its epoch.
         self.leader: tuple[int, int] | None = None
-        """The node that leads, with its epoch."""
         self._nodes: dict[int, _Node] = {}
+        # Who uses the domain now, by name.
         self._sessions: dict[str, MemoryRegistry] = {}
-        """Who uses the domain now, by name."""
 
     # Nodes
 

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 from flyball.broker.store.changes import Change
 from flyball.events import Event
 
+# How long a node may take from the opening of its store to its first renewal.
 JOINING_LEASE_S = 30.0
-"""How long a node may take from the opening of its store to its first renewal."""
 
 
 class NodeState(enum.StrEnum):
@@ -30,24 +30,24 @@ class NodeState(enum.StrEnum):
 class NodeRecord:
     """What the registry knows of a node."""
 
+    # Stays the same for a name.
     id: int
-    """Stays the same for a name."""
     name: str
+    # Counts up with each join of the node, and when it is declared dead.
     epoch: int
-    """Counts up with each join of the node, and when it is declared dead."""
     state: NodeState
+    # Its place among all joins of the domain.
     generation: int
-    """Its place among all joins of the domain."""
+    # By the registry's clock when it was read; below zero the lease is over.
     lease_left_s: float
-    """By the registry's clock when it was read; below zero the lease is over."""
+    # Where it listens, by protocol: amqp, amqps, telesto, thorbang, link, http.
     addresses: Mapping[str, str] = field(default_factory=dict)
-    """Where it listens, by protocol: amqp, amqps, telesto, thorbang, link, http."""
+    # What it told of itself with its last renewal.
     report: Mapping[str, Any] = field(default_factory=dict)
-    """What it told of itself with its last renewal."""
+    # Up to which join it knows the others and behaves accordingly.
     known_generation: int = 0
-    """Up to which join it knows the others and behaves accordingly."""
+    # Up to which change it has followed the others.
     seen_version: int = 0
-    """Up to which change it has followed the others."""
 
     @property
     def is_live(self) -> bool:
@@ -87,21 +87,21 @@ class Registry(Protocol):
 
     node_id: int
     epoch: int
+    # All three are this node's own, once its store is open.
     generation: int
-    """All three are this node's own, once its store is open."""
 
+    # Whether other nodes can ever be there: not for a store in this process's memory.
     is_shared: bool
-    """Whether other nodes can ever be there: not for a store in this process's memory."""
 
+    # Whether other nodes have to hear of changes. Set when the store is opened, and by the server later on: while it
+    # is False, changes cost nothing beyond themselves.
     is_clustered: bool
-    """Whether other nodes have to hear of changes. Set when the store is opened, and by the server later on: while it
-    is False, changes cost nothing beyond themselves."""
 
+    # What the nodes of the domain prove to each other that they know.
     secret: bytes
-    """What the nodes of the domain prove to each other that they know."""
 
+    # In the loop's thread: there may be changes, transfers or nodes that are new; look again.
     news: Event[[]]
-    """In the loop's thread: there may be changes, transfers or nodes that are new; look again."""
 
     async def renew(
         self,

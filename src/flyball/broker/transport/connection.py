@@ -68,8 +68,8 @@ class Services:
     recorder: Recorder | None = None
     max_connections: int = 1000
     max_unauthenticated: int = 4000
+    # Called before answers go out: they may have to wait for what they have cost.
     before_flush: Callable[[], None] | None = None
-    """Called before answers go out: they may have to wait for what they have cost."""
 
 
 class Hub(Flushing["Connection"]):
@@ -81,22 +81,22 @@ class Hub(Flushing["Connection"]):
         self.authority = services.authority
         self.topics = services.topics
         self.queues = services.topics.queues
+        # The queues that other nodes serve.
         self.directory = self.queues.topology.directory
-        """The queues that other nodes serve."""
         self.recorder = services.recorder
+        # Who knows where the clients of clustered queues should go.
         self.placement: Placement = HerePlacement(broker.engine)
-        """Who knows where the clients of clustered queues should go."""
         self.connections: set[Connection] = set()
         self.entrance: Entrance[Connection] = Entrance(services.max_connections, services.max_unauthenticated)
         self.occupancy = Occupancy(services.authority)
+        # The number of the last connection that came.
         self.last_number = 0
-        """The number of the last connection that came."""
+        # What further parts of the node tell of themselves, by the name that it has in the node's status.
         self.reports: dict[str, Callable[[], Any]] = {}
-        """What further parts of the node tell of themselves, by the name that it has in the node's status."""
+        # What further parts of the node can be told to do by its administrators, by name; see `management`.
         self.commands: dict[str, Callable[..., Awaitable[Any]]] = {}
-        """What further parts of the node can be told to do by its administrators, by name; see `management`."""
+        # The control loops that the node knows.
         self.loops = Loops()
-        """The control loops that the node knows."""
         self.faults = broker.faults
         self._supervisor = Supervisor(tasks, broker.faults)
         self._idle: asyncio.Event = asyncio.Event()
@@ -189,17 +189,17 @@ class Connection(asyncio.Protocol, abc.ABC):
 
     PROTOCOL: ClassVar[Protocol]
 
+    # Whether a peer that speaks HTTP is told that it is wrong here; else it is cut off without a word.
     ANSWERS_HTTP: ClassVar[bool] = False
-    """Whether a peer that speaks HTTP is told that it is wrong here; else it is cut off without a word."""
 
+    # Whether peers have to log in, soon after they have connected.
     LOGS_IN: ClassVar[bool] = False
-    """Whether peers have to log in, soon after they have connected."""
 
+    # Whether this node has opened it.
     IS_OUTGOING: ClassVar[bool] = False
-    """Whether this node has opened it."""
 
+    # Whether it waits while too much waits for the store; else it has a finer measure.
     HEEDS_CONGESTION: ClassVar[bool] = True
-    """Whether it waits while too much waits for the store; else it has a finer measure."""
 
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
@@ -207,27 +207,27 @@ class Connection(asyncio.Protocol, abc.ABC):
         self.broker = hub.broker
         self.meters = hub.broker.meters
         self.client_id = 0
+        # How many requests are under way.
         self.in_flight = 0
-        """How many requests are under way."""
+        # Counts the connections of the node, in the order in which they came.
         self.number = 0
-        """Counts the connections of the node, in the order in which they came."""
+        # When, in seconds since 1970.
         self.connected_at_s = 0.0
-        """When, in seconds since 1970."""
+        # What the ledger has charged it.
         self.charged_bytes = 0
-        """What the ledger has charged it."""
+        # Whether it counts among the node's clients.
         self.is_client = False
-        """Whether it counts among the node's clients."""
+        # Whether its consumers get nothing, since it holds too many unacked messages.
         self.is_held_back = False
-        """Whether its consumers get nothing, since it holds too many unacked messages."""
+        # Agrees on TLS with the peer, before the connection is made.
         self.securing: asyncio.Task[None] | None = None
-        """Agrees on TLS with the peer, before the connection is made."""
+        # Whether it goes on in the next turn of the loop.
         self.is_scheduled = False
-        """Whether it goes on in the next turn of the loop."""
+        # Whether it must not go on before that: its commands have taken long enough.
         self.waits_for_turn = False
-        """Whether it must not go on before that: its commands have taken long enough."""
         self.read_bytes = 0
+        # When so many bytes have been read it is looked at what the connection holds.
         self._charged_next = 0
-        """When so many bytes have been read it is looked at what the connection holds."""
         self.written_bytes = 0
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
@@ -240,8 +240,8 @@ class Connection(asyncio.Protocol, abc.ABC):
         self._has_crashed = False
         self._stall_timer: asyncio.TimerHandle | None = None
         self._received_ns = 0
+        # The first bytes of the peer.
         self._opening = b""
-        """The first bytes of the peer."""
 
     # What a protocol fills in
 

@@ -50,14 +50,14 @@ class Flushing(abc.ABC, Generic[T]):
         """`before_flush` is called before answers go out: they may have to wait for what they have cost."""
         self.broker = broker
         self.stalled: set[T] = set()
+        # Until then, by the clock of leases, nobody else serves what is this node's: later it says nothing.
         self.lease_ends_s = math.inf
-        """Until then, by the clock of leases, nobody else serves what is this node's: later it says nothing."""
         self.is_stopping = False
         self._before_flush = before_flush
         self._dirty: list[T] = []
         self._confirming: list[Confirming] = []
+        # Whether a flush will come: in this turn, or when the node has its lease again.
         self._is_due = False
-        """Whether a flush will come: in this turn, or when the node has its lease again."""
         self._loop = asyncio.get_running_loop()
         broker.journal.flushed.subscribe(self._wake)
 

@@ -92,12 +92,12 @@ class Entrance(Generic[C]):
 
     def __init__(self, max_connections: int, max_unauthenticated: int) -> None:
         self.max_connections = max_connections
+        # Those that have not logged in yet, of protocols in which they have to.
         self.handshakes: Handshakes[C] = Handshakes(max_unauthenticated)
-        """Those that have not logged in yet, of protocols in which they have to."""
+        # Those that have to prove that they are nodes of the domain.
         self.link_handshakes: Handshakes[C] = Handshakes(MAX_LINK_HANDSHAKES)
-        """Those that have to prove that they are nodes of the domain."""
+        # How many connections have logged in, or need not; links do not count.
         self.clients = 0
-        """How many connections have logged in, or need not; links do not count."""
 
     def admit(self, connection: C) -> bool:
         """Return whether there is room for a connection that has come; another one may have to go for it.

@@ -32,13 +32,14 @@ from flyball.faults import Faults
 from flyball.model import User
 
 LISTEN_BACKLOG = 1024
+# Requests that are under way when the node stops have so long.
 CLOSE_TIMEOUT_S = 1
-"""Requests that are under way when the node stops have so long."""
 
 CONSOLE_HEADER = "x-requested-with"
+# How the web console says, in that header, that it asks: it has a form of its own to log in with.
 CONSOLE = "flyball-console"
-"""How the web console says, in that header, that it asks: it has a form of its own to log in with."""
 
+# How HTTP tells errors: the first of an error's types that is here has its status.
 STATUS_OF: Mapping[type[errors.FlyballError], int] = {
     errors.QueueNotFound: 404,
     errors.ExchangeNotFound: 404,
@@ -58,7 +59,6 @@ STATUS_OF: Mapping[type[errors.FlyballError], int] = {
     errors.StoreError: 503,
     errors.FlyballError: 500,
 }
-"""How HTTP tells errors: the first of an error's types that is here has its status."""
 
 ADVICE_OF: Mapping[type[errors.FlyballError], str] = {
     errors.QueueNotFound: "See `flyball domain show`, or create it with `flyball domain cluster create`.",
@@ -71,6 +71,7 @@ ADVICE_OF: Mapping[type[errors.FlyballError], str] = {
     errors.StoreError: "Ask again in some seconds; see the node's log.",
 }
 
+# What RabbitMQ's tools find under `error`; ours where it has no word.
 WORD_OF: Mapping[int, str] = {
     400: "bad_request",
     401: "not_authorised",
@@ -85,7 +86,6 @@ WORD_OF: Mapping[int, str] = {
     500: "internal_error",
     503: "unavailable",
 }
-"""What RabbitMQ's tools find under `error`; ours where it has no word."""
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 Handler = Callable[[Request, User], Awaitable[Response]]

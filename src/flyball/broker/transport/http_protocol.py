@@ -10,8 +10,8 @@ import asyncio
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+# A client has so long for the line and the headers of a request.
 HEAD_S = 10.0
-"""A client has so long for the line and the headers of a request."""
 
 # A client that reads nothing of its answer for so long is cut off: what the answer holds is kept from others.
 WRITE_STALL_S = 30.0
@@ -27,11 +27,11 @@ HEADER_BYTES = 250
 # What the unfinished heads of all connections may take together: nobody has logged in before a head is complete.
 MAX_UNFINISHED_BYTES = 32 * 1024 * 1024
 
+# So many requests of a connection may wait for the one before them.
 MAX_WAITING = 16
-"""So many requests of a connection may wait for the one before them."""
 
+# Connections beyond those that are served: their requests are refused in words, further ones are just closed.
 SPARE_CONNECTIONS = 100
-"""Connections beyond those that are served: their requests are refused in words, further ones are just closed."""
 
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
@@ -68,8 +68,8 @@ class BoundedProtocol(HttpToolsProtocol):
     _stall_timer: asyncio.TimerHandle | None = None
     # The request that the application is busy with; those behind it wait in `pipeline`.
     _answered: RequestResponseCycle | None = None
+    # Sent since the end of a head, of a message, or since a part of a body.
     _bytes_without_end = 0
-    """Sent since the end of a head, of a message, or since a part of a body."""
     _header_count = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]

@@ -23,15 +23,15 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+# The provisioner that is always there. A table of that name in the file changes its options.
 LOCAL = "local"
-"""The provisioner that is always there. A table of that name in the file changes its options."""
 
 ENTRY_POINTS = "flyball.provisioners"
 
 Factory = Callable[..., Provisioner]
 
+# Each is called with the surroundings and, by name, the options of its table.
 KINDS: dict[str, Factory] = {"local": LocalProcesses, "command": CommandTemplate}
-"""Each is called with the surroundings and, by name, the options of its table."""
 
 METHODS = ("start", "stop", "alive")
 

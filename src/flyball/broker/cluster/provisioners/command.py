@@ -21,14 +21,14 @@ from flyball.errors import ClusterError
 
 Template = str | Sequence[str]
 
+# Exit codes of a command that could not run, or of an ssh that reached nobody: they say nothing of the node.
 CANNOT_STATE = frozenset({126, 127, 255})
-"""Exit codes of a command that could not run, or of an ssh that reached nobody: they say nothing of the node."""
 
+# So much of what a command said last is looked at.
 MAX_READ_BYTES = 1_000_000
-"""So much of what a command said last is looked at."""
 
+# So many characters of what a failed command said are told.
 MAX_OUTPUT = 2000
-"""So many characters of what a failed command said are told."""
 
 
 class CommandTemplate:

@@ -11,8 +11,8 @@ from pydantic import ConfigDict, validate_call
 
 from flyball.errors import ClusterError
 
+# For the `__init__` of a provisioner: options come from a file, and may be of any type.
 checked_options = validate_call(config=ConfigDict(arbitrary_types_allowed=True, strict=True))
-"""For the `__init__` of a provisioner: options come from a file, and may be of any type."""
 
 
 class Provisioner(Protocol):
@@ -42,12 +42,12 @@ class Provisioner(Protocol):
 class Surroundings:
     """What new nodes share with the one that starts them."""
 
+    # The PostgreSQL of the domain. May hold a password.
     store_url: str = field(repr=False)
-    """The PostgreSQL of the domain. May hold a password."""
+    # The folder of the node that starts others.
     data: Path
-    """The folder of the node that starts others."""
+    # What all nodes of a domain must be told alike, as flags of `flyball serve`.
     flags: tuple[str, ...] = ()
-    """What all nodes of a domain must be told alike, as flags of `flyball serve`."""
 
 
 def check_node_name(name: str) -> None:

@@ -21,11 +21,11 @@ from flyball.broker.node.logs import MAX_FILE_BYTES
 from flyball.errors import ClusterError
 from flyball.files import make_private_folder
 
+# How often the log of a starting node is looked at: it outlives us, so there is no pipe to listen to.
 POLL_S = 0.05
-"""How often the log of a starting node is looked at: it outlives us, so there is no pipe to listen to."""
 
+# How the line begins with which a node tells that it serves.
 READY = "ready"
-"""How the line begins with which a node tells that it serves."""
 
 EPHEMERAL = "127.0.0.1:0"
 

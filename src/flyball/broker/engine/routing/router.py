@@ -23,8 +23,8 @@ from flyball.errors import (
 )
 from flyball.model import BINDING_BYTES, EXCHANGE_BYTES, Arguments, Binding, Destination, Exchange, size_of
 
+# The argument, of a declaration or a policy, that names where messages go that an exchange has no binding for.
 ALTERNATE = "alternate-exchange"
-"""The argument, of a declaration or a policy, that names where messages go that an exchange has no binding for."""
 
 # Names that begin with this are the broker's own.
 RESERVED_PREFIX = "amq."
@@ -38,8 +38,8 @@ _BUILT_IN = (
     ("amq.rabbitmq.trace", "topic", True),
 )
 
+# What makes a binding the same: source, kind and name of the destination, routing key, arguments.
 _BindingKey = tuple[str, str, str, str, tuple[str, Any] | None]
-"""What makes a binding the same: source, kind and name of the destination, routing key, arguments."""
 
 
 @dataclass(slots=True)
@@ -81,12 +81,12 @@ class Router:
     def __init__(self, vhost: str) -> None:
         self.vhost = vhost
         self.version = 0
+        # What exchanges and bindings take in memory, about.
         self.size_bytes = 0
-        """What exchanges and bindings take in memory, about."""
         self._places: dict[str, _Exchange] = {}
         self._to_queue: dict[str, dict[_BindingKey, Binding]] = {}
+        # What `is_plain` found since the last change.
         self._plain: dict[str, bool] = {}
-        """What `is_plain` found since the last change."""
         for name, kind, internal in _BUILT_IN:
             self._add(Exchange(name, kind, vhost, internal=internal))
 

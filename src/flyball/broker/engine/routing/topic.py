@@ -24,11 +24,11 @@ class _TrieNode:
         self.by_word: dict[str, _TrieNode] = {}
         self.star: _TrieNode | None = None
         self.hash: _TrieNode | None = None
+        # Whether it is behind a `#`, which takes any further words.
         self.is_hash = is_hash
-        """Whether it is behind a `#`, which takes any further words."""
         self.targets = Targets()
+        # The last step of a walk that reached it.
         self.seen = 0
-        """The last step of a walk that reached it."""
 
     @property
     def empty(self) -> bool:
@@ -65,8 +65,8 @@ class TopicTable(Table):
 
     def __init__(self) -> None:
         self._root = _TrieNode(is_hash=False)
+        # How many places there are.
         self._size = 0
-        """How many places there are."""
         self._step = 0
 
     @property

@@ -20,11 +20,11 @@ from flyball.broker.core.memory import Ledger
 from flyball.broker.management.api.answers import Refused
 from flyball.errors import InvalidArgument
 
+# A document up to this is parsed in less than a millisecond: a longer one in a thread, while messages go on.
 SHORT_BYTES = 64 * 1024
-"""A document up to this is parsed in less than a millisecond: a longer one in a thread, while messages go on."""
 
+# A client has so long to send a body.
 READ_S = 60.0
-"""A client has so long to send a body."""
 
 # How many answers read messages from queues at the same moment.
 MAX_CONCURRENT_READS = 2
@@ -34,13 +34,13 @@ ROOM_S = 30.0
 LOOK_S = 0.05
 
 _IN_TEXT = re.compile(rb'(?:[^"\\]{1,1000}|\\.){0,100}', re.DOTALL)
+# Both look at a piece at a time: no other thread has its turn while they look.
 _WHOLE_CHARACTERS = re.compile(
     r"(?:[^\\]{1,1000}"
     r"|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
     r"|\\(?!u[dD][89a-fA-F]).){0,100}",
     re.DOTALL,
 )
-"""Both look at a piece at a time: no other thread has its turn while they look."""
 
 
 class Bodies:
@@ -48,8 +48,8 @@ class Bodies:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
+        # Held while messages are read from a queue, which takes more than what is kept of them.
         self.reading = asyncio.Semaphore(MAX_CONCURRENT_READS)
-        """Held while messages are read from a queue, which takes more than what is kept of them."""
 
     async def read(self, request: Request, max_bytes: int) -> bytearray:
         """Return the body of a request. It counts until `let_go`, also if this raises Refused."""

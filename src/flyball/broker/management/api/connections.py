@@ -17,8 +17,8 @@ from flyball.errors import NotPermitted
 
 CLOSE = "close_connection"
 
+# What RabbitMQ says where nobody gives a reason.
 DEFAULT_REASON = "Closed via management plugin"
-"""What RabbitMQ says where nobody gives a reason."""
 
 KEYS = {name: itemgetter(name) for name in ("name", "user", "vhost", "node", "protocol", "channels", "state")}
 

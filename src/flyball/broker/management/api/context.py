@@ -36,8 +36,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 PREFIX = "/api"
 
+# So long is the document of a request at most, unless the resource allows more.
 MAX_BODY_BYTES = 1024 * 1024
-"""So long is the document of a request at most, unless the resource allows more."""
 
 # Lists that are made at the same time. Each is made of everything that there is to list, and more of them at once
 # would be ready no sooner.
@@ -47,8 +47,8 @@ MAX_CONCURRENT_LISTS = 2
 ITEM_BYTES = 200
 FACTS_BYTES = 2000
 
+# The parts of a path where `amq.default` stands for the exchange without a name.
 EXCHANGE_PARTS = ("exchange", "source", "destination")
-"""The parts of a path where `amq.default` stands for the exchange without a name."""
 
 
 class Right(enum.StrEnum):
@@ -61,13 +61,13 @@ class Right(enum.StrEnum):
     ADMINISTRATOR = "administrator"
 
 
+# The tags that give a right.
 TAGS: Mapping[Right, frozenset[str]] = {
     Right.MANAGEMENT: frozenset({"management", "policymaker", "monitoring", "administrator"}),
     Right.POLICYMAKER: frozenset({"policymaker", "administrator"}),
     Right.MONITORING: frozenset({"monitoring", "administrator"}),
     Right.ADMINISTRATOR: frozenset({"administrator"}),
 }
-"""The tags that give a right."""
 
 
 def has_right(user: User, right: Right) -> bool:
@@ -96,10 +96,10 @@ class About:
     summary: str
     is_list: bool = False
     body: Body | None = None
+    # The parameters after the question mark, and what they mean.
     query: Mapping[str, str] = field(default_factory=dict)
-    """The parameters after the question mark, and what they mean."""
+    # Of the answer.
     media_type: str = "application/json"
-    """Of the answer."""
 
 
 class ApiRoute(Route):

@@ -20,11 +20,11 @@ from flyball.broker.node.node import Node
 from flyball.broker.protocols.amqp import RABBITMQ_VERSION
 from flyball.model import Binding, Destination, Queue
 
+# So long are definitions at most.
 MAX_BYTES = 32 * 1024 * 1024
-"""So long are definitions at most."""
 
+# The name of a list, what is in it, and how it is told.
 Section = tuple[str, Sequence[Any], Callable[[Any], Mapping[str, Any]]]
-"""The name of a list, what is in it, and how it is told."""
 
 
 _QUERY = {"download": "a name of a file, for browsers to keep it under"}

@@ -42,17 +42,17 @@ from flyball.model import Binding, Destination, Exchange, Permission, Policy, Qu
 # with the same checks, the same plan and the same commands. The bindings are those of clustered queues.
 CLUSTERS, TOPICS, BINDINGS = "flyball_clusters", "flyball_topics", "flyball_bindings"
 
+# So many declarations are under way at a time: they share the commits of the store.
 AT_ONCE = 32
-"""So many declarations are under way at a time: they share the commits of the store."""
 
+# So many problems are told at once.
 MAX_REPORTED = 10
-"""So many problems are told at once."""
 
 EXCHANGE_TYPES = frozenset({"direct", "fanout", "topic", "headers"})
 QUEUE_TYPES = frozenset({"classic", "quorum"})
 APPLY_TO = frozenset({"all", "queues", "exchanges"})
+# What RabbitMQ keeps of its own cluster, and always exports.
 IGNORED_PARAMETERS = frozenset({"cluster_name", "internal_cluster_id", "cluster_tags"})
-"""What RabbitMQ keeps of its own cluster, and always exports."""
 
 Declare = Callable[[DirectChannel], Awaitable[object]]
 
@@ -65,8 +65,8 @@ class Import:
         self._node = node
         self._vhost = vhost
         self._access = node.hub.authority.access
+        # What will not be imported, and why.
         self.left_out: list[dict[str, str]] = []
-        """What will not be imported, and why."""
         self._vhosts: list[str] = []
         self._users: dict[str, dict[str, Any]] = {}
         self._permissions: list[dict[str, str]] = []
@@ -77,13 +77,13 @@ class Import:
         self._queues: dict[tuple[str, str], Declare] = {}
         self._clusters: dict[tuple[str, str], dict[str, Any]] = {}
         self._topics: list[dict[str, Any]] = []
+        # What makes the clustered queues and topics as they are wanted.
         self._steps: Sequence[Step] = ()
-        """What makes the clustered queues and topics as they are wanted."""
         self._bindings: list[tuple[str, Declare]] = []
+        # The exchanges and bindings as they will be.
         self._routers: dict[str, Router] = {}
-        """The exchanges and bindings as they will be."""
+        # Queues and exchanges that are left out, by kind, virtual host and name.
         self._missing: set[tuple[str, str, str]] = set()
-        """Queues and exchanges that are left out, by kind, virtual host and name."""
 
     # Reading
 

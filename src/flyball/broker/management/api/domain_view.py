@@ -22,14 +22,14 @@ from flyball.broker.store.registry import NodeRecord
 from flyball.errors import ClusterError, QueueNotFound
 from flyball.model import Queue
 
+# What other nodes are asked for to know one queue of theirs.
 QUEUE = "queue"
-"""What other nodes are asked for to know one queue of theirs."""
 
+# Those of which it is told how fast they grow.
 GROWING = tuple(name for name in COUNTS if name not in ("consumers", "parked"))
-"""Those of which it is told how fast they grow."""
 
+# Those that the queue has counted, in one look: there may be ten thousand to look at.
 _GROWN = attrgetter("arrived", "delivered", "delivered_no_ack", "got", "got_no_ack", "redelivered", "acknowledged")
-"""Those that the queue has counted, in one look: there may be ten thousand to look at."""
 
 
 routes = Routes()

@@ -25,8 +25,8 @@ KEYS: dict[str, Callable[[Exchange], Any]] = {
 
 OF_EXCHANGE = {"publish_in": "published"}
 
+# How many messages came to each exchange, by virtual host and name.
 Published = Mapping[tuple[str, str], int]
-"""How many messages came to each exchange, by virtual host and name."""
 
 
 _BODY = Body(

@@ -21,8 +21,8 @@ from flyball.errors import SettingsError
 TEST_QUEUE = "aliveness-test"
 TEST_BODY = b"test_message"
 
+# How else tools call a listener.
 PROTOCOLS = {"amqp091": "amqp", "amqp0.9.1": "amqp", "amqps": "amqp/ssl", "amqp091/ssl": "amqp/ssl"}
-"""How else tools call a listener."""
 
 UNITS_DAYS = {"days": 1, "weeks": 7, "months": 30, "years": 365}
 

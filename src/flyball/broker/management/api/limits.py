@@ -13,11 +13,11 @@ from flyball.broker.management.api.context import Body, Call, Right, Routes
 from flyball.errors import InvalidArgument
 
 COMPONENT = "vhost-limits"
+# What RabbitMQ keeps the limits of a virtual host under, as a parameter.
 NAME = "limits"
-"""What RabbitMQ keeps the limits of a virtual host under, as a parameter."""
 
+# A virtual host or a user, and its limits.
 Entry = tuple[str, Mapping[str, int]]
-"""A virtual host or a user, and its limits."""
 
 _BODY = Body({"value": "integer"}, ("value",))
 

@@ -24,8 +24,8 @@ MAX_PAGE_SIZE = 500
 MAX_DIGITS = 20
 
 Key = Callable[[T], Any]
+# By the names of fields, how to get them from an item without making all of its document.
 Keys = Mapping[str, Callable[[Any], Any]]
-"""By the names of fields, how to get them from an item without making all of its document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,8 @@ class ListQuery:
     columns: tuple[str, ...] = ()
     sort: str = ""
     is_reversed: bool = False
+    # From 1; 0 for everything, which is no page then.
     page: int = 0
-    """From 1; 0 for everything, which is no page then."""
     page_size: int = DEFAULT_PAGE_SIZE
     name: str = ""
     is_regex: bool = False

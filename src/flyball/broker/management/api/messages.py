@@ -23,18 +23,18 @@ from flyball.errors import InvalidArgument
 
 T = TypeVar("T")
 
+# So long is the document with a message at most.
 MAX_PUBLISH_BYTES = 32 * 1024 * 1024
-"""So long is the document with a message at most."""
 
+# When the messages of an answer have so many bytes no more are added.
 MAX_GOT_BYTES = 16 * 1024 * 1024
-"""When the messages of an answer have so many bytes no more are added."""
 
 # Of a message so much is encoded in one turn of the loop; a multiple of three, as base64 wants it.
 PIECE_BYTES = 384 * 1024
 LARGE_BYTES = 16 * 1024
 
+# What a message counts beside its body.
 MESSAGE_COST_BYTES = 2048
-"""What a message counts beside its body."""
 
 _TEXTS = (
     "content_type",
@@ -50,13 +50,13 @@ _TEXTS = (
 )
 _OCTETS = ("delivery_mode", "priority")
 
+# How messages are got; and of those that are rejected then, whether they go back to their queue.
 ACK_MODES = {
     "ack_requeue_true": None,
     "ack_requeue_false": None,
     "reject_requeue_true": True,
     "reject_requeue_false": False,
 }
-"""How messages are got; and of those that are rejected then, whether they go back to their queue."""
 
 _REMOVED = "ack_requeue_false"
 

@@ -22,8 +22,8 @@ from flyball.broker.settings import Address
 from flyball.broker.store.registry import NodeState
 
 DOCUMENT = "node_document"
+# What other nodes are asked for.
 MEMORY = "node_memory"
-"""What other nodes are asked for."""
 
 EXCHANGE_TYPES = [
     {"name": "direct", "description": "AMQP direct exchange, as per the AMQP specification", "enabled": True},
@@ -37,8 +37,8 @@ AUTH_MECHANISMS = [
     {"name": "AMQPLAIN", "description": "QPid AMQPLAIN mechanism", "enabled": True},
 ]
 
+# Where RabbitMQ calls a listener otherwise.
 PROTOCOLS = {"amqps": "amqp/ssl", "link": "clustering"}
-"""Where RabbitMQ calls a listener otherwise."""
 
 OF_MEMORY = {"mem_used": "memory_bytes"}
 OF_USE = {

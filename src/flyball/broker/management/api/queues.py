@@ -34,6 +34,7 @@ def _count(own: str) -> Key:
     return lambda queue: queue.count(own)
 
 
+# What a list of queues is sorted by mostly: got without making a document of each. See also `RATES`.
 KEYS: dict[str, Key] = {
     "name": lambda queue: queue.name,
     "vhost": lambda queue: queue.vhost,
@@ -43,14 +44,13 @@ KEYS: dict[str, Key] = {
     **{name: _count(own) for name, own in OF_LENGTH.items()},
     **{f"message_stats.{name}": _count(own) for name, own in OF_QUEUE.items()},
 }
-"""What a list of queues is sorted by mostly: got without making a document of each. See also `RATES`."""
 
+# By the names of fields, the counts whose rates they tell together.
 RATES: dict[str, tuple[str, ...]] = {
     **{f"{name}_details.rate": (own,) for name, own in OF_LENGTH.items()},
     **{f"message_stats.{name}_details.rate": (own,) for name, own in OF_QUEUE.items()},
     "message_stats.deliver_get_details.rate": DELIVERIES,
 }
-"""By the names of fields, the counts whose rates they tell together."""
 
 
 # What of a queue's facts is said as it is.

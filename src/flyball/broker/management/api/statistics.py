@@ -7,12 +7,13 @@ from typing import Any
 
 from flyball.broker.management.node_sampler import Sampler
 
+# What is known of a queue, a connection ...: plain values under Flyball's names, see `management.inspection`.
 Facts = Mapping[str, Any]
-"""What is known of a queue, a connection ...: plain values under Flyball's names, see `management.inspection`."""
 
+# All of them together are what RabbitMQ calls deliver_get.
 DELIVERIES = ("delivered", "delivered_no_ack", "got", "got_no_ack")
-"""All of them together are what RabbitMQ calls deliver_get."""
 
+# RabbitMQ's name of each count of a queue.
 OF_QUEUE = {
     "publish": "published",
     "deliver": "delivered",
@@ -22,7 +23,6 @@ OF_QUEUE = {
     "ack": "acknowledged",
     "redeliver": "redelivered",
 }
-"""RabbitMQ's name of each count of a queue."""
 
 OF_NODE = {
     **OF_QUEUE,

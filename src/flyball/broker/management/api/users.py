@@ -16,8 +16,8 @@ from flyball.broker.management.api.context import Body, Call, Right, Routes
 from flyball.errors import InvalidArgument
 from flyball.model import User
 
+# The kind of our hashes, where RabbitMQ names its own.
 HASHING_ALGORITHM = "flyball_argon2id"
-"""The kind of our hashes, where RabbitMQ names its own."""
 
 KEYS = {"name": attrgetter("name")}
 

@@ -24,8 +24,8 @@ from flyball.model import DEFAULT_VHOST, OWNER, Permission
 
 COUNTED = (*OF_LENGTH.values(), *OF_QUEUE.values(), *OF_BYTES.values())
 
+# What is summed over queues. A message that goes to two of them was published once.
 OF_QUEUES = tuple(name for name in COUNTED if name in COUNTS and name != "published")
-"""What is summed over queues. A message that goes to two of them was published once."""
 
 KEYS: dict[str, Callable[[Facts], Any]] = {"name": lambda facts: facts["name"]}
 

@@ -20,13 +20,13 @@ from starlette.types import Scope
 INDEX = "index.html"
 NOT_FOUND = "not-found.html"
 
+# What is served; other files of the folder are not.
 CONTENT_TYPES: Mapping[str, str] = {
     ".css": "text/css; charset=utf-8",
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-"""What is served; other files of the folder are not."""
 
 SECURITY_HEADERS: Mapping[str, str] = {
     "Content-Security-Policy": (

@@ -16,11 +16,11 @@ from flyball.broker.node.node import Node
 from flyball.errors import ClusterError, InvalidArgument, PeerLost
 
 PREFIX = "domain."
+# So many sessions are listed: a domain may have any number of them.
 MAX_SESSIONS = 1000
-"""So many sessions are listed: a domain may have any number of them."""
 TELL = "session.tell"
+# A node that has not told by then is left out.
 ANSWER_S = 3.0
-"""A node that has not told by then is left out."""
 NOT_HERE = "this node is in no domain: start it with a store that others can share, as --store postgresql://..."
 
 

@@ -21,13 +21,14 @@ from flyball.broker.management.api.context import Call, Right, Routes
 from flyball.broker.settings import ServeSettings
 
 PAGE = "report.html"
+# Below the node's data folder.
 FOLDER = "reports"
-"""Below the node's data folder."""
+# So deep below such a folder reports are looked for.
 DEPTH = 3
-"""So deep below such a folder reports are looked for."""
 MAX_REPORTS = 500
 HEAD_BYTES = 4096
 
+# What is served of a report, by the ends of names.
 KINDS = {
     ".html": "text/html; charset=utf-8",
     ".csv": "text/csv; charset=utf-8",
@@ -36,7 +37,6 @@ KINDS = {
     ".png": "image/png",
     ".parquet": "application/vnd.apache.parquet",
 }
-"""What is served of a report, by the ends of names."""
 
 HEADERS = {
     "content-security-policy": (

@@ -36,23 +36,24 @@ from flyball.trace.schema import Kind
 
 log = logging.getLogger(__name__)
 
+# Who reads nothing for so long is cut off.
 STALL_S = 10.0
-"""Who reads nothing for so long is cut off."""
 MAX_STREAMS = 100
+# So many streams has a user at a time: one cannot shut out the others.
 MAX_OF_A_USER = 20
-"""So many streams has a user at a time: one cannot shut out the others."""
 MAX_TOPICS = 64
+# The tree of the domain is told no more often.
 DOMAIN_S = 2.0
-"""The tree of the domain is told no more often."""
+# Other nodes are asked no more often.
 ASK_S = 0.9
-"""Other nodes are asked no more often."""
 
 OVERVIEW, LOOPS, ADMISSION, DOMAIN, QUEUE = "overview", "loops", "admission", "domain", "queue:"
 FOR_MONITORS = (LOOPS, ADMISSION, DOMAIN)
+# What a sample tells those who may not know how the node does as a whole.
 FOR_ALL = ("at", "node")
-"""What a sample tells those who may not know how the node does as a whole."""
 TOPICS = "overview, loops, admission, domain, queue:VHOST/NAME"
 
+# How many a second, by the counters of the totals that they are made from.
 RATES: Mapping[str, Sequence[str]] = {
     "publish": ("published",),
     "confirm": ("confirmed",),
@@ -65,7 +66,6 @@ RATES: Mapping[str, Sequence[str]] = {
     "read_bytes": ("read_bytes",),
     "written_bytes": ("written_bytes",),
 }
-"""How many a second, by the counters of the totals that they are made from."""
 
 QUEUE_RATES: Mapping[str, Sequence[str]] = {
     "publish": ("published",),
@@ -143,8 +143,8 @@ class StreamListener:
         is_known: Callable[[], bool] = lambda: True,
     ) -> None:
         """`is_known` says whether the user is still logged in."""
+        # As it was when last looked at.
         self.user = user
-        """As it was when last looked at."""
         self.is_known = is_known
         self.topics = topics
         self.wants_history = wants_history
@@ -183,8 +183,8 @@ class Latest:
         self._asked_s = -min_s
         self._is_asking = False
         self.answer: Any = None
+        # How many answers there have been.
         self.number = 0
-        """How many answers there have been."""
 
     def get(self) -> Any:
         """Return what is known, and see to it that more is known soon."""
@@ -216,8 +216,8 @@ class Feed:
         self._admissions = admissions
         self._listeners: set[StreamListener] = set()
         self._is_making = False
+        # What other nodes have told, by topic.
         self._elsewhere: dict[str, Latest] = {}
-        """What other nodes have told, by topic."""
         self._domain = Latest(node, self._tree, DOMAIN_S)
         self._domain_reports = 0
         domain_nodes.provide("queue_brief", self._queue_here)

@@ -29,8 +29,8 @@ from flyball.broker.transport.connection import Connection
 
 T = TypeVar("T")
 
+# So many samples are written in one turn of the loop: well below a millisecond.
 SLICE = 400
-"""So many samples are written in one turn of the loop: well below a millisecond."""
 
 RABBITMQ = "rabbitmq_"
 DETAILED = "rabbitmq_detailed_"

@@ -19,8 +19,8 @@ COUNTER, GAUGE, HISTOGRAM, UNTYPED = "counter", "gauge", "histogram", "untyped"
 
 _ESCAPED = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
+# The labels, as `labels` writes them, and the value; None if there is none at present.
 Sample = tuple[str, float | None]
-"""The labels, as `labels` writes them, and the value; None if there is none at present."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class Metric:
     labels: str = ""
 
 
+# Name, kind, how to read it, or the path of the attribute that has it, and what it is about.
 Rows = Sequence[tuple[str, str, str | Callable[[Any], float | None], str]]
-"""Name, kind, how to read it, or the path of the attribute that has it, and what it is about."""
 
 
 def metrics(prefix: str, rows: Rows, which: str = "") -> list[Metric]:

@@ -15,8 +15,8 @@ from flyball.broker.protocols.amqp.session import AmqpSession
 from flyball.broker.transport.connection import Connection
 
 ALL_PROTOCOLS = labels(protocol="all")
+# Flyball counts what clients of all protocols do with queues of all types together.
 ALL_QUEUES = labels(protocol="all", queue_type="all")
-"""Flyball counts what clients of all protocols do with queues of all types together."""
 
 
 # RabbitMQ's, of the node
@@ -86,6 +86,7 @@ RABBITMQ_GLOBAL = [
     ),
 ]
 
+# What RabbitMQ tells of each queue, channel and connection, for all together.
 RABBITMQ_SUMS = metrics(
     "rabbitmq_",
     [
@@ -124,7 +125,6 @@ RABBITMQ_SUMS = metrics(
         ("connection_channels", GAUGE, "channels", "Channels"),
     ],
 )
-"""What RabbitMQ tells of each queue, channel and connection, for all together."""
 
 
 # RabbitMQ's, of queues, channels and connections

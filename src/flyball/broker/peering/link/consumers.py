@@ -63,8 +63,8 @@ class _Consumer:
         self.exclusive = frame.exclusive
         self.selector = frame.selector
         self.engine_consumer: Consumer
+        # Whether the other node has asked for a pause.
         self.is_held_back = False
-        """Whether the other node has asked for a pause."""
 
     @property
     def is_attached(self) -> bool:
@@ -100,10 +100,10 @@ class Consumers:
         self._broker = topology.broker
         self._faults = topology.broker.faults
         self._consumers: dict[int, _Consumer] = {}
+        # Those that have ended because another node serves their queues.
         self._moved: set[int] = set()
-        """Those that have ended because another node serves their queues."""
+        # What was asked for with Get and is not settled.
         self._held: dict[int, Message] = {}
-        """What was asked for with Get and is not settled."""
         self._is_stopped = False
 
     def __len__(self) -> int:

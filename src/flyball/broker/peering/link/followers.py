@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable
 from flyball.broker.peering.link.peers import Peers
 from flyball.errors import FlyballError
 
+# The command that a node answers when it has followed all that was durable before.
 CATCH_UP = "catch_up"
-"""The command that a node answers when it has followed all that was durable before."""
 
+# A node that does not answer is waited for so long: it follows when it can be reached again.
 RETRY_TIMEOUT_S = 2.0
-"""A node that does not answer is waited for so long: it follows when it can be reached again."""
 
 
 class Followers:
@@ -29,8 +29,8 @@ class Followers:
         self._peers = peers
         self._node_ids = node_ids
         self._time_limit_s = time_limit_s
+        # What those wait for who came after the round under way had begun.
         self._next: asyncio.Future[None] | None = None
-        """What those wait for who came after the round under way had begun."""
         self._is_asking = False
 
     async def followed(self) -> None:

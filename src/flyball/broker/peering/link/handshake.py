@@ -26,8 +26,8 @@ class Identity:
 
     node_id: int
     epoch: int
+    # The domain's, which all its nodes know.
     secret: bytes
-    """The domain's, which all its nodes know."""
 
 
 class LinkEnd(Connection):

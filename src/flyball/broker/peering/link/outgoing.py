@@ -21,8 +21,8 @@ log = logging.getLogger("flyball.server")
 # A node that has not made durable by then what it was sent is not waited for.
 FLUSH_LIMIT_S = 15.0
 
+# Called with the answer, or with the error that the other node has met; PeerLost if the link was lost before.
 Answer = pending.Answer[wire.Frame | None]
-"""Called with the answer, or with the error that the other node has met; PeerLost if the link was lost before."""
 
 
 class LinkConsumer(Protocol):
@@ -43,10 +43,10 @@ class Settled(peering.Settled):
     """Which way acknowledgements went, for a transaction that is to be answered when they are durable."""
 
     def __init__(self) -> None:
+        # With how many acknowledgements each had brought in vain before.
         self.links: dict[Link, int] = {}
-        """With how many acknowledgements each had brought in vain before."""
+        # Whether some reached nobody: the message had been lost to this node before.
         self.is_in_vain = False
-        """Whether some reached nobody: the message had been lost to this node before."""
 
     async def flush(self) -> None:
         for link, in_vain in self.links.items():
@@ -88,21 +88,21 @@ class Link(LinkEnd):
         super().__init__(hub, identity)
         self._listener = listener
         self.node_id = node_id
+        # Whether the node has proved who it is; from then on nobody knows what has reached it when it is lost.
         self.is_ready = False
-        """Whether the node has proved who it is; from then on nobody knows what has reached it when it is lost."""
         self.is_lost = False
+        # When that was proved, by the clock of the loop.
         self.ready_at_s = 0.0
-        """When that was proved, by the clock of the loop."""
         self.consumers: dict[int, LinkConsumer] = {}
+        # What the puts hold that were not answered yet.
         self.unanswered_bytes = 0
-        """What the puts hold that were not answered yet."""
         self._answers: dict[int, Answer] = {}
         self._puts: dict[int, tuple[Callable[[int, int], None], int, int]] = {}
         self._last_number = 0
         self._early: list[bytes] = []
         self._early_bytes = 0
+        # How often the node has said that an acknowledgement came too late: the queue had moved.
         self.in_vain = 0
-        """How often the node has said that an acknowledgement came too late: the queue had moved."""
         self._settling: list[int] = []
         self._settling_for = (0, 0)
 

@@ -29,8 +29,8 @@ RECONNECTS = Backoff(first_s=0.05, max_s=2.0, jitter_ratio=0.0)
 # otherwise be opened again and again, as fast as the nodes can.
 STEADY_S = RECONNECTS.max_s
 
+# Opens a connection to an address, host:port, for the protocol that the factory makes. Raises OSError.
 Connect = Callable[[str, Callable[[], asyncio.Protocol]], Awaitable[object]]
-"""Opens a connection to an address, host:port, for the protocol that the factory makes. Raises OSError."""
 
 Command = Callable[..., Awaitable[Any]]
 
@@ -72,21 +72,21 @@ class Peers:
         self._hub = hub
         self.identity = identity
         self._listener = listener
+        # What other nodes may ask for: called with the arguments by name. Arguments and answers are JSON's.
         self.commands: dict[str, Command] = {"flush": self._flush}
-        """What other nodes may ask for: called with the arguments by name. Arguments and answers are JSON's."""
         self.records: dict[int, NodeRecord] = {}
+        # The links that others have opened to this node.
         self.sessions: dict[int, Connection] = {}
-        """The links that others have opened to this node."""
+        # For each node its epoch and the last batch of messages that it has handed over.
         self.handed: dict[int, tuple[int, int]] = {}
-        """For each node its epoch and the last batch of messages that it has handed over."""
         self._connect = connect or connecting()
+        # The nodes of which the log says already that TLS fails with them.
         self._warned: set[int] = set()
-        """The nodes of which the log says already that TLS fails with them."""
         self._links: dict[int, Link] = {}
         self._retries: dict[int, Retries] = {}
         self._is_stopped = False
+        # What was settled since this was looked at last.
         self.settled = Settled()
-        """What was settled since this was looked at last."""
 
     @property
     def node_id(self) -> int:

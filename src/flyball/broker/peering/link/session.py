@@ -40,8 +40,8 @@ MAX_TTL_US = 1 << 62
 # Frames that are carried out before others have their turn.
 FRAMES_AT_ONCE = 500
 
+# Frames that are answered with a failure if they cannot be carried out.
 _Question: TypeAlias = wire.Consume | wire.Get | wire.Read | wire.List | wire.Hand
-"""Frames that are answered with a failure if they cannot be carried out."""
 
 
 class _Puts:
@@ -52,8 +52,8 @@ class _Puts:
     def __init__(self, session: LinkSession, batch_number: int) -> None:
         self._session = session
         self._numbers: list[int] = []
+        # From where to where the ids of each one's messages go.
         self._ids: list[int] = []
-        """From where to where the ids of each one's messages go."""
         self.batch_number = batch_number
 
     def add(self, number: int, first_id: int, end_id: int) -> None:
@@ -98,18 +98,18 @@ class LinkSession(LinkEnd):
         self._reply = reply
         self._engine = hub.broker.engine
         self._journal = hub.broker.journal
+        # Who is there, once that is proved.
         self.node_id = 0
-        """Who is there, once that is proved."""
         self._consumers = Consumers(self, topology)
+        # Reads that wait for the one that needs the store.
         self._reads: deque[wire.Read] = deque()
-        """Reads that wait for the one that needs the store."""
         self._is_fetching = False
         self._puts: _Puts | None = None
+        # How many puts wait for the store.
         self._awaited = 0
-        """How many puts wait for the store."""
         self._stored_now: list[int] = []
+        # Puts that are answered when there is memory for more.
         self._withheld: list[int] = []
-        """Puts that are answered when there is memory for more."""
         self._has_ended = False
         self._handlers: dict[type, Callable[[Any], None]] = {
             wire.Request: self._request,

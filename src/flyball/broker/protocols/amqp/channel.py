@@ -46,13 +46,13 @@ class Channel(ChannelState):
         super().__init__(session, number)
         self.publisher = Publisher(self)
         self.deliveries = Deliveries(self)
+        # The name of the queue that was declared last: the one that an empty name stands for.
         self.last_queue: str | None = None
-        """The name of the queue that was declared last: the one that an empty name stands for."""
         self.reply_tag = ""
+        # The sessions of clustered queues that it serves, by consumer tag.
         self.placed: dict[str, PlacedSession] = {}
-        """The sessions of clustered queues that it serves, by consumer tag."""
+        # The last one that was begun.
         self._commit: Commit | None = None
-        """The last one that was begun."""
         self._has_lost_replies = False
 
     @property

@@ -10,8 +10,8 @@ from flyball.broker.protocols.amqp.replies import reply_of
 from flyball.broker.protocols.amqp.transactions import Settling, Transaction
 from flyball.errors import FlyballError
 
+# Class and method: what an error is reported for.
 Ids = tuple[int, int]
-"""Class and method: what an error is reported for."""
 
 
 class ChannelState:
@@ -22,12 +22,12 @@ class ChannelState:
     def __init__(self, session: AmqpConnection, number: int) -> None:
         self.session = session
         self.number = number
+        # Where direct replies to this channel go.
         self.reply_name: str | None = None
-        """Where direct replies to this channel go."""
+        # The one that is under way, on a channel that is transactional.
         self.transaction: Transaction | None = None
-        """The one that is under way, on a channel that is transactional."""
+        # Whether it has failed and waits for the peer to notice: what comes meanwhile is ignored.
         self.is_closing = False
-        """Whether it has failed and waits for the peer to notice: what comes meanwhile is ignored."""
 
     @property
     def is_over(self) -> bool:

@@ -38,14 +38,14 @@ class Commit:
         self._queues = channel.session.context.queues
         self._contents, self._charged_bytes = transaction.take_contents()
         self._is_abandoned = False
+        # What other nodes are to store.
         self._forwarded: list[Content] = []
-        """What other nodes are to store."""
+        # Done when other nodes have stored their puts.
         self._puts: asyncio.Future[None] | None = None
-        """Done when other nodes have stored their puts."""
+        # What other nodes have, and need not be returned.
         self._arrived: set[Content] = set()
-        """What other nodes have, and need not be returned."""
+        # Whether a full queue has rejected a message.
         self._is_partial = False
-        """Whether a full queue has rejected a message."""
 
     def begin(self, done: Done) -> None:
         """Carry it out, and call back when all of it is durable. Raises FlyballError if nothing of it can be."""

@@ -45,10 +45,10 @@ class State(enum.Enum):
     TUNING = "tuning"
     OPENING = "opening"
     RUNNING = "running"
+    # We have told the peer to close and wait for its answer.
     CLOSING = "closing"
-    """We have told the peer to close and wait for its answer."""
+    # It will be closed without a word.
     FAILED = "failed"
-    """It will be closed without a word."""
 
 
 class AmqpConnection(Connection):
@@ -69,43 +69,43 @@ class AmqpConnection(Connection):
         self.frame_max = context.settings.frame_max_bytes
         self.channel_max = context.settings.channel_max
         self.heartbeat_s = 0.0
+        # What the peer says that it can do.
         self.capabilities: Mapping[str, Any] = {}
-        """What the peer says that it can do."""
+        # What it says that it is.
         self.client_properties: Mapping[str, Any] = {}
-        """What it says that it is."""
         self._properties_bytes = 0
+        # How it has logged in.
         self.mechanism = ""
-        """How it has logged in."""
+        # The check of its password, if one was begun.
         self.login: asyncio.Task[None] | None = None
-        """The check of its password, if one was begun."""
+        # How many bytes had been read then.
         self.login_began_at = 0
-        """How many bytes had been read then."""
+        # Whether it counts as a connection of its user and virtual host.
         self._is_counted = False
-        """Whether it counts as a connection of its user and virtual host."""
+        # Where messages go, by their origin.
         self.routes: Remembered[Route] = Remembered()
-        """Where messages go, by their origin."""
+        # What properties say, by their bytes.
         self.essentials: Remembered[Essentials] = Remembered()
-        """What properties say, by their bytes."""
+        # By virtual host and name of clustered queues, the members that this connection has been sent to.
         self.homes: dict[tuple[str, str], int] = {}
-        """By virtual host and name of clustered queues, the members that this connection has been sent to."""
+        # How many sessions of clustered queues its channels serve.
         self.placed_sessions = 0
-        """How many sessions of clustered queues its channels serve."""
+        # Whether the peer has so much to read that its consumers get nothing.
         self.are_deliveries_paused = False
-        """Whether the peer has so much to read that its consumers get nothing."""
+        # Whether the peer has been told that it cannot publish at present.
         self.is_blocked = False
-        """Whether the peer has been told that it cannot publish at present."""
+        # So many bytes the peer may publish before the flow is asked again; below 0 it has published too much.
         self.credit = 0
-        """So many bytes the peer may publish before the flow is asked again; below 0 it has published too much."""
+        # When the turn is over in which commands are carried out.
         self._turn_ends_ns = 0
-        """When the turn is over in which commands are carried out."""
+        # What the channels' transactions hold that are not committed.
         self.transaction_bytes = 0
-        """What the channels' transactions hold that are not committed."""
+        # What was published for other nodes and had to wait, until they have answered.
         self.forwarding_bytes = 0
-        """What was published for other nodes and had to wait, until they have answered."""
+        # What the channels take with their consumers and unconfirmed numbers, as of about a second ago.
         self.channels_bytes = 0
-        """What the channels take with their consumers and unconfirmed numbers, as of about a second ago."""
+        # Whether an answer is due, and things wait for it to go first.
         self.is_answering = False
-        """Whether an answer is due, and things wait for it to go first."""
         self._after_answer: list[bytes] = []
         self._decoder = Decoder(amqp.HANDSHAKE_FRAME_MAX, context.settings.max_message_bytes)
         self._decoder.is_connection_only = True

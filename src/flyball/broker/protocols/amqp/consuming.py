@@ -21,8 +21,8 @@ from flyball.model import MESSAGE_OVERHEAD_BYTES, Message, Queue, Selector, size
 
 UNLIMITED = float("inf")
 
+# Stands for what the peer may still settle though it belongs to others again.
 _VOID: Lease = (None, Message(0, 0, b"", persistent=False))
-"""Stands for what the peer may still settle though it belongs to others again."""
 
 
 def is_void(lease: Lease) -> bool:
@@ -40,20 +40,20 @@ class AmqpConsumer:
 
     deliveries: Deliveries
     tag: str
+    # The queue that it consumes from; it may be on another node.
     queue: Queue
-    """The queue that it consumes from; it may be on another node."""
     no_ack: bool
     prefetch: float
     priority: int
     exclusive: bool
     counts_deliveries: bool
+    # Which messages it asks for; None: all, in the order of the queue.
     selector: Selector | None
-    """Which messages it asks for; None: all, in the order of the queue."""
     arguments: Mapping[str, Any]
+    # Whether its client knows of it.
     has_begun: bool = False
-    """Whether its client knows of it."""
+    # Whether it is on its way to another queue or node, and gets nothing meanwhile.
     is_changing: bool = False
-    """Whether it is on its way to another queue or node, and gets nothing meanwhile."""
     engine_consumer: Consumer | None = None
     size_bytes: int = 0
     _prefix: bytes = b""
@@ -194,19 +194,19 @@ class Deliveries:
         self.session = channel.session
         self.broker = channel.session.broker
         self.consumers: dict[str, AmqpConsumer] = {}
+        # By delivery tag, in the order of delivery.
         self.unacked: dict[int, Lease] = {}
-        """By delivery tag, in the order of delivery."""
         self.last_tag = 0
+        # So many of what was delivered had been delivered before.
         self.redelivered = 0
-        """So many of what was delivered had been delivered before."""
         self.acknowledged = 0
+        # The window of each consumer that comes.
         self.prefetch: float = UNLIMITED
-        """The window of each consumer that comes."""
         self.window = SharedWindow()
+        # Whom to tell when one of the engine's consumers, by its id, holds nothing any more.
         self.leaving: dict[int, Callable[[], None]] = {}
-        """Whom to tell when one of the engine's consumers, by its id, holds nothing any more."""
+        # When somebody looked, and what had been delivered by then.
         self._checks: deque[tuple[float, int]] = deque()
-        """When somebody looked, and what had been delivered by then."""
 
     def is_overdue(self, now_s: float, limit_s: float) -> bool:
         """Whether something is unsettled for longer than the limit, as far as one can tell who looks now and then."""

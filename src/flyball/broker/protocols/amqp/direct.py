@@ -22,8 +22,8 @@ from flyball.broker.wire.amqp import AmqpError, Command, Decoder, Method
 from flyball.errors import FlyballError, InvalidArgument, NotPermitted, StoreUnavailable
 from flyball.model import User
 
+# What is not answered by then may or may not be done: the store, or another node, is away.
 ANSWER_LIMIT_S = 30.0
-"""What is not answered by then may or may not be done: the store, or another node, is away."""
 
 CHANNEL = 1
 
@@ -78,10 +78,10 @@ class _DirectSession(AmqpSession):
         # Neither its channel nor its bytes are those of a client: what is asked over HTTP is no churn.
         self.meters = Meters()
         self._is_trusted = is_trusted
+        # What the session has sent; None when it is over.
         self.answers: asyncio.Queue[Command | None] = asyncio.Queue()
-        """What the session has sent; None when it is over."""
+        # Why it, or its channel, was closed.
         self.failure: FlyballError | None = None
-        """Why it, or its channel, was closed."""
         self.user = user
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -9,8 +9,8 @@ from typing import Protocol
 from flyball.broker.core.queues import Queues
 from flyball.broker.wire.link import Content
 
+# Stands for the channel itself where a client asks for direct replies; the names that it gets begin so.
 REPLY_TO = "amq.rabbitmq.reply-to"
-"""Stands for the channel itself where a client asks for direct replies; the names that it gets begin so."""
 
 
 class ReplyReceiver(Protocol):

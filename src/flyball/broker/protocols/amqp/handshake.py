@@ -20,8 +20,8 @@ from flyball.model import User
 
 log = logging.getLogger("flyball.server")
 
+# What RabbitMQ accepts: clients of 0-9 and 0-8 say it in other ways.
 HEADERS = (amqp.PROTOCOL_HEADER, b"AMQP\x01\x01\x00\x09", b"AMQP\x01\x01\x09\x01", b"AMQP\x01\x01\x08\x00")
-"""What RabbitMQ accepts: clients of 0-9 and 0-8 say it in other ways."""
 
 
 def greet(session: AmqpConnection, header: amqp.ProtocolHeader) -> None:

@@ -57,8 +57,8 @@ class Batch:
 
     def __init__(self, publisher: Publisher, last: int) -> None:
         self._publisher = publisher
+        # The number of the last message.
         self.last = last
-        """The number of the last message."""
 
     def committed(self) -> None:
         self._publisher.confirm_up_to(self.last)
@@ -120,19 +120,19 @@ class Publisher:
         self._routes = channel.session.routes.entries
         self._essentials = channel.session.essentials.entries
         self.is_confirming = False
+        # How many messages the peer has published.
         self.taken = 0
-        """How many messages the peer has published."""
+        # How many it was told to be safe.
         self.confirmed = 0
-        """How many it was told to be safe."""
         self.returned = 0
+        # How many messages were published since confirms were asked for.
         self.published = 0
-        """How many messages were published since confirms were asked for."""
+        # The numbers of messages whose commit is awaited, in their order.
         self._awaiting: dict[int, None] = {}
-        """The numbers of messages whose commit is awaited, in their order."""
+        # The numbers of messages that other nodes have to confirm, in their order.
         self._awaiting_peers: dict[int, None] = {}
-        """The numbers of messages that other nodes have to confirm, in their order."""
+        # Whether other nodes have been asked for what the message at hand names.
         self._has_looked = False
-        """Whether other nodes have been asked for what the message at hand names."""
         self._confirm_one = self._confirm
         self._confirm_copy = self._confirm_of_several
         self._confirmed: list[int] = []
@@ -140,8 +140,8 @@ class Publisher:
         self._is_due = False
         self._batch: Batch | None = None
         self._batch_number = -1
+        # The channel's.
         self.transaction: Transaction | None = None
-        """The channel's."""
 
     @property
     def is_busy(self) -> bool:

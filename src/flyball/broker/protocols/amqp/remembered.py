@@ -51,8 +51,8 @@ class Route:
     exchange: str
     routing_key: str
     targets: Sequence[QueueState]
+    # Whether nothing but the routing key decides.
     is_fixed: bool
-    """Whether nothing but the routing key decides."""
+    # The queues of other nodes that get them, too.
     elsewhere: Sequence[RemoteQueue]
-    """The queues of other nodes that get them, too."""
     meter: ExchangeMeter

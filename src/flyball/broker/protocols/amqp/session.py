@@ -51,13 +51,13 @@ class AmqpSession(AmqpConnection):
         super().__init__(hub, context)
         self._channels: dict[int, Channel] = {}
         self._decoder.open_channels = self._channels
+        # Whether the peer has used its turn of the loop for publishing.
         self._has_published = False
-        """Whether the peer has used its turn of the loop for publishing."""
+        # The message that waits for credit, and with it all that came after it.
         self._parked: Publish | None = None
-        """The message that waits for credit, and with it all that came after it."""
         self._next_check_s = 0.0
+        # Whether the bytes made no sense: what comes after them cannot be read.
         self._is_lost = False
-        """Whether the bytes made no sense: what comes after them cannot be read."""
 
     # Life
 

@@ -22,11 +22,11 @@ from flyball.model import MESSAGE_OVERHEAD_BYTES, Message
 MAX_TRANSACTION_STEPS = 50_000
 REJECTION_STEPS = 10
 
+# What was delivered and to whom; a message that was asked for with basic.get has no consumer.
 Lease = tuple[Consumer | None, Message]
-"""What was delivered and to whom; a message that was asked for with basic.get has no consumer."""
 
+# What a transaction has settled, by delivery tag, and how.
 Settling = tuple[Settlement, dict[int, Lease]]
-"""What a transaction has settled, by delivery tag, and how."""
 
 
 @dataclass(slots=True, eq=False)
@@ -39,8 +39,8 @@ class Content:
     essentials: Essentials
     properties: bytes
     ttl_us: int | None
+    # In a transaction: queues that the default exchange is asked for. They may be declared before the commit.
     names: Sequence[str] = ()
-    """In a transaction: queues that the default exchange is asked for. They may be declared before the commit."""
 
     def on_link(self) -> link.Content:
         """Return it as it goes over a link, without its queues."""

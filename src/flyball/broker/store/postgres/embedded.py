@@ -32,8 +32,8 @@ log = logging.getLogger(__name__)
 DATABASE_USER = "postgres"
 SOCKET_NAME = ".s.PGSQL.5432"
 MAX_SOCKET_PATH_BYTES = 107
+# How often the state of a starting server is looked at: PostgreSQL offers a file and no event.
 POLL_S = 0.005
-"""How often the state of a starting server is looked at: PostgreSQL offers a file and no event."""
 RESTART_PAUSE_S = 1.0
 MAX_LOG_BYTES = 10_000_000
 

@@ -77,8 +77,8 @@ class Launcher:
 
     binaries: Path
     prefix: tuple[str, ...] = ()
+    # What makes a program end with its parent, where the system offers it.
     ties: tuple[str, ...] = ()
-    """What makes a program end with its parent, where the system offers it."""
     uid: int = -1
     gid: int = -1
 

@@ -9,8 +9,8 @@ from flyball.broker.store.postgres.session import Connection
 from flyball.broker.store.postgres.values import from_text, to_text
 from flyball.errors import StoreError, StoreMismatch
 
+# What leads from each version to the next, beginning with an empty schema.
 MIGRATIONS = ("schema.sql", "schema_2.sql", "schema_3.sql", "schema_4.sql")
-"""What leads from each version to the next, beginning with an empty schema."""
 
 LOCK_CLASS = 0x666C7902
 

@@ -29,24 +29,24 @@ log = logging.getLogger(__name__)
 
 LEADER_LOCK_CLASS = 0x666C7904
 
+# How often a node that joins looks at the others, if nobody notifies it.
 JOINING_POLL_S = 0.2
-"""How often a node that joins looks at the others, if nobody notifies it."""
 
+# How often a node renews its lease while it reads what there is.
 STAYING_S = 5.0
-"""How often a node renews its lease while it reads what there is."""
 
 ENDING_POLL_S = 0.01
+# How long a session may take to end.
 ENDING_LIMIT_S = 10.0
-"""How long a session may take to end."""
 
+# More than any node has had.
 EVERY_EPOCH = 2**62
-"""More than any node has had."""
 
 LEADING_TRIES = 3
 
 MERGE_ROWS = 5_000
+# How many messages one transaction moves, and how many of them one transfer.
 MERGED_TRANSFER_ROWS = 200
-"""How many messages one transaction moves, and how many of them one transfer."""
 
 
 class PostgresRegistry:

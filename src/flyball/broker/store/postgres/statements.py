@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+# The columns of a message, in the order in which they travel.
 COLUMNS = (
     "id",
     "queue_id",
@@ -16,7 +17,6 @@ COLUMNS = (
     "origin",
     "body",
 )
-"""The columns of a message, in the order in which they travel."""
 
 _COLUMN_LIST = ", ".join(COLUMNS)
 

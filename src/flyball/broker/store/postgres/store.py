@@ -48,15 +48,15 @@ from flyball.model import Client, ClientMode, Definition, Message, PlacedQueue, 
 log = logging.getLogger(__name__)
 
 COPY_FROM_ROWS = 80
+# From so many messages or bytes on COPY in a transaction is faster than one statement with arrays.
 COPY_FROM_BYTES = 100_000
-"""From so many messages or bytes on COPY in a transaction is faster than one statement with arrays."""
 
 INDEX_ROUND_ROWS = 50_000
 DELETE_CHUNK_ROWS = 2_000
 
 MAX_ARRIVING_BYTES = 4 * 1024 * 1024
+# How much of what was transferred is taken in at once.
 MAX_ARRIVING_TRANSFERS = 50
-"""How much of what was transferred is taken in at once."""
 
 REGISTRY_LIMIT_S = 5.0
 

@@ -18,8 +18,8 @@ from flyball.model import Timestamp
 # Deeper than AMQP's tables may be, and far from where reading it back would exhaust the stack at every start.
 MAX_DEPTH = 250
 
+# What PostgreSQL takes in no text, and the sign that stands for it.
 _UNSTORABLE = re.compile("[\\\\\0\ud800-\udfff]")
-"""What PostgreSQL takes in no text, and the sign that stands for it."""
 
 _ESCAPED = re.compile(r"\\([0-9a-f]{4})")
 
