@@ -29,7 +29,7 @@ class OneQueue:
         self.ready = list(ready)
         self.unacked: dict[int, Message] = {}
         self.handed: list[Message] = []
-        state = SimpleNamespace(consumers={}, out={}, traits=SimpleNamespace(selector=None))
+        state = SimpleNamespace(consumers={}, unacked={}, traits=SimpleNamespace(selector=None))
         engine = SimpleNamespace(find_queue_by_id=lambda queue_id: state, settle=lambda message: True)
         broker = SimpleNamespace(
             engine=engine, take_out=self._take_out, requeue_undelivered=self._requeue_undelivered

@@ -166,7 +166,7 @@ def test_no_connection_is_looked_through_where_there_are_no_clustered_queues() -
 
 
 def test_others_are_told_of_sessions_in_parts_and_of_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "TOLD_AT_ONCE", 2)
+    monkeypatch.setattr(module, "MAX_SESSIONS_PER_REPORT", 2)
     sessions = Sessions(node_with_a_member("orders"))
     for role in (Role.PRODUCER, Role.PRODUCER, Role.CONSUMER):
         sessions.arrived(new_session_id(role, cluster_key("/", "orders"), "guest"), Client())

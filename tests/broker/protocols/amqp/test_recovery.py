@@ -378,8 +378,8 @@ def test_what_was_confirmed_is_there_after_a_crash_in_its_order(
     publish(channel, "passing", "gone")
     acknowledged = [take(channel, "queue") for _ in range(50)]
     channel.basic_ack(acknowledged[-1].tag, multiple=True)
-    unsettled = [take(channel, "queue") for _ in range(10)]
-    assert len(unsettled) == 10
+    unacked = [take(channel, "queue") for _ in range(10)]
+    assert len(unacked) == 10
     # An acknowledgement is in the store at the latest with a confirm that comes after it.
     keep(channel, "queue", "last")
 

@@ -260,7 +260,7 @@ class Call:
     async def document(self, max_bytes: int = MAX_BODY_BYTES, *, is_rich: bool = False) -> dict[str, Any]:
         """Return the JSON object of the request, an empty one if there is none. Raises InvalidArgument, Refused.
 
-        `max_bytes` may be texts; of all else there are at most MOST_BODY_BYTES, unless `is_rich`.
+        `max_bytes` may be texts; of all else there are at most MAX_BODY_BYTES, unless `is_rich`.
         """
         content = await self.context.bodies.read(self.request, max_bytes)
         return await document_in(content, max_bytes if is_rich else MAX_BODY_BYTES)

@@ -209,7 +209,7 @@ class Deliveries:
         self._checks: deque[tuple[float, int]] = deque()
 
     def is_overdue(self, now_s: float, limit_s: float) -> bool:
-        """Whether something is unsettled for longer than the limit, as far as one can tell who looks now and then."""
+        """Whether something is unacked for longer than the limit, as far as one can tell who looks now and then."""
         if not self.unacked:
             self._checks.clear()
             return False
@@ -474,7 +474,7 @@ class Deliveries:
         return [self.unacked.pop(each) for each in self._tags(tag, multiple)]
 
     def _tags(self, tag: int, multiple: bool) -> list[int]:
-        """Return a tag, or all up to it, which must be unsettled; with `multiple` all up to the last for 0."""
+        """Return a tag, or all up to it, which must be unacked; with `multiple` all up to the last for 0."""
         if multiple and tag == 0:
             return list(self.unacked)
         if tag not in self.unacked:
