@@ -69,8 +69,8 @@ class StoreChoice:
     """Which store keeps the messages. As a text it never shows a password; only `url` does."""
 
     kind: Literal["embedded", "postgresql", "memory", "null"]
+    # Where an external PostgreSQL is; empty for the other kinds.
     url: str = field(default="", repr=False)
-    """Where an external PostgreSQL is; empty for the other kinds."""
 
     @classmethod
     def parse(cls, text: str) -> Self:

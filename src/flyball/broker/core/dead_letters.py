@@ -29,7 +29,7 @@ from flyball.broker.wire.amqp import (
     write_origin,
     write_value,
 )
-from flyball.broker.wire.link import Content, Outcome
+from flyball.broker.wire.link import Content, PutOutcome
 from flyball.errors import InvalidArgument
 from flyball.model import Message, Queue
 
@@ -121,7 +121,7 @@ class DeadLetters:
         retries = Retries(PUT_AGAIN)
 
         def answered(_: int, outcome: int) -> None:
-            if outcome == Outcome.UNKNOWN and is_out and broker.engine.has_queue(message.queue_id):
+            if outcome == PutOutcome.UNKNOWN and is_out and broker.engine.has_queue(message.queue_id):
                 asyncio.get_running_loop().call_later(retries.next_delay_s(), put_again)
             elif is_out:
                 # Queues of this node may have got a copy, whose insert need not be written yet.

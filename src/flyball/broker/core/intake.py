@@ -10,7 +10,7 @@ from functools import partial
 
 from flyball.broker.core.broker import NO_IDS, Broker
 from flyball.broker.engine.queue import QueueState
-from flyball.broker.wire.link import Content, Outcome
+from flyball.broker.wire.link import Content, PutOutcome
 from flyball.errors import StoreUnavailable
 from flyball.model import Correlation, Message, Receipt
 
@@ -82,7 +82,7 @@ class Intake:
             broker.retention.watch_expiries()
         return refused
 
-    def put_content(self, targets: Sequence[QueueState], content: Content) -> Outcome | None:
+    def put_content(self, targets: Sequence[QueueState], content: Content) -> PutOutcome | None:
         """Put a message into each of the queues. Return what became of it, or None: the next commit tells."""
         refused = self.put(
             targets,
@@ -96,10 +96,10 @@ class Intake:
             content.correlation,
         )
         if refused:
-            return Outcome.FULL
+            return PutOutcome.FULL
         if content.persistent and any(state.is_stored for state in targets):
             return None
-        return Outcome.STORED
+        return PutOutcome.STORED
 
     def _dead_letter_refused(
         self,

@@ -8,7 +8,7 @@ from typing import Any
 
 from flyball.broker.core.directory import RemoteQueue
 from flyball.broker.core.handles import QueueHandle
-from flyball.broker.wire.link import Content, Outcome
+from flyball.broker.wire.link import Content, PutOutcome
 from flyball.errors import FlyballError, QueueNotFound
 
 # Called with the token of a put and its outcome.
@@ -90,7 +90,7 @@ class Peering:
         Of several queues one that is gone refuses nothing, as a local one; ids of such queues are added to `missing`.
         What has to wait should be charged to the `owner`, whose end `forget` tells.
         """
-        done(token, Outcome.UNKNOWN)
+        done(token, PutOutcome.UNKNOWN)
 
     def forget(self, owner: object) -> None:
         """Drop the puts of an owner that wait: it has gone."""

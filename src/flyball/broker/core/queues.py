@@ -12,7 +12,7 @@ from flyball.broker.core.peering import Peering
 from flyball.broker.core.pending import Countdown, Done, PendingMark, outcome
 from flyball.broker.core.topology import Headers, Topology
 from flyball.broker.engine.queue import QueueState
-from flyball.broker.wire.link import Content, Outcome
+from flyball.broker.wire.link import Content, PutOutcome
 from flyball.errors import (
     ConsumerRefused,
     FlyballError,
@@ -44,7 +44,7 @@ class _Copies:
         self._is_refused = is_refused
 
     def answered(self, _: int, outcome: int) -> None:
-        self._one(outcome in (Outcome.FULL, Outcome.UNKNOWN))
+        self._one(outcome in (PutOutcome.FULL, PutOutcome.UNKNOWN))
 
     def stored(self, error: FlyballError | None) -> None:
         self._one(error is not None)
@@ -136,7 +136,7 @@ class Queues:
         first_id = engine.next_message_id
         stored = self._intake.put_content(here, content)
         awaits = done is not None and stored is None
-        copies = _Copies(1 + awaits, done, is_refused=stored is Outcome.FULL)
+        copies = _Copies(1 + awaits, done, is_refused=stored is PutOutcome.FULL)
         if awaits:
             journal.mark(PendingMark(copies.stored, (), first_id, engine.next_message_id))
         self.peering.put(elsewhere, content, copies.answered, 0, owner)
@@ -210,8 +210,8 @@ class Queues:
 
 def _failure_of(outcome: int, first: Queue, missing: Sequence[int]) -> FlyballError | None:
     """Return what is wrong with a put into remote queues, of which some are missing."""
-    if outcome == Outcome.FULL:
+    if outcome == PutOutcome.FULL:
         return QueueFull(first.name, first.vhost)
-    if outcome == Outcome.UNKNOWN:
+    if outcome == PutOutcome.UNKNOWN:
         return StoreUnavailable("another node has not answered: whether its queues have the message is unknown")
     return QueueNotFound(missing[0]) if missing else None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from flyball.broker.core.directory import RemoteQueue
 from flyball.broker.peering.link.peers import Peers
 from flyball.broker.wire import link as wire
-from flyball.broker.wire.link import Outcome
+from flyball.broker.wire.link import PutOutcome
 from flyball.errors import FlyballError, PeerLost
 from flyball.faults import Faults
 from flyball.model import Message
@@ -69,7 +69,7 @@ class Handover:
             # a defect before it took them, to send them again would repeat that.
             if not isinstance(error, PeerLost):
                 batches.popleft()
-                batch.done(isinstance(frame, wire.Handed) and frame.outcome == Outcome.STORED)
+                batch.done(isinstance(frame, wire.Handed) and frame.outcome == PutOutcome.STORED)
             self._send(node_id)
 
         link.ask(lambda number: wire.encode_hand(number, batch.number, batch.queue_id, batch.messages), answered)

@@ -17,7 +17,7 @@ from flyball.broker.core.peering import PutDone
 from flyball.broker.core.pending import PendingMark
 from flyball.broker.peering.link.outgoing import Link
 from flyball.broker.peering.link.peers import Peers
-from flyball.broker.wire.link import Content, Outcome
+from flyball.broker.wire.link import Content, PutOutcome
 from flyball.errors import FlyballError
 from flyball.faults import Faults
 from flyball.model import Queue
@@ -29,7 +29,12 @@ CONGESTED_BYTES = 8 * 1024 * 1024
 UNAWARE_S = 0.1
 
 # Outcomes of the parts of a put, from that which counts least.
-_BADNESS: Mapping[int, int] = {Outcome.NOT_FOUND: 0, Outcome.STORED: 1, Outcome.FULL: 2, Outcome.UNKNOWN: 3}
+_BADNESS: Mapping[int, int] = {
+    PutOutcome.NOT_FOUND: 0,
+    PutOutcome.STORED: 1,
+    PutOutcome.FULL: 2,
+    PutOutcome.UNKNOWN: 3,
+}
 
 
 class _Put:
@@ -138,9 +143,9 @@ class _Put:
         if other is None:
             if self._missing is not None:
                 self._missing.append(self._queues[0].id)
-            self.end(Outcome.NOT_FOUND)
+            self.end(PutOutcome.NOT_FOUND)
         elif asyncio.get_running_loop().time() >= self.deadline_s:
-            self.end(Outcome.UNKNOWN)
+            self.end(PutOutcome.UNKNOWN)
         else:
             self._queues = [other] * len(self._queues)
             self.send()
@@ -153,13 +158,13 @@ class _Put:
             puts.let_follow(queues)
 
     def _take(self, outcome: int) -> None:
-        if outcome not in (Outcome.MOVED, Outcome.NOT_FOUND):
+        if outcome not in (PutOutcome.MOVED, PutOutcome.NOT_FOUND):
             self._done(self._token, outcome)
         elif self._has_several_queues:
             self._send_apart()
         elif asyncio.get_running_loop().time() >= self.deadline_s:
-            self.end(Outcome.UNKNOWN)
-        elif outcome == Outcome.NOT_FOUND and self._puts.other_member(self._queues[0]) is not None:
+            self.end(PutOutcome.UNKNOWN)
+        elif outcome == PutOutcome.NOT_FOUND and self._puts.other_member(self._queues[0]) is not None:
             self._puts.look()
             self._send_to_another()
         else:
@@ -178,7 +183,7 @@ class _Put:
         else:
             self.send()
 
-    def end(self, outcome: Outcome) -> None:
+    def end(self, outcome: PutOutcome) -> None:
         self._done(self._token, outcome)
 
 
@@ -195,7 +200,7 @@ class _Joined:
         self._left = left
         self._done = done
         self._token = token
-        self._worst = int(Outcome.NOT_FOUND)
+        self._worst = int(PutOutcome.NOT_FOUND)
 
     def one(self, _: int, outcome: int) -> None:
         if _BADNESS[outcome] > _BADNESS[self._worst]:
@@ -283,7 +288,7 @@ class RemotePuts:
         """
         if self.must_wait:
             act = partial(self._put, remotes, content, done, token, missing)
-            self._held.append(_Waiting(act, owner, partial(done, token, Outcome.UNKNOWN)))
+            self._held.append(_Waiting(act, owner, partial(done, token, PutOutcome.UNKNOWN)))
         else:
             self._put(remotes, content, done, token, missing)
 
@@ -333,7 +338,7 @@ class RemotePuts:
         if outcome is None:
 
             def stored(error: FlyballError | None) -> None:
-                done(token, Outcome.STORED if error is None else Outcome.UNKNOWN)
+                done(token, PutOutcome.STORED if error is None else PutOutcome.UNKNOWN)
 
             self.broker.journal.mark(PendingMark(stored, (), first_id, self.broker.engine.next_message_id))
         else:
@@ -411,7 +416,7 @@ class RemotePuts:
         now_s = asyncio.get_running_loop().time()
         for queue_id, parked in list(self._parked.items()):
             while parked and parked[0].deadline_s <= now_s:
-                self.broker.faults.guard("put to another node", parked.popleft().end, Outcome.UNKNOWN)
+                self.broker.faults.guard("put to another node", parked.popleft().end, PutOutcome.UNKNOWN)
             if not parked:
                 self._parked.pop(queue_id, None)
         if self._parked:

@@ -11,7 +11,7 @@ import pytest
 from flyball.broker.core.directory import RemoteQueue
 from flyball.broker.peering import puts as puts_module
 from flyball.broker.peering.link import Link
-from flyball.broker.wire.link import Content, Outcome
+from flyball.broker.wire.link import Content, PutOutcome
 from tests.broker.peering.link.domains import DomainNode, HandMadeDomain, domain, run, until
 
 BODY_BYTES = 4_000
@@ -66,7 +66,7 @@ def test_message_goes_to_a_node_once_with_all_its_copies(monkeypatch: pytest.Mon
             puts = Puts(made.nodes[0])
             puts.put(1, [one, other, one, one])
             await until(lambda: bool(puts.outcomes))
-            assert puts.outcomes == {1: Outcome.STORED}
+            assert puts.outcomes == {1: PutOutcome.STORED}
             assert [len(bodies(made.nodes[1], remote)) for remote in (one, other)] == [3, 1]
 
     run(test())
@@ -84,7 +84,7 @@ def test_copies_for_a_queue_that_is_gone_are_counted_as_missing() -> None:
             assert puts.missing == [other.queue.id]
             puts.put(2, [one, one])
             await until(lambda: len(puts.outcomes) == 2)
-            assert puts.outcomes == {1: Outcome.NOT_FOUND, 2: Outcome.STORED}
+            assert puts.outcomes == {1: PutOutcome.NOT_FOUND, 2: PutOutcome.STORED}
             assert len(bodies(made.nodes[1], one)) == 2
 
     run(test())
@@ -106,7 +106,7 @@ def test_parts_of_a_message_wait_for_room_and_keep_the_order(monkeypatch: pytest
             puts.put(2, [left[-1]])
             async with asyncio.timeout(20):
                 await until(lambda: len(puts.outcomes) == 2)
-            assert puts.outcomes == {1: Outcome.STORED, 2: Outcome.STORED}
+            assert puts.outcomes == {1: PutOutcome.STORED, 2: PutOutcome.STORED}
             assert puts.missing == [gone.queue.id]
             assert [body[:1] for body in bodies(second, left[0])] == [b"1", b"1"]
             assert all([body[:1] for body in bodies(second, remote)] == [b"1"] for remote in left[1:-1])

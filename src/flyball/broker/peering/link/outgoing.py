@@ -228,7 +228,7 @@ class Link(LinkEnd):
         self._listener.link_lost(self)
         puts, self._puts = self._puts, {}
         self.unanswered_bytes = 0
-        outcome = wire.Outcome.UNKNOWN if self.is_ready else wire.Outcome.MOVED
+        outcome = wire.PutOutcome.UNKNOWN if self.is_ready else wire.PutOutcome.MOVED
         for done, token, _ in puts.values():
             self.faults.guard("answer to a put", done, token, outcome)
         answers, self._answers = self._answers, {}

@@ -25,7 +25,7 @@ from flyball.broker.peering.link.peers import Peers
 from flyball.broker.store.gathering import OperationsRefused
 from flyball.broker.transport.connection import WRITE_BUFFER_BYTES, Hub
 from flyball.broker.wire import link as wire
-from flyball.broker.wire.link import Outcome
+from flyball.broker.wire.link import PutOutcome
 from flyball.errors import ClusterError, FlyballError, ProtocolError, StoreUnavailable
 from flyball.model import Message
 
@@ -61,18 +61,18 @@ class _Puts:
         self._ids += (first_id, end_id)
 
     def committed(self) -> None:
-        self._session.committed(self._numbers, Outcome.STORED)
+        self._session.committed(self._numbers, PutOutcome.STORED)
 
     def failed(self, error: FlyballError) -> None:
         if not isinstance(error, OperationsRefused):
-            self._session.committed(self._numbers, Outcome.UNKNOWN)
+            self._session.committed(self._numbers, PutOutcome.UNKNOWN)
             return
         ids = iter(self._ids)
         stored: list[int] = []
         refused: list[int] = []
         for number, first_id, end_id in zip(self._numbers, ids, ids, strict=True):
             (refused if error.concerns(first_id, end_id) else stored).append(number)
-        for numbers, outcome in ((stored, Outcome.STORED), (refused, Outcome.UNKNOWN)):
+        for numbers, outcome in ((stored, PutOutcome.STORED), (refused, PutOutcome.UNKNOWN)):
             if numbers:
                 self._session.committed(numbers, outcome)
 
@@ -159,7 +159,7 @@ class LinkSession(LinkEnd):
         """Numbers for new messages may have come, or memory."""
         if self._withheld and not self.broker.ledger.is_full:
             withheld, self._withheld = self._withheld, []
-            self.puts_done(withheld, Outcome.STORED)
+            self.puts_done(withheld, PutOutcome.STORED)
         if self in self.hub.stalled:
             self.go_on()
 
@@ -217,7 +217,7 @@ class LinkSession(LinkEnd):
             self.faults.note(PLACE, error, quiet=True)
             kind, text = "ClusterError", f"node {self._peers.node_id} has met a defect; its log tells which"
         if isinstance(frame, wire.Put):
-            self.puts_done([frame.number], Outcome.UNKNOWN)
+            self.puts_done([frame.number], PutOutcome.UNKNOWN)
         elif isinstance(frame, wire.Consume) and self._consumers.fail(frame.number):
             return
         elif isinstance(frame, _Question):
@@ -306,9 +306,9 @@ class LinkSession(LinkEnd):
             # Of several, whoever sends it asks again for each: another member may take the place of one that is gone.
             is_elsewhere = any(self._topology.directory.get(queue_id) is not None for queue_id in absent)
             if is_elsewhere or len(set(frame.queue_ids)) > 1:
-                self._put_done(frame.number, Outcome.MOVED)
+                self._put_done(frame.number, PutOutcome.MOVED)
             else:
-                self._put_done(frame.number, Outcome.NOT_FOUND)
+                self._put_done(frame.number, PutOutcome.NOT_FOUND)
             return
         first_id = engine.next_message_id
         outcome = self._intake.put_content(targets, frame.content)
@@ -331,8 +331,8 @@ class LinkSession(LinkEnd):
         else:
             self._puts.add(number, first_id, end_id)
 
-    def _put_done(self, number: int, outcome: Outcome) -> None:
-        if outcome is not Outcome.STORED:
+    def _put_done(self, number: int, outcome: PutOutcome) -> None:
+        if outcome is not PutOutcome.STORED:
             self.puts_done([number], outcome)
             return
         if self.broker.ledger.is_full:
@@ -343,12 +343,12 @@ class LinkSession(LinkEnd):
             self.hub.mark_dirty(self)
         self._stored_now.append(number)
 
-    def committed(self, numbers: list[int], outcome: Outcome) -> None:
+    def committed(self, numbers: list[int], outcome: PutOutcome) -> None:
         """The store has answered for these puts."""
         self._awaited -= len(numbers)
         self.puts_done(numbers, outcome)
 
-    def puts_done(self, numbers: list[int], outcome: Outcome) -> None:
+    def puts_done(self, numbers: list[int], outcome: PutOutcome) -> None:
         self.send(wire.encode_put_done(outcome, numbers))
 
     # Single messages
@@ -447,10 +447,10 @@ class LinkSession(LinkEnd):
         assert self._theirs is not None
         epoch, last = self._peers.handed.get(self.node_id, (0, 0))
         if epoch == self._theirs.epoch and frame.batch <= last:
-            self.send(wire.encode_handed(frame.number, Outcome.STORED))
+            self.send(wire.encode_handed(frame.number, PutOutcome.STORED))
             return
         if state is None:
-            self.send(wire.encode_handed(frame.number, Outcome.NOT_FOUND))
+            self.send(wire.encode_handed(frame.number, PutOutcome.NOT_FOUND))
             return
         if not self.broker.has_ids_for(len(frame.messages)):
             self.hub.spawn(self._contain(frame, self._hand_when_numbered(frame)), self)
@@ -462,7 +462,7 @@ class LinkSession(LinkEnd):
             # The batch is this node's by now: it is not sent again because of one of its messages.
             guard(self.faults, self.broker.accept, state, message)
         self.broker.retention.watch_expiries()
-        self.send(wire.encode_handed(frame.number, Outcome.STORED))
+        self.send(wire.encode_handed(frame.number, PutOutcome.STORED))
 
     def _take_reply(self, frame: wire.Reply) -> None:
         self._reply(frame.name, frame.content.origin, frame.content.properties, frame.content.body)
@@ -482,7 +482,7 @@ class LinkSession(LinkEnd):
 
     def _send_stored(self) -> None:
         stored, self._stored_now = self._stored_now, []
-        super().send(wire.encode_put_done(Outcome.STORED, stored))
+        super().send(wire.encode_put_done(PutOutcome.STORED, stored))
 
     def flush(self) -> None:
         if self._stored_now:

@@ -13,7 +13,7 @@ from flyball.broker.protocols.amqp.replies import refusal
 from flyball.broker.protocols.amqp.transactions import Content, Lease, Transaction
 from flyball.broker.store.gathering import Group
 from flyball.broker.wire.amqp import ReplyCode
-from flyball.broker.wire.link import Outcome, Settlement
+from flyball.broker.wire.link import PutOutcome, Settlement
 from flyball.errors import ClusterError, FlyballError
 
 
@@ -170,13 +170,13 @@ class Commit:
             left -= 1
             if puts.done():
                 return
-            if outcome == Outcome.UNKNOWN:
+            if outcome == PutOutcome.UNKNOWN:
                 puts.set_exception(
                     ClusterError("another node was lost during the commit: its part of it may not be done")
                 )
                 return
-            self._is_partial |= outcome == Outcome.FULL
-            if outcome != Outcome.NOT_FOUND:
+            self._is_partial |= outcome == PutOutcome.FULL
+            if outcome != PutOutcome.NOT_FOUND:
                 self._arrived.add(self._forwarded[token])
             if left == 0:
                 puts.set_result(None)
@@ -199,7 +199,9 @@ class Commit:
         with self._broker.journal.together() as group:
             for content in self._contents:
                 if content.targets:
-                    self._is_partial |= self._intake.put_content(content.targets, content.on_link()) is Outcome.FULL
+                    self._is_partial |= (
+                        self._intake.put_content(content.targets, content.on_link()) is PutOutcome.FULL
+                    )
                 elif content not in self._arrived:
                     self._publisher.miss(content.publish, content.properties)
             for settlement, leases in self._transaction.take_settled():

@@ -42,11 +42,11 @@ from flyball.broker.wire.framing import FrameBuffer
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
 HEARTBEAT: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 
+# The least `frame_max` that a peer may ask for.
 FRAME_MIN_SIZE: Final = 4096
-"""The least `frame_max` that a peer may ask for."""
 
+# The largest frame before tuning, as in the specification and RabbitMQ 3.10.
 HANDSHAKE_FRAME_MAX: Final = FRAME_MIN_SIZE
-"""The largest frame before tuning, as in the specification and RabbitMQ 3.10."""
 
 _FRAME_HEAD_BYTES: Final = 7
 _CONTENT_HEAD_BYTES: Final = 12

@@ -16,8 +16,8 @@ FRAME_HEADER: Final = 2
 FRAME_BODY: Final = 3
 FRAME_HEARTBEAT: Final = 8
 FRAME_END: Final = 0xCE
+# What a frame has besides its payload: type, channel, size and the end octet.
 FRAME_OVERHEAD: Final = 8
-"""What a frame has besides its payload: type, channel, size and the end octet."""
 
 _SHORT: Final = struct.Struct(">H")
 _LONG: Final = struct.Struct(">I")

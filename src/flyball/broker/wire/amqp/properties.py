@@ -168,10 +168,10 @@ class Essentials:
         self.user_id = user_id
         self.reply_to = reply_to
         self.headers = headers
+        # Whether there is nothing but persistence and priority.
         self.is_plain = expiration is None and user_id is None and reply_to is None and headers is None
-        """Whether there is nothing but persistence and priority."""
+        # What the headers of Flyball's own say, once they were read.
         self.correlation: Correlation | None = None
-        """What the headers of Flyball's own say, once they were read."""
 
 
 _TRANSIENT: Final = Essentials(False, 0, None, None, None, None)

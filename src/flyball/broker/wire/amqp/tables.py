@@ -24,17 +24,17 @@ from flyball.broker.wire.amqp.fields import (
 )
 from flyball.model import Timestamp as Timestamp
 
+# How deep tables and arrays may lie in each other.
 MAX_DEPTH: Final = 100
-"""How deep tables and arrays may lie in each other."""
 
 EMPTY_TABLE: Final = b"\0\0\0\0"
 
 
+# What a field of a table can hold: t is bool; b B s u I i l L are int; f d are float; D is Decimal; S is str, or
+# bytes if it is no UTF-8; x is bytes; T is datetime or Timestamp; A is list; F is dict; V is None.
 Value: TypeAlias = (
     "bool | int | float | Decimal | str | bytes | datetime | Timestamp | list[Value] | dict[str, Value] | None"
 )
-"""What a field of a table can hold: t is bool; b B s u I i l L are int; f d are float; D is Decimal; S is str, or
-bytes if it is no UTF-8; x is bytes; T is datetime or Timestamp; A is list; F is dict; V is None."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST_DATETIME_S: Final = 253_402_300_799

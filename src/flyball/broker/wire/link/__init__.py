@@ -4,7 +4,7 @@ from flyball.broker.wire.link._generated import frames as _frames
 from flyball.broker.wire.link._generated.frames import *  # noqa: F403
 from flyball.broker.wire.link.codec import HANDSHAKE_MAX, Frame, LinkDecoder, encode_deliver
 from flyball.broker.wire.link.contents import Content, Deliver, content_of
-from flyball.broker.wire.link.frames import NONCE_BYTES, VERSION, Ending, Outcome, Settlement
+from flyball.broker.wire.link.frames import NONCE_BYTES, VERSION, Ending, PutOutcome, Settlement
 from flyball.broker.wire.link.proof import is_proof, proof_of_caller, proof_of_listener
 
 __all__ = [
@@ -17,7 +17,7 @@ __all__ = [
     "Ending",
     "Frame",
     "LinkDecoder",
-    "Outcome",
+    "PutOutcome",
     "Settlement",
     "content_of",
     "encode_deliver",

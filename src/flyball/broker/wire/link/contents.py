@@ -55,8 +55,8 @@ class Content:
     origin: bytes = b""
     persistent: bool = True
     priority: int = 0
+    # How long it may live, in a put; when its time is up, elsewhere.
     time_us: int | None = None
-    """How long it may live, in a put; when its time is up, elsewhere."""
     sender: int | None = None
     receiver: int | None = None
     context: int | None = None
@@ -80,8 +80,8 @@ class Deliver:
     arrived_us: int
     delivery_count: int
     content: Content
+    # Whether it may have been delivered before its node served the queue.
     recovered: bool = False
-    """Whether it may have been delivered before its node served the queue."""
 
 
 def content_of(message: Message) -> Content:

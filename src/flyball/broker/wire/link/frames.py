@@ -10,41 +10,41 @@ VERSION = 4
 NONCE_BYTES = 32
 
 
-class Outcome(enum.IntEnum):
+class PutOutcome(enum.IntEnum):
     """What became of a message that was to be put into a queue of another node."""
 
+    # The message is in the queue; durable if it is persistent.
     STORED = 0
-    """It is there: in the store, if it is to be kept."""
+    # The queue is full.
     FULL = 1
-    """The queue takes no more."""
+    # There is no such queue.
     NOT_FOUND = 2
-    """There is no such queue any more."""
+    # Another node serves the queue; this one does not have the message.
     MOVED = 3
-    """Another node serves the queue; this one has not got the message."""
+    # The answer was lost.
     UNKNOWN = 4
-    """Nobody can tell."""
 
 
 class Settlement(enum.IntEnum):
     """What becomes of a message that was delivered."""
 
+    # Acknowledged.
     ACK = 0
-    """It is dealt with."""
+    # Delivered, and requeued.
     REQUEUE = 1
-    """It was delivered and goes back."""
+    # Delivered, and dropped or dead-lettered.
     REJECT = 2
-    """It was delivered, and nobody is to get it any more."""
+    # Not delivered: requeued, without counting a delivery.
     RETURN = 3
-    """It was not delivered to anybody and goes back as it was."""
 
 
 class Ending(enum.IntEnum):
     """Why a consumer gets no more."""
 
     ASKED = 0
+    # Its queue is gone.
     DELETED = 1
-    """Its queue is gone."""
+    # Another node serves its queue.
     MOVED = 2
-    """Another node serves its queue."""
+    # Its node has met a defect and has requeued what it had.
     FAILED = 3
-    """Its node has met a defect and has requeued what it had."""

@@ -47,8 +47,8 @@ class ReadMode(enum.IntEnum):
     """Which of the visible messages a ReadMessage takes."""
 
     PRIORITY = 1
+    # The newest first.
     TIME = 2
-    """The newest first."""
 
 
 # Message, up to and including the length of its text.

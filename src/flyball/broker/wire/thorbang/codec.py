@@ -15,8 +15,8 @@ from flyball.errors import ProtocolError
 from flyball.model import MAX_COPIES
 
 OK = b"OK\0"
+# No such message.
 MSG0 = b"MSG0\0"
-"""No such message."""
 BAD_REQUEST = b"BAD REQUEST\0"
 
 
