@@ -85,7 +85,7 @@ class Peering:
         owner: object = None,
         missing: list[int] | None = None,
     ) -> None:
-        """Put a message into remote queues, and call back with the token and an Outcome, maybe before this returns.
+        """Put a message into remote queues; call back with the token and a `PutOutcome`, maybe before this returns.
 
         Of several queues one that is gone refuses nothing, as a local one; ids of such queues are added to `missing`.
         What has to wait should be charged to the `owner`, whose end `forget` tells.

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 
-# For so long the window of a fractional prefetch stays the same.
+# How long the window of a fractional prefetch stays the same.
 SLOT_US = 10_000
 
-# After so many slots the pattern repeats; it also is the resolution of the fraction.
+# Slots after which the pattern repeats; also the resolution of the fraction.
 _CYCLE = 1000
 
 UNLIMITED = 2**31 - 1

@@ -727,7 +727,7 @@ class Engine:
     ) -> list[Delivery]:
         """Give the consumer what its credit allows, after it came or settled something.
 
-        Up to so many, and until their bodies hold so much.
+        At most `maximum` messages, and until their bodies reach `max_bytes`.
         """
         state = self._queues.get(consumer.queue_id)
         return [] if state is None or consumer.is_cancelled else state.feed(consumer, now_us, maximum, max_bytes)

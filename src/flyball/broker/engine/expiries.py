@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
 
-# Below so many entries it is not worth sweeping out the stale ones.
+# With fewer entries it is not worth sweeping out the stale ones.
 _FEW = 64
 
 # expires_us, queue id, message id; the id 0 stands for the messages of the queue that are not in memory.

@@ -19,7 +19,7 @@ Key = tuple[int | None, int | None, int | None]
 
 _ID_BITS = 63
 _ID_MASK = (1 << _ID_BITS) - 1
-# Below so many stale entries it is not worth rebuilding.
+# With fewer stale entries it is not worth rebuilding.
 _FEW = 64
 
 

@@ -56,7 +56,7 @@ class Original(Protocol):
         ...
 
     def set_prefetch(self, prefetch: float) -> None:
-        """The consumer of the shadow may hold so many messages."""
+        """Set how many messages the consumer of the shadow may hold."""
         ...
 
 
@@ -355,7 +355,7 @@ class QueueState(Counts):
     def feed(
         self, consumer: Consumer, now_us: int, maximum: int = UNLIMITED, max_bytes: int = UNLIMITED
     ) -> list[Delivery]:
-        """Give a consumer what it wants, as far as there is something, up to so many and until they hold so much."""
+        """Deliver what the consumer has room for: at most `maximum` messages, up to `max_bytes` of bodies."""
         deliveries: list[Delivery] = []
         delivery = self._give(consumer, now_us)
         while delivery is not None:

@@ -25,7 +25,7 @@ class Traits:
     """How a queue behaves beyond first in, first out. Times in microseconds; None is no limit."""
 
     message_ttl_us: int | None = None
-    # It is deleted when nobody has used it for so long.
+    # An unused queue is deleted after this time.
     expires_us: int | None = None
     max_length: int | None = None
     max_length_bytes: int | None = None
