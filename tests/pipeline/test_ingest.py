@@ -20,7 +20,7 @@ from flyball.pipeline import schemas
 from flyball.pipeline.ingest import Ingested, ingest, open_store
 from flyball.pipeline.log_formats import LogFormat
 from flyball.pipeline.rules import KINDS, OUTCOMES, PROTOCOLS, RESULTS, RULES
-from flyball.pipeline.store import INCOMPLETE, Store
+from flyball.pipeline.table_store import INCOMPLETE, Store
 from flyball.trace import schema as written
 from tests.nodes import RunningNode
 from tests.pipeline.traces import (
@@ -358,7 +358,7 @@ def test_a_crash_in_the_middle_leaves_nothing_twice(
     write_requests(source / "trace-a-1.parquet", steady_requests(20_000))
     write_requests(source / "trace-a-2.parquet", numbered(20_000))
     with monkeypatch.context() as patch:
-        patch.setattr("flyball.pipeline.store.asdict", fail)
+        patch.setattr("flyball.pipeline.table_store.asdict", fail)
         with pytest.raises(PipelineError):
             take()
     with pytest.raises(PipelineError, match="half-written"):
@@ -377,7 +377,7 @@ def test_a_full_disk_is_said_in_one_line(source: Path, take: Ingest, monkeypatch
         raise OSError(errno.ENOSPC, "No space left on device", "store/a.parquet")
 
     with monkeypatch.context() as patch:
-        patch.setattr("flyball.pipeline.store.Store._merge", full)
+        patch.setattr("flyball.pipeline.table_store.Store._merge", full)
         with pytest.raises(PipelineError, match=r"^store/a.parquet: No space left on device. Repeat the command"):
             take()
     assert sequences(take().requests) == [1]
@@ -508,7 +508,7 @@ def test_a_second_look_that_crashed_does_not_block_the_store(
     take()
     write_requests(path, numbered(1))
     with monkeypatch.context() as patch:
-        patch.setattr("flyball.pipeline.store.asdict", fail)
+        patch.setattr("flyball.pipeline.table_store.asdict", fail)
         with pytest.raises(PipelineError, match="the power went"):
             take()
     write_requests(path, numbered(1, 2))

@@ -12,7 +12,7 @@ from flyball.errors import PipelineError
 from flyball.pipeline.ingest import ingest
 from flyball.pipeline.log_formats import TELESTO_HEADER, LogFormat
 from flyball.pipeline.logs import LOG_START_US, opener_of
-from flyball.pipeline.reading import Malformed, Part
+from flyball.pipeline.trace_reader import Malformed, Part
 
 WITHOUT_BLANKS = "26352,241,240,481,1043112345,912345678,873456789\n"
 WITH_BLANKS = "26352, 241, 240, 481, 1043112345, 912345678, 873456789\n"

@@ -173,7 +173,7 @@ def ingest(
 def _follow(spark: SparkSession, source: Path, out: Path, log_format: LogFormat | None) -> None:
     """Take files until Ctrl-C; say what has come whenever there is more."""
     from flyball.pipeline.ingest import check_ingestible, take_new
-    from flyball.pipeline.store import Store
+    from flyball.pipeline.table_store import Store
 
     check_ingestible(source)
     store = Store(out)

@@ -28,11 +28,11 @@ from flyball.pipeline.factorial import COLUMNS as EFFECT_COLUMNS
 from flyball.pipeline.factorial import factorial
 from flyball.pipeline.ingest import Ingested, ingest_once, open_store
 from flyball.pipeline.latency import histogram, percentiles, spread
-from flyball.pipeline.laws import laws
 from flyball.pipeline.log_tables import downtime_of, phases_of, throughput_of
 from flyball.pipeline.loops import ADMISSION, closed_loops, loop_measures, loops, plants
 from flyball.pipeline.manifest import Experiment, Run, read_experiments, read_runs
 from flyball.pipeline.measures import cells, measures, references, telesto_metrics
+from flyball.pipeline.operational_laws import laws
 from flyball.pipeline.phases import phases
 from flyball.pipeline.policies import (
     answers,
@@ -47,7 +47,7 @@ from flyball.pipeline.policies import (
 from flyball.pipeline.profile import profile, profile_of_admissions
 from flyball.pipeline.queues import placement, provisioning, queue_over_time, queue_runs, scaling
 from flyball.pipeline.spark_errors import one_line_errors
-from flyball.pipeline.store import Quarantined, Store
+from flyball.pipeline.table_store import Quarantined, Store
 from flyball.pipeline.throughput import measured, seconds, series, throughput
 from flyball.pipeline.warm_up import warm_up
 

@@ -30,10 +30,10 @@ from flyball.pipeline.events import WINDOWS
 from flyball.pipeline.log_formats import LogFormat
 from flyball.pipeline.logs import LOG_NAMES, opener_of
 from flyball.pipeline.manifest import find_files, read_runs
-from flyball.pipeline.reading import TRACE_NAMES, open_trace
 from flyball.pipeline.schemas import TABLES
 from flyball.pipeline.spark_errors import one_line_errors
-from flyball.pipeline.store import Opener, Quarantined, Store, Taken
+from flyball.pipeline.table_store import Opener, Quarantined, Store, Taken
+from flyball.pipeline.trace_reader import TRACE_NAMES, open_trace
 
 _FILES = StructType(
     [

@@ -16,8 +16,8 @@ from typing import Any
 import pyarrow as pa
 
 from flyball.pipeline.log_formats import TELESTO_HEADER, LogFormat
-from flyball.pipeline.reading import REASON, Malformed, Part, Source, part_of
 from flyball.pipeline.rules import MOST, RULES, Rules
+from flyball.pipeline.trace_reader import REASON, Malformed, Part, Source, part_of
 
 LOG_NAMES = ("*.log", "*.txt", "*.csv")
 """What logs are called."""

@@ -15,7 +15,7 @@ from flyball.pipeline.manifest import View
 from flyball.pipeline.report import write_report
 from flyball.pipeline.report.chapters import Chapter, chapters_of
 from flyball.pipeline.report.figures import Figure
-from flyball.pipeline.report.held import held_findings, held_of
+from flyball.pipeline.report.loop_findings import held_findings, held_of
 from flyball.pipeline.report.loops import MOST_RUNS
 from flyball.pipeline.report.models import model_passage
 from flyball.pipeline.report.open_loops import MOST_LEVELS

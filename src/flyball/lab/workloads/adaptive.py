@@ -1,6 +1,6 @@
 """A consumer that adapts itself, over AMQP: publishers fill a queue by a schedule, a control loop takes from it.
 
-The settings of its loop are in `adaptive_loop`. The consumer itself is in `adapting`, the gains that come from an
+The settings of its loop are in `adaptive_loop`. The consumer is in `adaptive_client`, the gains that come from an
 earlier experiment in `tuning`: both need packages that not everybody has.
 """
 
@@ -92,7 +92,7 @@ class Adaptive(AdaptiveLoop):
             return
         self.check_packages()
         # Here, not above: it needs packages that may not be installed.
-        from flyball.lab.adapting import adapt
+        from flyball.lab.adaptive_client import adapt
 
         await adapt(self, client, queue)
 

@@ -26,7 +26,7 @@ from flyball.pipeline.report.figures import (
     vertical,
     words_at,
 )
-from flyball.pipeline.report.held import Held, held_of, published_of, settling_text
+from flyball.pipeline.report.loop_findings import Held, held_of, published_of, settling_text
 from flyball.pipeline.report.selection import MOST_LINES, spread
 from flyball.pipeline.report.words import (
     action_name,

@@ -16,7 +16,7 @@ from flyball.pipeline.manifest import Experiment, Run, View
 from flyball.pipeline.report.chapters import CLIENTS, NODES, Chapter
 from flyball.pipeline.report.content import Block, Facts, Mark, Passage, Section, Table
 from flyball.pipeline.report.figures import Figure
-from flyball.pipeline.report.held import held_table
+from flyball.pipeline.report.loop_findings import held_table
 from flyball.pipeline.report.models import model_passage
 from flyball.pipeline.report.policies import policies_table
 from flyball.pipeline.report.queues import queue_policies

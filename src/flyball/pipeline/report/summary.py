@@ -10,7 +10,7 @@ import pandas as pd
 from flyball.pipeline.manifest import Run
 from flyball.pipeline.report.chapters import CLIENTS, COLUMNS, NODES, Chapter
 from flyball.pipeline.report.content import Caution, Tile
-from flyball.pipeline.report.held import held_of
+from flyball.pipeline.report.loop_findings import held_of
 from flyball.pipeline.report.policies import UNCONTROLLED, held_clients, judged_of, ours_of, overloaded
 from flyball.pipeline.report.words import (
     ALL,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from flyball.pipeline.manifest import View
+from flyball.pipeline.report.breakdowns import breakdown, effects
 from flyball.pipeline.report.chapters import Chapter
 from flyball.pipeline.report.distributions import histogram, over_time, percentiles
 from flyball.pipeline.report.figures import Figure
 from flyball.pipeline.report.levels import bars, curve, network
 from flyball.pipeline.report.loops import loop
 from flyball.pipeline.report.open_loops import open_loop
-from flyball.pipeline.report.parts import breakdown, effects
 from flyball.pipeline.report.policy_plots import admission, goodput, load_cdf, policies, response_over_time
 from flyball.pipeline.report.queue_plots import queue_over_time, rate_over_waiting
 

@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from flyball.pipeline import events, throughput
-from flyball.pipeline.laws import COLUMNS, laws
 from flyball.pipeline.manifest import Measured, Run
+from flyball.pipeline.operational_laws import COLUMNS, laws
 from tests.pipeline.rows import START_US, Row, calls, requests, windows
 
 MS = 1_000_000

@@ -26,8 +26,8 @@ import pyarrow.parquet as pq
 
 from flyball.errors import PipelineError
 from flyball.pipeline.manifest import EXPERIMENT_FILE, RUN_FILE, find_files, read_experiments, read_runs
-from flyball.pipeline.reading import REASON, Malformed, Part, Source
 from flyball.pipeline.rules import RULES
+from flyball.pipeline.trace_reader import REASON, Malformed, Part, Source
 
 Opener = Callable[[Path], Source]
 
