@@ -139,7 +139,20 @@ def test_held_back_connection_goes_on_when_the_pressure_is_over() -> None:
 
 def test_definitions_beyond_their_share_are_refused() -> None:
     ledger, _ = a_ledger()
-    ledger.check_definitions()
-    ledger.tick(int(DEFINITIONS_RATIO * LIMIT_BYTES) + 1)
+    limit_bytes = int(DEFINITIONS_RATIO * LIMIT_BYTES)
+    ledger.tick(limit_bytes - 1)
     with pytest.raises(MemoryLimitReached, match="raise --memory-bytes"):
-        ledger.check_definitions()
+        ledger.charge_definition(2)
+    ledger.charge_definition(1)
+
+
+def test_definitions_declared_since_the_last_tick_count() -> None:
+    ledger, _ = a_ledger()
+    limit_bytes = int(DEFINITIONS_RATIO * LIMIT_BYTES)
+    ledger.tick(0)
+    for _ in range(4):
+        ledger.charge_definition(limit_bytes // 4)
+    with pytest.raises(MemoryLimitReached):
+        ledger.charge_definition(limit_bytes // 4)
+    ledger.tick(limit_bytes // 2)
+    ledger.charge_definition(limit_bytes // 4)

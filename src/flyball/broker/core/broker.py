@@ -48,7 +48,7 @@ from flyball.errors import (
     StoreUnavailable,
 )
 from flyball.faults import Faults
-from flyball.model import MAX_COPIES, Client, ClientMode, Draft, Message, Selector, Snapshot
+from flyball.model import CLIENT_BYTES, MAX_COPIES, Client, ClientMode, Draft, Message, Selector, Snapshot
 
 log = logging.getLogger(__name__)
 
@@ -245,7 +245,7 @@ class Broker:
                 self._dispatch([delivery])
 
     def create_client(self, name: str, mode: ClientMode, done: Done) -> Client:
-        self.ledger.check_definitions()
+        self.ledger.charge_definition(CLIENT_BYTES)
         self.store.check(ClientCreated(Client(0, name, mode)))
         client = self.engine.create_client(name, mode)
 

@@ -145,7 +145,7 @@ class Ledger:
         self.connections_bytes = 0
         # What links to and from other nodes hold.
         self.links_bytes = 0
-        # What the definitions take, as of about a second ago.
+        # What the definitions took at the last tick and what was declared since; what was deleted since still counts.
         self.definitions_bytes = 0
         # What requests over HTTP hold that are not answered, and answers that are not sent.
         self.http_bytes = 0
@@ -250,11 +250,12 @@ class Ledger:
 
     # Definitions
 
-    def check_definitions(self) -> None:
-        """Raise MemoryLimitReached if there is no room for another queue, exchange or binding."""
+    def charge_definition(self, size_bytes: int) -> None:
+        """Count a new queue, exchange, binding or client. Raise MemoryLimitReached if there is no room for it."""
         limit_bytes = int(DEFINITIONS_RATIO * self.limit_bytes)
-        if self.definitions_bytes > limit_bytes:
+        if self.definitions_bytes + size_bytes > limit_bytes:
             raise MemoryLimitReached(self.definitions_bytes, limit_bytes)
+        self.definitions_bytes += size_bytes
 
     # Unacked messages
 

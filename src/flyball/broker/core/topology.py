@@ -41,7 +41,9 @@ from flyball.errors import (
 )
 from flyball.events import Event
 from flyball.model import (
+    BINDING_BYTES,
     DEFAULT_VHOST,
+    EXCHANGE_BYTES,
     QUEUE_BYTES,
     Binding,
     Definition,
@@ -154,7 +156,7 @@ class Topology:
         router = self.router(exchange.vhost)
         if router.find(exchange.name) is None:
             check_alternate(exchange)
-            self.broker.ledger.check_definitions()
+            self.broker.ledger.charge_definition(EXCHANGE_BYTES + size_of(exchange.arguments))
         # Also what is not stored now: it is when another node joins.
         change = DefinitionPut(_of_exchange(exchange))
         self.broker.store.check(change)
@@ -181,7 +183,7 @@ class Topology:
         """Bind a queue, which exists, or an exchange to an exchange."""
         router = self.router(binding.vhost)
         if not router.has_binding(binding):
-            self.broker.ledger.check_definitions()
+            self.broker.ledger.charge_definition(BINDING_BYTES + size_of(binding.arguments))
         change = DefinitionPut(_of_binding(binding))
         self.broker.store.check(change)
         if not router.bind(binding):
@@ -239,7 +241,8 @@ class Topology:
         return self._create_queue(Queue(0, name), None, done)
 
     def _create_queue(self, declared: Queue, owner: object, done: Done) -> Queue:
-        self.broker.ledger.check_definitions()
+        if self.engine.find_queue(declared.name, declared.vhost) is None:
+            self.broker.ledger.charge_definition(QUEUE_BYTES + size_of(declared.arguments))
         self.broker.store.check(QueueCreated(declared))
         queue = self.engine.create_queue(
             declared.name,
