@@ -28,15 +28,15 @@ from flyball.admission.use import Unit, Usage, Use
 from flyball.control.loop import Sample
 from flyball.errors import AdmissionError, NotAdmitted
 
+# What is a short time to wait.
 BRIEFLY_S = 0.01
-"""What is a short time to wait."""
+# Timers are not finer: whose time is up so soon has waited long enough.
 TIMER_S = 0.001
-"""Timers are not finer: whose time is up so soon has waited long enough."""
+# While enough connections are busy they are looked at so often: nobody says when one is given back.
 LOOK_AGAIN_S = 0.002
-"""While enough connections are busy they are looked at so often: nobody says when one is given back."""
 RETRY_AFTER_S = (1.0, 60.0)
+# What a request takes as long as nothing is known, if cost is counted in connections.
 FIRST_CONNECTIONS = 2.0
-"""What a request takes as long as nothing is known, if cost is counted in connections."""
 
 
 DEFAULTS = AdmissionOptions()
@@ -93,8 +93,8 @@ class Waiting:
         self.ticket = ticket
         self.class_number = ticket.class_number
         self.deadline_s = deadline_s
+        # None until it is decided.
         self.is_admitted: bool | None = None
-        """None until it is decided."""
 
     async def wait(self) -> Admitted:
         """Wait until it may begin. Raises NotAdmitted when its time is up; if it is cancelled it leaves at once."""
@@ -143,10 +143,10 @@ class Admission:
         self.stream_after_s = options.stream_after_s
         self.counts: list[ClassCounts] = []
         self.blocking = Blocking()
+        # Whether it only measures and computes: everybody begins at once.
         self.is_shadow = False
-        """Whether it only measures and computes: everybody begins at once."""
+        # The cost that was measured in the last period, per second.
         self.load_per_s = 0.0
-        """The cost that was measured in the last period, per second."""
         self._meter = _meter_of(sensor)
         self._record = options.record
         self._note = options.note
@@ -168,8 +168,8 @@ class Admission:
         self._brief: Timeouts[Waiting] = Timeouts()
         self._running: dict[Admitted, None] = {}
         self._streams: set[Admitted] = set()
+        # None while it is stopped.
         self._loop: asyncio.AbstractEventLoop | None = None
-        """None while it is stopped."""
         self._last_loop: asyncio.AbstractEventLoop | None = None
         self._time: Callable[[], float] = time.monotonic
         self._period_end = Alarm(self._tick)

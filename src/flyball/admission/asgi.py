@@ -33,17 +33,17 @@ from flyball.errors import AdmissionError, NotAdmitted
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
+# An ASGI application. Each framework has types of its own for scopes and messages.
 App = Callable[[Any, Any, Any], Awaitable[None]]
-"""An ASGI application. Each framework has types of its own for scopes and messages."""
 Headers = list[tuple[bytes, bytes]]
 
+# While a request waits its body is taken from the server only as long as less than this is kept.
 KEPT_BYTES = 64 * 2**10
-"""While a request waits its body is taken from the server only as long as less than this is kept."""
+# What a message takes besides its body: a body may come in parts of a byte, or of none.
 MESSAGE_BYTES = 256
-"""What a message takes besides its body: a body may come in parts of a byte, or of none."""
 
+# The code with which a WebSocket is closed where the server cannot answer the handshake with a status.
 TRY_AGAIN_LATER = 1013
-"""The code with which a WebSocket is closed where the server cannot answer the handshake with a status."""
 
 
 class Reporter(Protocol):

@@ -10,16 +10,16 @@ import math
 from flyball.control.laws import Integral, Reading
 from flyball.errors import AdmissionError
 
+# In cost units: 1 would be deadbeat for a plant of gain 1; less is quieter and bears costs predicted wrongly.
 GAIN = 0.3
-"""In cost units: 1 would be deadbeat for a plant of gain 1; less is quieter and bears costs predicted wrongly."""
+# So much of the reference is always admitted: without any requests nobody would see that the database is free.
 LEAST_SHARE = 0.05
-"""So much of the reference is always admitted: without any requests nobody would see that the database is free."""
 
 LIMIT_GAIN = 0.05
+# With so much of the reference a limit does no harm.
 REACHED_SHARE = 0.9
-"""With so much of the reference a limit does no harm."""
+# As a share of the reference: connections are counted from the admission of a request on, used a bit later.
 MOST_RATIO = 3.0
-"""As a share of the reference: connections are counted from the admission of a request on, used a bit later."""
 
 
 class BudgetController:

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+# A class costs at least this: ratios of costs are taken, and what is free has none.
 LEAST_COST = 0.01
-"""A class costs at least this: ratios of costs are taken, and what is free has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,10 +18,10 @@ class CostClass:
     """One class of requests. Classes are numbered from cheap to dear, from 0 on."""
 
     number: int
+    # What one of its requests costs on average at present; above 0.
     mean: float
-    """What one of its requests costs on average at present; above 0."""
+    # The cost at which the next class begins, None for the dearest.
     below: float | None = None
-    """The cost at which the next class begins, None for the dearest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +30,10 @@ class KeyCost:
 
     class_number: int
     mean: float
+    # What one costs while the database is not overloaded: in its profile, or the least mean so far.
     base: float
-    """What one costs while the database is not overloaded: in its profile, or the least mean so far."""
+    # How many have been seen since the process began.
     requests: int
-    """How many have been seen since the process began."""
 
 
 class RequestClasses(Protocol):

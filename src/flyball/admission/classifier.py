@@ -19,41 +19,41 @@ from flyball.admission.classes import LEAST_COST, CostClass, KeyCost
 from flyball.admission.kmeans import Division, Numbers, divide
 from flyball.admission.profile import Profile
 
+# Stands for all keys beyond the first MOST_KEYS.
 OTHER = "other"
-"""Stands for all keys beyond the first MOST_KEYS."""
 MOST_KEYS = 1000
 MOST_CLASSES = 4
+# What a request costs as long as nothing is known: 10 ms of a connection.
 FIRST_COST = 10.0
-"""What a request costs as long as nothing is known: 10 ms of a connection."""
+# How many of the last requests of a key its mean is of, about.
 MEMORY_REQUESTS = 50
-"""How many of the last requests of a key its mean is of, about."""
+# For so many requests of a key its profile counts at most.
 TRUST_IN_PROFILE_REQUESTS = 30
-"""For so many requests of a key its profile counts at most."""
+# A key of which fewer have ended is unknown.
 FEW_REQUESTS = 3
-"""A key of which fewer have ended is unknown."""
+# Of fewer no classes are made.
 FEWEST_REQUESTS = 100
-"""Of fewer no classes are made."""
+# An unknown key costs more than is assumed for it in so many cases, if it is like the known ones.
 UNSEEN_RATIO = 0.1
-"""An unknown key costs more than is assumed for it in so many cases, if it is like the known ones."""
+# So often it is seen whether the classes are still right.
 LOOK_PERIODS = 40
-"""So often it is seen whether the classes are still right."""
+# From one look to the next, of how often each key is asked for.
 FORGOTTEN_RATIO = 0.2
-"""From one look to the next, of how often each key is asked for."""
+# By so much the ratio of two classes' costs must have changed for the classes to count as changed.
 NEWS_RATIO = 1.25
-"""By so much the ratio of two classes' costs must have changed for the classes to count as changed."""
+# So far beyond the bound, on the way from one class to the next, a key must be to change its class.
 MARGIN_RATIO = 0.15
-"""So far beyond the bound, on the way from one class to the next, a key must be to change its class."""
+# For how many requests a profile counts in how often each key is asked for.
 PROFILE_REQUESTS = 1000
-"""For how many requests a profile counts in how often each key is asked for."""
+# A key that nobody asks for any more counts as little as this.
 LEAST_WEIGHT = 1e-6
-"""A key that nobody asks for any more counts as little as this."""
+# A key that was asked for so rarely gives its place up when there is no other.
 RARE_WEIGHT = 0.1
-"""A key that was asked for so rarely gives its place up when there is no other."""
+# Costs that differ by less than 4 % are one point for k-means, which bounds its time.
 POINTS_PER_E = 25
-"""Costs that differ by less than 4 % are one point for k-means, which bounds its time."""
 
+# A key's requests scatter, so it is as many points for k-means: fewer would look like classes of their own.
 SCATTER_POINTS = 15
-"""A key's requests scatter, so it is as many points for k-means: fewer would look like classes of their own."""
 
 _QUANTILES = np.array([NormalDist().inv_cdf((number + 0.5) / SCATTER_POINTS) for number in range(SCATTER_POINTS)])
 _SCATTER = _QUANTILES / _QUANTILES.std()
@@ -63,17 +63,17 @@ _SCATTER = _QUANTILES / _QUANTILES.std()
 class _Key:
     """What is known about one key."""
 
+    # None as long as too few of its requests have ended.
     class_number: int | None = None
-    """None as long as too few of its requests have ended."""
     mean: float = 0.0
     base: float = math.inf
+    # The mean of squared costs.
     square: float = 0.0
-    """The mean of squared costs."""
+    # For how many requests the mean stands, MEMORY_REQUESTS at most.
     trust: int = 0
-    """For how many requests the mean stands, MEMORY_REQUESTS at most."""
     seen: int = 0
+    # How often it is asked for; requests long ago count less.
     weight: float = 0.0
-    """How often it is asked for; requests long ago count less."""
 
     @classmethod
     def of_profile(cls, class_number: int, mean: float, sd: float, requests: int, weight: float) -> _Key:
@@ -152,12 +152,12 @@ class Classifier:
         self._classes: tuple[CostClass, ...] = (CostClass(0, first_cost),)
         self._announced: tuple[CostClass, ...] = self._classes
         self._seen = 0
+        # Whether a key waits to be put into a class.
         self._has_new_key = False
-        """Whether a key waits to be put into a class."""
+        # Whether the classes must be made anew, since keys have come or the order of classes has changed.
         self._is_due = True
-        """Whether the classes must be made anew, since keys have come or the order of classes has changed."""
+        # Whether classes have never been made.
         self._is_first = profile is None
-        """Whether classes have never been made."""
         self._periods = 0
         if profile is not None:
             self._begin_with(profile)

@@ -13,11 +13,11 @@ from typing import Literal
 
 Outcome = Literal["served", "failed", "refused", "left"]
 
+# The bounds of the histogram of waiting times; whoever did not wait is in the first bucket.
 WAITS_S = (0.0, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""The bounds of the histogram of waiting times; whoever did not wait is in the first bucket."""
 AVERAGED_PERIODS = 30
+# How much of the mean response of a class is its last one.
 RESPONSE_PART = 0.1
-"""How much of the mean response of a class is its last one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +27,15 @@ class Served:
     key: str
     class_number: int
     outcome: Outcome
+    # By the event loop's clock.
     arrived_s: float
-    """By the event loop's clock."""
     waited_s: float
+    # From its admission to its end; 0 if it was not admitted.
     served_s: float
-    """From its admission to its end; 0 if it was not admitted."""
     connections: int = 0
     busy_s: float = 0.0
+    # What it waited for connections after it was admitted.
     waiting_s: float = 0.0
-    """What it waited for connections after it was admitted."""
 
 
 @dataclass(slots=True)
@@ -48,10 +48,10 @@ class ClassCounts:
     left: int = 0
     served: int = 0
     failed: int = 0
+    # The sum over those who were admitted.
     waited_s: float = 0.0
-    """The sum over those who were admitted."""
+    # How many of them waited how long: up to each of WAITS_S, and longer.
     waits: list[int] = field(default_factory=lambda: [0] * (len(WAITS_S) + 1))
-    """How many of them waited how long: up to each of WAITS_S, and longer."""
 
     def admit(self, waited_s: float) -> None:
         """Count one that was admitted."""

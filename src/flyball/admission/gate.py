@@ -14,10 +14,10 @@ from random import Random
 from flyball.admission.schedulers.scheduler import Scheduler, Standing, Turnout
 from flyball.errors import AdmissionError, FlyballError
 
+# Over how many periods arrivals are averaged.
 AVERAGED_PERIODS = 30
-"""Over how many periods arrivals are averaged."""
+# Between two dispatches for budget: timers are not finer, and rounding must not make one come too early.
 LEAST_PAUSE_S = 0.001
-"""Between two dispatches for budget: timers are not finer, and rounding must not make one come too early."""
 
 
 class Full(FlyballError):
@@ -46,17 +46,17 @@ class PeriodTurnout:
 
     arrived: tuple[int, ...]
     admitted: tuple[int, ...]
+    # Those who wait at its end.
     waiting: tuple[int, ...]
-    """Those who wait at its end."""
+    # Those whose time was up, or whose queue was full.
     lost: tuple[int, ...]
-    """Those whose time was up, or whose queue was full."""
+    # Those who went away by themselves while they waited.
     left: tuple[int, ...]
-    """Those who went away by themselves while they waited."""
     admitted_cost: float
+    # Whether somebody had to wait because the budget was spent.
     was_limited: bool
-    """Whether somebody had to wait because the budget was spent."""
+    # Whether somebody had to wait because the gate was held.
     was_held: bool
-    """Whether somebody had to wait because the gate was held."""
 
 
 @dataclass(slots=True)

@@ -12,20 +12,20 @@ from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+# What ASGI says of a connection.
 Scope = MutableMapping[str, Any]
-"""What ASGI says of a connection."""
 Key = Callable[[Scope], str]
 
+# The template of all paths that the application does not know: whoever scans a site makes no new keys.
 NO_ROUTE = "(no route)"
-"""The template of all paths that the application does not know: whoever scans a site makes no new keys."""
 
 METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"})
 
 MOST_SEGMENTS = 8
 MOST_SEGMENT_LETTERS = 40
 REMEMBERED_PATHS = 4096
+# Longer paths are not remembered: clients can make them as long as servers let them.
 REMEMBERED_LETTERS = 256
-"""Longer paths are not remembered: clients can make them as long as servers let them."""
 
 _IDENTIFIER = re.compile(
     r"\d+"
@@ -108,8 +108,8 @@ class _Place:
 
     pattern: re.Pattern[str]
     template: str
+    # None of them: any.
     methods: frozenset[str]
-    """None of them: any."""
     mounted: tuple[_Place, ...] | None
 
     def template_for(self, method: str, path: str) -> str | None:

@@ -12,22 +12,22 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+# Below it classes are not clear: two halves of a single normal hump reach 0.71, of a flat one 0.8.
 LEAST_SILHOUETTE = 0.82
-"""Below it classes are not clear: two halves of a single normal hump reach 0.71, of a flat one 0.8."""
+# If two classes differ by this factor there are two, clear or not: else the dear would hold up the cheap.
 WIDE_RATIO = 5.0
-"""If two classes differ by this factor there are two, clear or not: else the dear would hold up the cheap."""
+# By so much the silhouette must gain for one class more.
 CLEARLY_BETTER = 0.02
-"""By so much the silhouette must gain for one class more."""
+# By so much the silhouette of as many classes as there are already may be worse than another.
 LOYALTY = 0.05
-"""By so much the silhouette of as many classes as there are already may be worse than another."""
+# Two classes that there are already need to differ by this factor only.
 LOYAL_RATIO = 4.0
-"""Two classes that there are already need to differ by this factor only."""
 
 Numbers = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.intp]
 
+# So many points are looked at together, which bounds the memory.
 _BLOCK = 256
-"""So many points are looked at together, which bounds the memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +35,10 @@ class Division:
     """Classes from small to large: the bounds between them, as ln cost, and why there are that many."""
 
     bounds: tuple[float, ...] = ()
+    # Of 2, 3, ... classes.
     silhouettes: tuple[float, ...] = ()
-    """Of 2, 3, ... classes."""
+    # Why there is only one class.
     reason: str | None = None
-    """Why there is only one class."""
 
 
 def divide(places: Numbers, weights: Numbers, costs: Numbers, most: int, present: int = 1) -> Division:

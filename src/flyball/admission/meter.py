@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 from flyball.admission.use import Usage, Use
 
+# The request that this code works for. Tasks and threads that it starts with a copy of its context count for it.
 current_use: ContextVar[Use | None] = ContextVar("flyball_current_use", default=None)
-"""The request that this code works for. Tasks and threads that it starts with a copy of its context count for it."""
 
 
 class Meter:
@@ -27,12 +27,12 @@ class Meter:
         self._connections = 0
         self._busy_s = 0.0
         self._waiting_s = 0.0
+        # How many connections are held now.
         self.busy = 0
-        """How many connections are held now."""
+        # How many are waited for now.
         self.waiting = 0
-        """How many are waited for now."""
+        # How many there can be at most, None if nobody has said.
         self.size: int | None = None
-        """How many there can be at most, None if nobody has said."""
         self._since_s = clock()
         self._sizes: dict[int, int | None] = {}
 

@@ -22,10 +22,10 @@ from flyball.errors import AdmissionError
 
 VERSION = 1
 MOST_CLASSES = 4
+# Of fewer costs no classes are made.
 FEWEST_ROWS = 20
-"""Of fewer costs no classes are made."""
+# Costs that differ by less than 1/200 are one point for k-means.
 POINTS_PER_E = 200
-"""Costs that differ by less than 1/200 are one point for k-means."""
 HOW_TO_MAKE_ONE = "make one with `flyball pipeline profile SOURCE --out DIR`"
 
 
@@ -43,8 +43,8 @@ class KeyProfile:
 class Profile:
     """Classes from cheap to dear, and the keys in them."""
 
+    # What costs are counted in: `ms` or `connections`, as in `Unit`.
     unit: str
-    """What costs are counted in: `ms` or `connections`, as in `Unit`."""
     classes: tuple[CostClass, ...]
     keys: Mapping[str, KeyProfile]
 

@@ -16,54 +16,53 @@ from flyball.admission.rounds import RecentRounds, Round
 from flyball.admission.use import Unit
 from flyball.errors import AdmissionError
 
+# Half a connection busy, or fifty taken a second: any database bears it.
 START = {Unit.BUSY_MS: 500.0, Unit.CONNECTIONS: 50.0}
-"""Half a connection busy, or fifty taken a second: any database bears it."""
+# So many times the most work is held. Connections taken are work; a bit less than can be done is held of them.
+#
+# The time that connections are busy is work as long as nobody is in another's way. By Little's law, with twice as
+# much of it requests take twice their least time: it keeps the database at work, and no queue grows in it.
 HOLD_RATIO = {Unit.BUSY_MS: 2.0, Unit.CONNECTIONS: 0.9}
-"""So many times the most work is held. Connections taken are work; a bit less than can be done is held of them.
-
-The time that connections are busy is work as long as nobody is in another's way. By Little's law, with twice as much
-of it requests take twice their least time: it keeps the database at work, and no queue grows in it.
-"""
 
 ROUND_PERIODS = 3
 ROUND_RESPONSES = 3.0
+# At the beginning of a round what was admitted before is still being served.
 SETTLING_PERIODS = 1
-"""At the beginning of a round what was admitted before is still being served."""
+# A round of fewer says little, and goes on.
 FEWEST_COMPLETED = 20
-"""A round of fewer says little, and goes on."""
 LONGEST_ROUND_PERIODS = 24
 
+# Twice the load brings so much more work, or there is not much more to be had.
 GROWTH = 1.25
-"""Twice the load brings so much more work, or there is not much more to be had."""
 ROUNDS_WITHOUT_GROWTH = 3
+# So many times the least response is slow.
 SLOW_RATIO = 2.0
-"""So many times the least response is slow."""
 DRAINED_RATIO = 1.25
 MOST_DRAIN_ROUNDS = 4
 REMEMBERED_RESPONSES = 32
 
 CYCLE_ROUNDS = 8
+# In two rounds of a cycle it is seen what more load would bring, and what less would.
 PROBES = {CYCLE_ROUNDS - 2: 1.25, CYCLE_ROUNDS - 1: 0.75}
-"""In two rounds of a cycle it is seen what more load would bring, and what less would."""
+# Where a cycle begins while it moves: one round before the probes.
 SOON = CYCLE_ROUNDS - 3
-"""Where a cycle begins while it moves: one round before the probes."""
 MOVED_RATIO = 0.05
+# In one cycle.
 MOST_FALL = 1.5
-"""In one cycle."""
 
 BACK_OFF = 0.7
+# Of the reference at which things went wrong, in each round after it.
 RECOVERY_STEP = 0.05
-"""Of the reference at which things went wrong, in each round after it."""
 RECOVERED = 0.9
+# Of fewer no share of failures is made.
 FEWEST_ENDED = 10
-"""Of fewer no share of failures is made."""
+# So many more failures than usual, as a share of what has ended, are a sign of overload.
 FAILING_SHARE = 0.05
-"""So many more failures than usual, as a share of what has ended, are a sign of overload."""
+# How fast what is usual follows what is.
 USUAL_PART = 0.1
-"""How fast what is usual follows what is."""
 HELPED_RATIO = 0.8
+# After so many steps down that did not help, the load is not the reason: a broken page must not close the gate.
 MOST_VAIN_STEPS = 3
-"""After so many steps down that did not help, the load is not the reason: a broken page must not close the gate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,19 +70,19 @@ class Observation:
     """What a period came to."""
 
     period_s: float
+    # The cost that was measured, per second.
     load_per_s: float
-    """The cost that was measured, per second."""
+    # What was completed, in what it costs while nothing is overloaded, per second.
     work_per_s: float
-    """What was completed, in what it costs while nothing is overloaded, per second."""
     completed: int
+    # The mean of those completed, as if the mix of requests were always the same; None if there were none.
     response_s: float | None
-    """The mean of those completed, as if the mix of requests were always the same; None if there were none."""
     failures: int
     in_flight: int
+    # Whether somebody had to wait. If not, the period says nothing about what more load would have brought.
     is_limited: bool
-    """Whether somebody had to wait. If not, the period says nothing about what more load would have brought."""
+    # The longest time that one of those took that have failed.
     failed_s: float = 0.0
-    """The longest time that one of those took that have failed."""
 
 
 class Reference(Protocol):
@@ -124,14 +123,14 @@ class FixedReference:
 class Phase(enum.Enum):
     """What slow start is doing."""
 
+    # The reference doubles each round, until that brings no more work.
     STARTUP = "startup"
-    """The reference doubles each round, until that brings no more work."""
+    # It is halved, until what has piled up is gone.
     DRAIN = "drain"
-    """It is halved, until what has piled up is gone."""
+    # It follows the work that is done, and more and less of it is tried again and again.
     CRUISE = "cruise"
-    """It follows the work that is done, and more and less of it is tried again and again."""
+    # Things went wrong: it was lowered at once, and grows slowly.
     RECOVER = "recover"
-    """Things went wrong: it was lowered at once, and grows slowly."""
 
 
 @dataclass(slots=True)
@@ -145,11 +144,11 @@ class _Round:
     completed: int = 0
     responses_s: float = 0.0
     failures: int = 0
+    # Those that have failed, and others, from the first period on.
     ended: int = 0
-    """Those that have failed, and others, from the first period on."""
     failed_s: float = 0.0
+    # The sum over all periods but the first ones; the lists have one for each of them.
     loads: float = 0.0
-    """The sum over all periods but the first ones; the lists have one for each of them."""
     works: list[float] = field(default_factory=list)
     in_flight: list[float] = field(default_factory=list)
 

@@ -12,10 +12,10 @@ from typing import Protocol
 from flyball.admission.meter import Meter
 from flyball.admission.use import Use
 
+# A request that has not asked for a connection so long after its admission will not do so soon.
 FRESH_S = 0.05
-"""A request that has not asked for a connection so long after its admission will not do so soon."""
+# From so many on, beyond twice those that were left last time, they are looked at one by one.
 FRESH_AT_MOST = 32
-"""From so many on, beyond twice those that were left last time, they are looked at one by one."""
 
 
 class Begun(Protocol):
@@ -40,8 +40,8 @@ class Room:
 
     def __init__(self, meter: Meter, full_ratio: float, most_busy: float) -> None:
         self.most_busy = most_busy
+        # How many were admitted while they waited, and do not know it yet.
         self.woken = 0
-        """How many were admitted while they waited, and do not know it yet."""
         self._meter = meter
         self._full_ratio = full_ratio
         self._fresh: list[Begun] = []

@@ -13,8 +13,8 @@ from heapq import nlargest
 from statistics import fmean, variance
 
 RECENT_ROUNDS = 16
+# The quantile of the normal distribution for 1 % of false alarms on one side.
 SURE = 2.326
-"""The quantile of the normal distribution for 1 % of false alarms on one side."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ class Use:
     connections: int = 0
     busy_s: float = 0.0
     waiting_s: float = 0.0
+    # Connections that it has not given back yet.
     held: int = 0
-    """Connections that it has not given back yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,27 +25,27 @@ class Usage:
     """What has been taken since a meter began, and how its pools are now."""
 
     connections: int = 0
+    # The sum over all connections of the time they were held, of those that are still held until now.
     busy_s: float = 0.0
-    """The sum over all connections of the time they were held, of those that are still held until now."""
     waiting_s: float = 0.0
     busy: int = 0
     waiting: int = 0
+    # How many connections there can be at most, None if nobody has said or some pool has no bound.
     size: int | None = None
-    """How many connections there can be at most, None if nobody has said or some pool has no bound."""
 
 
 class Unit(enum.Enum):
     """What cost is counted in."""
 
+    # Milliseconds that connections are held: 1000 of them a second is one connection busy all the time.
     BUSY_MS = "ms"
-    """Milliseconds that connections are held: 1000 of them a second is one connection busy all the time."""
+    # Connections taken, however long each is held: the unit of the admission paper.
     CONNECTIONS = "connections"
-    """Connections taken, however long each is held: the unit of the admission paper."""
 
     def cost_of(self, use: Use | Usage) -> float:
         """Return what was taken as a cost."""
         return use.busy_s * 1000.0 if self is _BUSY_MS else float(use.connections)
 
 
+# To look a member up in its class takes longer than all the rest of `cost_of`, which is asked for each request.
 _BUSY_MS = Unit.BUSY_MS
-"""To look a member up in its class takes longer than all the rest of `cost_of`, which is asked for each request."""

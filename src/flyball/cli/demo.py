@@ -13,8 +13,8 @@ from flyball.cli.os_errors import explained
 from flyball.cli.session import INTERRUPTED, fail
 from flyball.errors import FlyballError
 
+# What the extras bring. Java may also come from elsewhere.
 PACKAGES = ("aio_pika", "control", "matplotlib", "pandas", "plotly", "py4j", "pyspark", "scipy")
-"""What the extras bring. Java may also come from elsewhere."""
 
 
 def demo(

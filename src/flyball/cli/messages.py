@@ -29,8 +29,8 @@ from flyball.client.api import DEFAULT_URL
 from flyball.client.sync import Client
 from flyball.errors import QueueNotFound
 
+# Putting so many messages may take more than a few seconds.
 _LONG_COUNT = 50_000
-"""Putting so many messages may take more than a few seconds."""
 
 QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="Name of the queue.")]
 

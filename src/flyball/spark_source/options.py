@@ -14,8 +14,8 @@ PEEK, CONSUME = "peek", "consume"
 
 _COMMON = ("address", "user", "password", "vhost", "httpUrl", "queue")
 _READ = (*_COMMON, "queues", "mode", "partitions", "maxRowsPerBatch")
+# What Spark passes on to every source.
 _OF_SPARK = frozenset({"checkpointlocation"})
-"""What Spark passes on to every source."""
 
 
 class InvalidOption(FlyballError):
@@ -45,8 +45,8 @@ class ReadOptions:
     access: Access
     queues: tuple[str, ...]
     mode: str
+    # None: so many that each has enough to do.
     partitions: int | None
-    """None: so many that each has enough to do."""
     max_rows_per_batch: int
 
 
@@ -55,8 +55,8 @@ class WriteOptions:
     """Where to publish."""
 
     access: Access
+    # None: the column `queue` says it, row by row.
     queue: str | None
-    """None: the column `queue` says it, row by row."""
 
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from pyspark.sql.datasource import InputPartition
 
+# Unless told otherwise there is a partition for so many messages.
 ROWS_PER_PARTITION = 50_000
-"""Unless told otherwise there is a partition for so many messages."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from pyspark.sql.types import (
 from flyball.client import Draft
 from flyball.spark_source.options import InvalidOption
 
+# The columns of the stream that a node sends.
 SCHEMA = StructType(
     [
         StructField("id", LongType()),
@@ -34,7 +35,6 @@ SCHEMA = StructType(
         StructField("body", BinaryType()),
     ]
 )
-"""The columns of the stream that a node sends."""
 
 _WRITTEN: dict[str, tuple[type[DataType], ...]] = {
     "body": (BinaryType, StringType),
@@ -46,8 +46,8 @@ _WRITTEN: dict[str, tuple[type[DataType], ...]] = {
     "properties": (BinaryType, StringType),
     "persistent": (BooleanType,),
 }
+# What the node decides: rows that were read may be written as they are.
 _ONLY_READ = frozenset({"id", "arrived", "delivery_count"})
-"""What the node decides: rows that were read may be written as they are."""
 
 
 def check_read(schema: StructType) -> None:

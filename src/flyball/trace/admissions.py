@@ -12,8 +12,8 @@ from flyball.trace.files import ADMISSIONS, TraceFiles
 from flyball.trace.schema import Outcome, names_of
 from flyball.trace.writer import RecordWriter
 
+# The key of requests whose keys are too many to tell apart.
 OTHER = "other"
-"""The key of requests whose keys are too many to tell apart."""
 
 BUFFER_RECORDS = 8_192
 

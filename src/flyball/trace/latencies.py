@@ -16,13 +16,13 @@ from flyball.trace.schema import Kind
 
 PHASES = ("wait", "parse", "engine", "store", "emit", "total")
 
+# From 1 µs to 17 s.
 BOUNDS_NS: tuple[int, ...] = tuple(1000 * 2**power for power in range(25))
-"""From 1 µs to 17 s."""
 
 BOUNDS_S = tuple(bound / 1e9 for bound in BOUNDS_NS)
 
+# The last one has what took longer than any bound.
 BUCKETS = len(BOUNDS_NS) + 1
-"""The last one has what took longer than any bound."""
 
 _BOUNDS = np.array(BOUNDS_NS, np.int64)
 _KINDS = len(Kind)

@@ -18,13 +18,13 @@ from flyball.trace.writer import RecordWriter
 _pack = REQUEST.packed.pack_into
 _RECORD_BYTES = REQUEST.packed.size
 
+# Enough to make a row group worth its overhead; few enough that turning them into columns, which holds the
+# interpreter, stops the event loop for less than a millisecond.
 BUFFER_RECORDS = 8_192
-"""Enough to make a row group worth its overhead; few enough that turning them into columns, which holds the
-interpreter, stops the event loop for less than a millisecond."""
 
 
+# When there are many requests, one in so many is recorded.
 SPARSE = 64
-"""When there are many requests, one in so many is recorded."""
 
 
 class Recorder(RecordWriter):
@@ -67,15 +67,15 @@ class Recorder(RecordWriter):
         files = files or TraceFiles(folder, node, sample_ratio, rotate_bytes, keep_bytes)
         super().__init__(files, node, REQUEST, rotate_s, max_buffers, buffer_records)
         self._latencies = Latencies()
+        # So much of the present buffer is in the latencies.
         self._counted_bytes = 0
-        """So much of the present buffer is in the latencies."""
         self._sample_ratio = sample_ratio
         self._takes_all = sample_ratio >= 1.0
         self._most_per_s = most_per_s
         self._left = 0
         self._second_ends_ns = 0
+        # So many of the next requests are not in the sample: see `sample`.
         self.skip = 0
-        """So many of the next requests are not in the sample: see `sample`."""
         # Chance, not every n-th request: a client that puts and takes in turn would show only one of the two.
         self._random = random.Random(0).random
 

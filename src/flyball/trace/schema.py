@@ -15,8 +15,8 @@ import pyarrow as pa
 SCHEMA_VERSION = 1
 
 VERSION_KEY = "flyball.schema_version"
+# Which table a file holds: `requests` (also where it is missing), `calls`, `samples` or `admissions`.
 TABLE_KEY = "flyball.table"
-"""Which table a file holds: `requests` (also where it is missing), `calls`, `samples` or `admissions`."""
 NODE_KEY = "flyball.node"
 SAMPLE_RATIO_KEY = "flyball.sample_ratio"
 DROPPED_KEY = "flyball.dropped"
@@ -33,8 +33,8 @@ class Kind(enum.IntEnum):
     PEEK = 5
     LIST = 6
     CONSUME = 7
+    # Not a request: a message that the node sent to a consumer unasked.
     DELIVER = 8
-    """Not a request: a message that the node sent to a consumer unasked."""
     SETTLE = 9
     CREATE_QUEUE = 10
     DELETE_QUEUE = 11
@@ -42,8 +42,8 @@ class Kind(enum.IntEnum):
     PURGE = 13
     STATUS = 14
     OTHER = 15
+    # A request to an application that costs its database little; what is little, a profile says.
     SMALL = 16
-    """A request to an application that costs its database little; what is little, a profile says."""
     LARGE = 17
 
 
@@ -54,32 +54,32 @@ class Protocol(enum.IntEnum):
     THORBANG = 1
     AMQP = 2
     HTTP = 3
+    # Another node of the domain, on behalf of a client of its own.
     LINK = 4
-    """Another node of the domain, on behalf of a client of its own."""
 
 
 class Result(enum.IntEnum):
     """How it ended."""
 
     OK = 0
+    # A read that found no message.
     EMPTY = 1
-    """A read that found no message."""
+    # The peer asked for something that cannot be done.
     REFUSED = 2
-    """The peer asked for something that cannot be done."""
+    # Our side could not do it.
     FAILED = 3
-    """Our side could not do it."""
 
 
 class Outcome(enum.IntEnum):
     """What became of a request that came to admission control."""
 
     SERVED = 0
+    # It was admitted, and the application could not answer it well.
     FAILED = 1
-    """It was admitted, and the application could not answer it well."""
+    # It was turned away before it began.
     REFUSED = 2
-    """It was turned away before it began."""
+    # Its client went away while it waited.
     LEFT = 3
-    """Its client went away while it waited."""
 
 
 def names_of(codes: type[enum.IntEnum]) -> pa.Array:
@@ -111,6 +111,10 @@ SCHEMA = pa.schema(
     ]
 )
 
+# What a client saw of one call: meant for `intended_us`, sent `late_ns` later, answered `response_ns` after that.
+#
+# So its latency is `late_ns + response_ns`. `think_ns` is how long the client paused before it. A message that came
+# unasked is a call of the kind `deliver`: `intended_us` is when its sender meant to send it, and it is never late.
 CALL_SCHEMA = pa.schema(
     [
         pa.field("kind", TEXT, nullable=False),
@@ -131,12 +135,8 @@ CALL_SCHEMA = pa.schema(
         pa.field("weight", pa.int64(), nullable=False),
     ]
 )
-"""What a client saw of one call: meant for `intended_us`, sent `late_ns` later, answered `response_ns` after that.
 
-So its latency is `late_ns + response_ns`. `think_ns` is how long the client paused before it. A message that came
-unasked is a call of the kind `deliver`: `intended_us` is when its sender meant to send it, and it is never late.
-"""
-
+# One step of a control loop: what it wanted, what it measured, what it did.
 SAMPLE_SCHEMA = pa.schema(
     [
         pa.field("loop", TEXT, nullable=False),
@@ -148,8 +148,10 @@ SAMPLE_SCHEMA = pa.schema(
         pa.field("sequence", pa.int64(), nullable=False),
     ]
 )
-"""One step of a control loop: what it wanted, what it measured, what it did."""
 
+# One request of an application under admission control: how long it waited, and what it took of the database.
+#
+# It took `connections`, held them for `busy_ns` in all, and waited `pool_ns` for them; that is part of `served_ns`.
 ADMISSION_SCHEMA = pa.schema(
     [
         pa.field("key", MANY_TEXTS, nullable=False),
@@ -166,7 +168,3 @@ ADMISSION_SCHEMA = pa.schema(
         pa.field("weight", pa.int64(), nullable=False),
     ]
 )
-"""One request of an application under admission control: how long it waited, and what it took of the database.
-
-It took `connections`, held them for `busy_ns` in all, and waited `pool_ns` for them; that is part of `served_ns`.
-"""

@@ -18,13 +18,13 @@ class Span:
     queue_id: int = 0
     size_bytes: int = 0
     message_count: int = 0
+    # For how many requests it stands.
     weight: int = 1
-    """For how many requests it stands."""
+    # Its bytes were read.
     received_ns: int = 0
-    """Its bytes were read."""
+    # Its parsing began. Only a request that is in the sample has it.
     started_ns: int = 0
-    """Its parsing began. Only a request that is in the sample has it."""
     parsed_ns: int = 0
+    # It was handed to the store; 0 if it had not to be.
     submitted_ns: int = 0
-    """It was handed to the store; 0 if it had not to be."""
     answered_ns: int = 0

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 
 from flyball.admission.schedulers.scheduler import Standing, Turnout, cheaper_waits
 
+# How far the logarithm of a probability moves in a period for an error of 1; sets the speed, not the end.
 SPEED = 0.1
-"""How far the logarithm of a probability moves in a period for an error of 1; sets the speed, not the end."""
 LARGEST_ERROR = 2.0
 LEAST_LOG_PROBABILITY = -9.0
 AVERAGED_PERIODS = 30
+# Added to averaged numbers in a period, so that their logarithm exists. Averages of so few are mostly noise.
 LEAST_COUNT = 0.01
-"""Added to averaged numbers in a period, so that their logarithm exists. Averages of so few are mostly noise."""
+# Added to the number of those who wait, for the same reason.
 HALF_A_REQUEST = 0.5
-"""Added to the number of those who wait, for the same reason."""
+# If of every class fewer go without having been admitted, for each who is, that says nothing about overload.
 LEAST_GONE_RATIO = 0.02
-"""If of every class fewer go without having been admitted, for each who is, that says nothing about overload."""
 
 
 @dataclass(slots=True)
@@ -27,10 +27,10 @@ class _Record:
 
     log_probability: float
     admitted: float = 0.0
+    # Those who came and were not admitted, over those who had come before and were.
     blocked: float = 0.0
-    """Those who came and were not admitted, over those who had come before and were."""
+    # Those who were turned away or left.
     gone: float = 0.0
-    """Those who were turned away or left."""
     waiting: int = 0
 
     def take(self, turnout: Turnout, weight: float) -> None:

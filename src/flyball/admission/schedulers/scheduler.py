@@ -14,13 +14,13 @@ from typing import Protocol
 class Standing:
     """How one class stands when somebody is to be admitted. Classes go from cheap to dear."""
 
+    # What a request of the class costs on average; above 0.
     cost: float
-    """What a request of the class costs on average; above 0."""
     waiting: int
+    # How long the first has waited; 0 if nobody waits.
     head_age_s: float
-    """How long the first has waited; 0 if nobody waits."""
+    # Averaged over some 30 periods.
     arrivals_per_s: float
-    """Averaged over some 30 periods."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +29,12 @@ class Turnout:
 
     cost: float
     admitted: int
+    # Those who wait at its end.
     waiting: int
-    """Those who wait at its end."""
+    # Those who were turned away in it, because their time was up or their queue full.
     lost: int
-    """Those who were turned away in it, because their time was up or their queue full."""
+    # Those who went away by themselves while they waited.
     left: int = 0
-    """Those who went away by themselves while they waited."""
 
 
 class Scheduler(Protocol):

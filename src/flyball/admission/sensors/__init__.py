@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncpgSensor", "PsycopgSensor", "Sensor", "SqlalchemySensor", "ThreadSensor"]
 
+# Of each sensor its module here, and what to install for it.
 _NEEDS = {
     "AsyncpgSensor": ("asyncpg", "asyncpg"),
     "PsycopgSensor": ("psycopg", "psycopg[pool]"),
     "SqlalchemySensor": ("sqlalchemy", "sqlalchemy"),
 }
-"""Of each sensor its module here, and what to install for it."""
 
 
 def __getattr__(name: str) -> object:

@@ -12,8 +12,8 @@ from flyball.admission.meter import Hold, Meter
 from flyball.admission.sensors.sensor import Sensor
 from flyball.errors import AdmissionError
 
+# Methods of a pool that take a connection for one statement.
 _ACQUIRING = ("execute", "executemany", "fetch", "fetchrow", "fetchval")
-"""Methods of a pool that take a connection for one statement."""
 
 
 class AsyncpgSensor(Sensor):

@@ -24,8 +24,8 @@ from flyball.errors import ControlError
 
 DRAWN_STEPS = 30
 DRAWN_PLANTS = 16
+# How steep the curves are, in logarithms, for which a law without model is drawn.
 ELASTICITIES = {1.0: "elasticity 1", 0.75: "0.75, 0.5 and 0.25, from left to right", 0.5: "", 0.25: ""}
-"""How steep the curves are, in logarithms, for which a law without model is drawn."""
 
 
 def design(

@@ -24,8 +24,8 @@ from flyball.control.plant import NoPlant, Plant, model_to_json
 from flyball.control.simulation import LinearPlant
 from flyball.errors import ControlError
 
+# `--delay auto` looks so far.
 MOST_DELAY = 5
-"""`--delay auto` looks so far."""
 
 
 def identify(

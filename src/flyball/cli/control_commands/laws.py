@@ -14,6 +14,7 @@ from flyball.control.limits import Limits
 from flyball.control.plant import Plant
 
 MODEL_FREE = (LawName.MULTIPLICATIVE, LawName.SELF_TUNING)
+# What of a tuning a law takes.
 TAKEN: dict[LawName, set[str]] = {
     LawName.LAMBDA_PI: {"pole"},
     LawName.P: {"pole", "poles"},
@@ -24,11 +25,10 @@ TAKEN: dict[LawName, set[str]] = {
     LawName.MULTIPLICATIVE: {"exponent"},
     LawName.SELF_TUNING: {"pole"},
 }
-"""What of a tuning a law takes."""
+# How many poles a law has that can be placed.
 POLES = {LawName.P: 1, LawName.PI: 2, LawName.PID: 3}
-"""How many poles a law has that can be placed."""
+# To say which poles: one of these.
 WAYS = ({"pole"}, {"poles"}, {"settling_samples", "overshoot"})
-"""To say which poles: one of these."""
 
 
 def check_tuning(names: Sequence[LawName], tuning: Tuning) -> None:

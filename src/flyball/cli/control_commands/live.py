@@ -26,8 +26,8 @@ from flyball.control.loop import Sample
 from flyball.errors import ControlError
 from flyball.trace.samples import SampleWriter
 
+# Stands in the names of the files of samples.
 WRITER = "control"
-"""Stands in the names of the files of samples."""
 
 Record = Callable[[Sample], None]
 NewConsumer = Callable[[Record], AdaptiveConsumer]

@@ -41,10 +41,10 @@ class Files:
     """Where a command leaves what it makes, and what it shows meanwhile."""
 
     folder: Path
+    # The figure, if it has another name than usual: the suffix says what kind of picture it is.
     plot: Path | None
-    """The figure, if it has another name than usual: the suffix says what kind of picture it is."""
+    # Whether samples are not shown as they come.
     is_quiet: bool = False
-    """Whether samples are not shown as they come."""
 
     def plot_path(self, usual_name: str) -> Path:
         return self.plot or self.folder / usual_name
@@ -54,8 +54,8 @@ class Files:
 class Tuning:
     """How fast a law shall be, or its gains themselves. What is None is up to the law."""
 
+    # Of laws that have one to choose; all poles of others.
     pole: float | None = None
-    """Of laws that have one to choose; all poles of others."""
     poles: str | None = None
     settling_samples: float | None = None
     overshoot: float | None = None
@@ -67,13 +67,13 @@ class Tuning:
 class Source:
     """Where messages come from and what is done with them."""
 
+    # May hold a password: show it only as `live.shown_url` does.
     url: str
-    """May hold a password: show it only as `live.shown_url` does."""
     queue: str
     handler: str | None
     handler_ms: float | None
+    # Handlers at once; None: as many as there are messages.
     concurrency: int | None
-    """Handlers at once; None: as many as there are messages."""
     actuator: ActuatorName | None
 
 

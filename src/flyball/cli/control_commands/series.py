@@ -25,8 +25,8 @@ class Series:
     sample_time_s: float
     measurements: list[float] = field(default_factory=list)
     actions: list[float] = field(default_factory=list)
+    # Samples that do not follow the one before: the first of another run, or after a gap.
     breaks: list[int] = field(default_factory=list)
-    """Samples that do not follow the one before: the first of another run, or after a gap."""
     _last: int | None = None
 
     def add(self, measurement: float, action: float, sequence: int) -> None:

@@ -13,8 +13,8 @@ from rich.text import Text
 
 from flyball.cli.control_commands import plots
 
+# A rate that is so near to the goal is held.
 GOOD_RATIO = 0.1
-"""A rate that is so near to the goal is held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class Held:
     name: str
     run: str
     goal: float
+    # Messages a second: means, one for each part of the run.
     rates: tuple[float, ...]
-    """Messages a second: means, one for each part of the run."""
 
     def error_ratio(self, rate: float) -> float:
         """Return how far a rate is from the goal, as a part of it."""

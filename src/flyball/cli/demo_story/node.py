@@ -23,8 +23,8 @@ LOG = "node.log"
 class DemoNode:
     """Where it is."""
 
+    # host:port.
     amqp: str
-    """host:port."""
     http: str
     traces: Path
 

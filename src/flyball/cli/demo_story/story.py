@@ -43,11 +43,11 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 PARTS = 7
+# How fast the loop is: what is wrong is halved with each sample.
 POLE = 0.5
-"""How fast the loop is: what is wrong is halved with each sample."""
 SPARK_MEMORY = "1g"
+# Of what a node records the last file may be complete so much later.
 LAST_FILES_S = 15.0
-"""Of what a node records the last file may be complete so much later."""
 FOREVER_S = 7 * 24 * 3600.0
 BEFORE, STEPS, AFTER = "before", "steps", "after"
 
@@ -62,8 +62,8 @@ class Wish:
     store: str = "embedded"
 
 
+# Called with the name of a part that begins and the node that it is about.
 OnPart = Callable[[str, DemoNode], None]
-"""Called with the name of a part that begins and the node that it is about."""
 
 
 def nobody(part: str, node: DemoNode) -> None:

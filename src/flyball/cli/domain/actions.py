@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from flyball.broker.cluster.facts import ClusterFacts, DomainFacts, MoveFacts
     from flyball.broker.cluster.plan import Plan, Step
 
+# How often the domain is looked at while something is under way.
 POLL_S = 0.2
-"""How often the domain is looked at while something is under way."""
 
+# A node that has said nothing for so long while another one is removed does not answer.
 ANSWER_S = 30.0
-"""A node that has said nothing for so long while another one is removed does not answer."""
 
+# A node that stops and has said nothing for so long is gone.
 LAST_ANSWER_S = 3.0
-"""A node that stops and has said nothing for so long is gone."""
 
+# So long a command may take that starts a node, or asks several of them for something.
 LONG_S = 180.0
-"""So long a command may take that starts a node, or asks several of them for something."""
 
 
 def command(api: Api, command_name: str, /, *, time_limit_s: float | None = None, **arguments: object) -> Any:

@@ -18,14 +18,14 @@ from flyball.backoff import Backoff, Retries
 from flyball.client.http import AWAY, Line, Place, Refused, path_of, reason_of
 
 KEPT_SAMPLES = 120
+# More than a screen has lines.
 SHOWN_QUEUES = 50
-"""More than a screen has lines."""
 QUEUES_EVERY_S = 2.0
 MANY_QUEUES = 1000
+# The node looks at all queues to put some of them in order.
 MANY_QUEUES_EVERY_S = 5.0
-"""The node looks at all queues to put some of them in order."""
+# A node that says nothing for so long is away.
 ANSWER_S = 5.0
-"""A node that says nothing for so long is away."""
 LONGEST_ANSWER_BYTES = 2**20
 FORBIDDEN = (401, 403)
 CONNECTING = "connecting"
@@ -67,12 +67,12 @@ class Seen:
 
     address: str
     sort: Sort = Sort.RATE
+    # Oldest first. Those from before we came have rates and gauges only.
     samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=KEPT_SAMPLES))
-    """Oldest first. Those from before we came have rates and gauges only."""
     queues: list[dict[str, Any]] = field(default_factory=list)
     queue_count: int = 0
+    # Why nothing comes, None while something does.
     problem: str | None = CONNECTING
-    """Why nothing comes, None while something does."""
 
     @property
     def last(self) -> Sample:

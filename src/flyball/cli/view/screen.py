@@ -37,20 +37,20 @@ GAUGES = {
 BYTES = {"memory_bytes": "memory", "resident_bytes": "messages"}
 PHASES = ("wait", "parse", "engine", "store", "emit", "p50", "p99")
 KEYS = "q quits   s sorts the queues   p pauses"
+# Lines below which the less important is left out.
 LOW = 30
-"""Lines below which the less important is left out."""
 MOST_RATES = (5, len(RATES))
+# On a low terminal, and on others.
 MOST_LOOPS = (1, 6)
-"""On a low terminal, and on others."""
 BORDER_LINES = 2
 GAUGES_COLUMNS = 45
+# Of a rate, without its sparks.
 RATE_COLUMNS = 27
-"""Of a rate, without its sparks."""
 FEWEST_SPARKS = 8
+# Columns below which the sparks of loops are short.
 NARROW = 100
-"""Columns below which the sparks of loops are short."""
+# Sparks of a loop go so far above its setpoint, so that it can be seen on which side of it a measurement is.
 HEADROOM = 1.5
-"""Sparks of a loop go so far above its setpoint, so that it can be seen on which side of it a measurement is."""
 BORDER = "grey50"
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+# A stall now and then is made up for by a faster pace. Where more than this part of it is not used, something else is
+# slower, and a faster pace would only become a burst later on.
 MOST_LOST_RATIO = 0.1
-"""A stall now and then is made up for by a faster pace. Where more than this part of it is not used, something else
-is slower, and a faster pace would only become a burst later on."""
 # Releases missed for this long may be made up for at once: timers of an event loop are late by milliseconds.
 BURST_S = 0.02
 # Parts of a token do not add up exactly: who has waited as long as it was told to is not told to wait again.
