@@ -51,8 +51,8 @@ def gateway(
 ) -> None:
     """Run a gateway that connects AMQP clients to the best node of a clustered queue, until it is interrupted.
 
-    A client may tell more with the client properties flyball-queue, flyball-role and flyball-vhost. TLS is not
-    spoken: put a proxy that ends it in front.
+    A client may override the defaults with its client properties flyball-queue, flyball-role and flyball-vhost. TLS
+    is not supported: put a proxy that terminates it in front.
 
     Example: flyball gateway --listen 0.0.0.0:5670 --node 127.0.0.1:15672 --queue orders --role auto
     """

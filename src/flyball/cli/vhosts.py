@@ -48,7 +48,7 @@ def delete_vhost(api: Api, name: str, out: Output) -> int:
 def add(name: VhostName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Add a virtual host.
 
-    Nobody may enter it yet: see flyball permission set.
+    No user has permissions in it yet: see flyball permission set.
 
     Example: flyball vhost add shop
     """
