@@ -174,8 +174,10 @@ class Queues:
         state = self._engine.find_queue_by_id(message.queue_id)
         if state is not None:
             return message.id not in state.unacked
-        # If no node serves its queue that is deleted, and the message gone. Shadows have negative ids.
-        return message.queue_id < 0 or self._directory.get(message.queue_id) is not None
+        # Shadows have negative ids. The messages of one whose queue was deleted have no receipt.
+        if message.queue_id < 0:
+            return message.receipt is not None
+        return self._directory.get(message.queue_id) is not None
 
     async def follow(self, subscriber: Subscriber, homes: Homes) -> None:
         """Attach a consumer to its queue wherever that is now; if it moves meanwhile, again."""

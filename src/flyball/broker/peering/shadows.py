@@ -93,8 +93,8 @@ class _Shadow:
 class Attachment(_Shadow):
     """One consumer on a queue of another node: its shadow here, its number there.
 
-    When the link, the owner or the queue is lost, all that was not settled is void: what is decided about it later
-    reaches nobody.
+    When the link or the owner is lost, all that was not settled is void: what is decided about it later reaches
+    nobody, and it is delivered again. When the queue is deleted it is gone.
     """
 
     __slots__ = ("_is_cancelled", "_is_paused", "_is_void", "_remote", "_subscriber", "consumer")
@@ -178,6 +178,10 @@ class Attachment(_Shadow):
 
     def _end(self, *, is_deleted: bool) -> None:
         self._is_void = True
+        if is_deleted:
+            # Nothing comes again: to ack it then is as good as for a queue of this node that is deleted.
+            for message in self.queue_state.unacked.values():
+                message.receipt = None
         self.drop()
         if self._is_cancelled or self.consumer is None:
             return

@@ -159,3 +159,28 @@ async def test_mandatory_message_returns_if_all_its_remote_queues_are_gone_at_th
         await channel.tx_commit()
         returned = sum(each.publisher.returned for session in two.first.sessions for each in session.channels)
         assert returned == len(deleted) - 1
+
+
+@with_two_nodes
+async def test_acks_of_a_deleted_remote_queue_are_no_failure(two: Two) -> None:
+    await two.forwarded()
+    await two.publish(b"request")
+    await two.here.declare_queue("replies", durable=True)
+    channel = await transactional(two)
+    delivered: asyncio.Queue[aiormq.abc.DeliveredMessage] = asyncio.Queue()
+    await channel.basic_consume("orders", delivered.put)
+    request = await delivered.get()
+    assert request.delivery_tag is not None
+    # One is acked while the queue is there, the other one afterwards.
+    await two.publish(b"another")
+    other = await delivered.get()
+    assert other.delivery_tag is not None
+    await channel.basic_ack(request.delivery_tag)
+    await two.there.queue_delete("orders")
+    await until(lambda: not any(each.deliveries.consumers for s in two.first.sessions for each in s.channels))
+    await put(channel, "replies", b"reply")
+    await channel.basic_nack(other.delivery_tag)
+    await channel.tx_commit()
+    assert ready(two, "replies") == [b"reply"]
+    # Nothing is left of the queue here.
+    assert not [state for state in two.first.broker.engine.queues if state.queue.id < 0]
