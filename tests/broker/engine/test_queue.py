@@ -194,7 +194,7 @@ def test_requeued_messages_reach_a_waiting_consumer_in_its_order_and_not_in_thei
     oldest = a_consumer(2, prefetch=1)
     assert not state.feed(by_priority, 0)
     assert not state.feed(oldest, 0)
-    assert given(state.requeue([out[3], out[2], out[1], out[0]], 0)) == [(1, 2), (2, 1), (1, 4)]
+    assert given(state.requeue([out[3], out[2], out[1], out[0]], 0)[0]) == [(1, 2), (2, 1), (1, 4)]
     assert len(state) == 1
 
 
@@ -204,7 +204,7 @@ def test_an_expired_message_that_comes_back_is_not_delivered() -> None:
     first, second = take(state), take(state)
     assert not state.feed(a_consumer(1, prefetch=2), 0)
     assert state.requeue_undelivered(first, 50) is None
-    assert state.requeue([second], 50) == []
+    assert state.requeue([second], 50) == ([], [])
     assert [message.id for message in expired] == [1, 2]
     assert list(state.unacked) == [1, 2]
 
@@ -332,3 +332,32 @@ def test_a_queue_that_was_drained_is_plain_again() -> None:
     take(state)
     assert state._backlog is not indexed
     assert len(state) == 0
+
+
+def test_requeued_messages_interrupt_those_who_wait_before_one_gets_too_many() -> None:
+    state, _ = a_queue()
+    fill(state, *(a_message(n) for n in range(1, 7)))
+    out = [take(state) for _ in range(6)]
+    low, late, early = (a_consumer(number, prefetch=9) for number in (1, 2, 3))
+    late.priority = early.priority = 1
+    for consumer in (low, early, late):
+        assert not state.feed(consumer, 0)
+    deliveries, interrupted = state.requeue(out, 0, 3)
+    assert given(deliveries) == [(3, 1), (2, 2), (3, 3)]
+    assert [consumer.id for consumer in interrupted] == [2, 3, 1]
+    # What comes now is behind what was requeued.
+    assert state.arrive(a_message(7), 0) is None
+    assert given(state.feed(low, 0)) == [(1, 4), (1, 5), (1, 6), (1, 7)]
+
+
+def test_requeued_bodies_interrupt_those_who_wait_before_they_are_too_many() -> None:
+    state, _ = a_queue()
+    messages = [a_message(n) for n in range(1, 4)]
+    for message in messages:
+        message.body = bytes(10)
+    fill(state, *messages)
+    out = [take(state) for _ in range(3)]
+    consumer = a_consumer(1, prefetch=9)
+    assert not state.feed(consumer, 0)
+    deliveries, interrupted = state.requeue(out, 0, 100, 15)
+    assert (given(deliveries), interrupted) == ([(1, 1), (1, 2)], [consumer])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
@@ -427,7 +428,7 @@ class Broker:
                 self.dead_lettering.dead_letter(state, message, "delivery_limit")
             else:
                 back.append(message)
-        self._dispatch(self.engine.requeue(back, self.now_us()))
+        self._bring_back(back)
         if self.engine.has_expired:
             self.retention.expire()
         for queue_id in {message.queue_id for message in back}:
@@ -608,7 +609,7 @@ class Broker:
         """The consumer's session is over: what it holds goes back to its old place."""
         self.cancel(consumer)
         messages = self.engine.acknowledge(consumer, list(consumer.leases))
-        self._dispatch(self.engine.requeue(messages, self.now_us()))
+        self._bring_back(messages)
         self.reader.serve(consumer.queue_id)
 
     def when_durable(self, done: Done) -> None:
@@ -644,16 +645,36 @@ class Broker:
             return
         self.requeue([message])
 
+    def _bring_back(self, messages: Sequence[Message]) -> None:
+        """Requeue messages and let those who wait have some of them, the rest in further turns of the loop."""
+        self._dispatch(self.engine.requeue(messages, self.now_us(), FEED_AT_ONCE, FEED_BYTES))
+        for consumers in self.engine.take_interrupted():
+            asyncio.get_running_loop().call_soon(self._feed_all, deque(consumers))
+
+    def _feed_all(self, consumers: deque[Consumer]) -> None:
+        """Feed consumers of a queue in turns of the loop: those of one priority by turns, before those of a lower."""
+        consumer = consumers.popleft()
+        if self._feed_part(consumer):
+            place = sum([other.priority == consumer.priority for other in consumers])
+            consumers.insert(place, consumer)
+        if consumers:
+            asyncio.get_running_loop().call_soon(self._feed_all, consumers)
+
     def _feed(self, consumer: Consumer) -> None:
         """Let the consumer have what it wants, a part at a time: others want their turn."""
+        if self._feed_part(consumer):
+            asyncio.get_running_loop().call_soon(self._feed, consumer)
+
+    def _feed_part(self, consumer: Consumer) -> bool:
+        """Let the consumer have some messages; return whether it may want more."""
         deliveries = self.engine.feed(consumer, self.now_us(), FEED_AT_ONCE, FEED_BYTES)
         self._dispatch(deliveries)
         if self.engine.has_expired:
             self.retention.expire()
         if len(deliveries) == FEED_AT_ONCE or _body_bytes(deliveries) >= FEED_BYTES:
-            asyncio.get_running_loop().call_soon(self._feed, consumer)
-        else:
-            self.reader.serve(consumer.queue_id)
+            return True
+        self.reader.serve(consumer.queue_id)
+        return False
 
     def _tick_if_needed(self) -> None:
         if self._ticking is None and self.engine.has_fractional_consumers:

@@ -198,6 +198,16 @@ class WaitingConsumers:
             if not consumers:
                 del self._by_filter[key]
 
+    def leave_all(self) -> list[Consumer]:
+        """Let nobody wait; return who did, in the order in which they would have been served."""
+        waiting = {consumer.id: consumer for rank in self._unfiltered.values() for consumer in rank.values()}
+        for filtered in self._by_filter.values():
+            waiting.update(filtered)
+        consumers = sorted(waiting.values(), key=lambda each: (-each.priority, each.turn))
+        for consumer in consumers:
+            self.leave(consumer)
+        return consumers
+
     def match(self, message: Message, now_us: int) -> Consumer | None:
         """Return the next consumer that may see the message and has room; it waits no longer."""
         best = self._first_unfiltered(now_us) if self._unfiltered else None

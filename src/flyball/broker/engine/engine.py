@@ -79,6 +79,7 @@ class Engine:
         "_expiries",
         "_fractional",
         "_id_ranges",
+        "_interrupted",
         "_name_counts",
         "_next_client_id",
         "_next_consumer_id",
@@ -151,6 +152,7 @@ class Engine:
         self._fractional: dict[int, Consumer] = {}
         self._expiries = Expiries()
         self._overdue: set[int] = set()
+        self._interrupted: list[list[Consumer]] = []
         # How much more may come before it is worth trying to evict again.
         self._eviction_pause_bytes = 0
         # What happened in queues that are not here any more.
@@ -706,8 +708,13 @@ class Engine:
             consumer.release(message.id)
         return messages
 
-    def requeue(self, messages: Iterable[Message], now_us: int) -> list[Delivery]:
-        """Bring messages whose leases ended back to their old places; each counts as delivered once more."""
+    def requeue(
+        self, messages: Iterable[Message], now_us: int, maximum: int = UNLIMITED, max_bytes: int = UNLIMITED
+    ) -> list[Delivery]:
+        """Bring messages whose leases ended back to their old places; each counts as delivered once more.
+
+        Of each queue at most `maximum` are delivered at once, up to `max_bytes`; then see `take_interrupted`.
+        """
         by_queue: dict[int, list[Message]] = {}
         for message in messages:
             state = self._queues.get(message.queue_id)
@@ -716,11 +723,18 @@ class Engine:
                 by_queue.setdefault(message.queue_id, []).append(message)
                 if message.is_paged:
                     self._leave_to_store(message)
-        return [
-            delivery
-            for queue_id, returned in by_queue.items()
-            for delivery in self._queues[queue_id].requeue(returned, now_us)
-        ]
+        deliveries: list[Delivery] = []
+        for queue_id, returned in by_queue.items():
+            given, interrupted = self._queues[queue_id].requeue(returned, now_us, maximum, max_bytes)
+            deliveries += given
+            if interrupted:
+                self._interrupted.append(interrupted)
+        return deliveries
+
+    def take_interrupted(self) -> list[list[Consumer]]:
+        """Return, by queue, the consumers that `requeue` has not given all they want: to be fed in this order."""
+        interrupted, self._interrupted = self._interrupted, []
+        return interrupted
 
     def feed(
         self, consumer: Consumer, now_us: int, maximum: int = UNLIMITED, max_bytes: int = UNLIMITED

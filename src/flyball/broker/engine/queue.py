@@ -329,8 +329,15 @@ class QueueState(Counts):
         consumer = self._waiting.match(message, now_us) if self._waiting else None
         return None if consumer is None else self._give(consumer, now_us)
 
-    def requeue(self, messages: Sequence[Message], now_us: int) -> list[Delivery]:
-        """Bring unacked messages back, and only then look who waits, so that each gets its first."""
+    def requeue(
+        self, messages: Sequence[Message], now_us: int, maximum: int = UNLIMITED, max_bytes: int = UNLIMITED
+    ) -> tuple[list[Delivery], list[Consumer]]:
+        """Bring unacked messages back, and only then look who waits, so that each gets its first.
+
+        When `maximum` messages are delivered, or bodies of `max_bytes`, the consumers that still wait are returned as
+        well, and wait no longer: they are to be fed later. In the line they would get what arrives meanwhile, before
+        what was requeued.
+        """
         back: list[Message] = []
         self.requeued += len(messages)
         for message in messages:
@@ -342,15 +349,18 @@ class QueueState(Counts):
         deliveries: list[Delivery] = []
         for message in back:
             while self._waiting and message.id not in self.unacked:
+                if len(deliveries) >= maximum or max_bytes <= 0:
+                    return deliveries, self._waiting.leave_all()
                 consumer = self._waiting.match(message, now_us)
                 if consumer is None:
                     break
                 delivery = self._give(consumer, now_us)
                 if delivery is not None:
                     deliveries.append(delivery)
+                    max_bytes -= len(delivery.message.body)
                     if consumer.wants(now_us):
                         self._waiting.join(consumer)
-        return deliveries
+        return deliveries, []
 
     def feed(
         self, consumer: Consumer, now_us: int, maximum: int = UNLIMITED, max_bytes: int = UNLIMITED
