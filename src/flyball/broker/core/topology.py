@@ -65,6 +65,9 @@ REMOTE_QUEUE_BYTES = 1024
 # policy, and there may be thousands of both.
 POLICIES_S = 0.02
 
+# Exclusive queues of a connection that is gone are deleted for so long at a time: it may have had a hundred thousand.
+DELETIONS_S = 0.01
+
 Headers = Callable[[], Mapping[str, Any]]
 
 
@@ -102,6 +105,9 @@ class Topology:
         self._usage: dict[int, QueueUsage] = {}
         # The exclusive queues of each connection.
         self._owned: dict[object, set[int]] = {}
+        # Those of connections that are gone, which are deleted in turns of the loop.
+        self._orphaned: dict[int, None] = {}
+        self._deleting: asyncio.TimerHandle | None = None
         # The exchanges, by name, and queues, by id, that policies have to be applied to, and their virtual hosts.
         self._unapplied: dict[tuple[str, str | int], None] = {}
         self._applying: asyncio.TimerHandle | None = None
@@ -208,11 +214,19 @@ class Topology:
 
     def queue(self, vhost: str, name: str, owner: object) -> QueueState:
         """Return a queue that the owner may use. Raises QueueNotFound, QueueLocked."""
-        state = self.engine.find_queue(name, vhost)
+        state = self._find_queue(name, vhost)
         if state is None:
             raise QueueNotFound(name, vhost)
         self.check_owner(state, owner)
         return state
+
+    def _find_queue(self, name: str, vhost: str) -> QueueState | None:
+        """Return the queue of a name; one whose connection is gone is deleted now, so that its name is free."""
+        state = self.engine.find_queue(name, vhost)
+        if state is None or state.queue.id not in self._orphaned:
+            return state
+        self._delete_orphan(state.queue.id)
+        return self.engine.find_queue(name, vhost)
 
     def check_owner(self, state: QueueState, owner: object) -> None:
         """Raise QueueLocked if a queue is exclusive to somebody else."""
@@ -222,7 +236,7 @@ class Topology:
     def declare_queue(self, declared: Queue, owner: object, done: Callable[[FlyballError | None], None]) -> None:
         """Declare a queue, or see that it is as declared. The id of `declared` is not looked at."""
         self.broker.meters.queues_declared += 1
-        existing = self.engine.find_queue(declared.name, declared.vhost)
+        existing = self._find_queue(declared.name, declared.vhost)
         if existing is not None:
             self.check_owner(existing, owner)
             check_same(existing.queue, declared)
@@ -284,10 +298,24 @@ class Topology:
         self.lifecycle.delete(queue.id, done)
 
     def delete_owned(self, owner: object) -> None:
-        """The owner of exclusive queues is gone: so are they."""
-        for queue_id in self._owned.pop(owner, set()):
-            if self.engine.has_queue(queue_id):
-                self.broker.faults.guard("exclusive queue", self.lifecycle.delete, queue_id, _ignore)
+        """The owner of exclusive queues is gone: so are they, in turns of the loop if they are many."""
+        self._orphaned.update(dict.fromkeys(self._owned.pop(owner, ())))
+        if self._deleting is None:
+            self._delete_in_turns()
+
+    def _delete_in_turns(self) -> None:
+        self._deleting = None
+        ends_s = time.monotonic() + DELETIONS_S
+        while self._orphaned:
+            self._delete_orphan(next(iter(self._orphaned)))
+            if time.monotonic() > ends_s:
+                self._deleting = asyncio.get_running_loop().call_later(0, self._delete_in_turns)
+                return
+
+    def _delete_orphan(self, queue_id: int) -> None:
+        del self._orphaned[queue_id]
+        if self.engine.has_queue(queue_id):
+            self.broker.faults.guard("exclusive queue", self.lifecycle.delete, queue_id, _ignore)
 
     def owner_of(self, state: QueueState) -> object | None:
         """Return the connection that has the queue for itself, if one has."""

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from pika import spec
 
 from flyball.broker.core import topology as topology_module
-from flyball.broker.core.broker import PURGED_ONE_BY_ONE
+from flyball.broker.core.broker import FEED_AT_ONCE, PURGED_ONE_BY_ONE, Broker
 from flyball.broker.core.retention import DROPPED_AT_ONCE
+from flyball.broker.engine.queue import Delivery
 from flyball.broker.node.node import Node
 from flyball.broker.protocols import requests as requests_module
 from flyball.broker.protocols.amqp import session as session_module
 from flyball.broker.protocols.amqp.session import AmqpSession
 from flyball.broker.transport.connection import WRITE_BUFFER_BYTES, Connection
-from flyball.model import Policy
+from flyball.model import Policy, Queue
 from tests.broker.peers import ThorBangPeer
 from tests.broker.protocols.amqp.compatibility.peer import Peer, method_frame
 from tests.nodes import ANSWER_LIMIT_S, RunningNode
@@ -249,3 +250,50 @@ def test_purge_of_many_stored_messages_leaves_them_to_the_store(node: RunningNod
     for expected in (b"0", b"later"):
         peer.send(spec.Basic.Get(queue="orders", no_ack=True))
         assert peer.expect_content(spec.Basic.GetOk).body == expected
+
+
+def test_requeued_messages_are_delivered_again_in_turns(
+    node: RunningNode, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 3 * FEED_AT_ONCE + 1
+    peer.ask(spec.Queue.Declare(queue="orders"), spec.Queue.DeclareOk)
+    for number in range(count):
+        peer.publish(b"%d" % number, routing_key="orders")
+    peer.ask(spec.Basic.Consume(queue="orders"), spec.Basic.ConsumeOk)
+    for _ in range(count):
+        peer.expect_content(spec.Basic.Deliver)
+    sizes: list[int] = []
+    dispatch = Broker._dispatch
+
+    def measured(broker: Broker, deliveries: Sequence[Delivery]) -> None:
+        sizes.append(len(deliveries))
+        dispatch(broker, deliveries)
+
+    monkeypatch.setattr(Broker, "_dispatch", measured)
+    peer.send(spec.Basic.RecoverAsync(requeue=True))
+    again = [peer.expect_content(spec.Basic.Deliver).body for _ in range(count)]
+    assert again == [b"%d" % number for number in range(count)]
+    assert max(sizes) == FEED_AT_ONCE
+
+
+def test_exclusive_queues_of_a_connection_that_is_gone_are_deleted_in_turns(
+    node: RunningNode, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topology_module, "DELETIONS_S", 0.0, raising=False)
+    for number in range(50):
+        peer.ask(spec.Queue.Declare(queue=str(number), exclusive=True), spec.Queue.DeclareOk)
+
+    async def leave(running: Node) -> int:
+        topology, engine = running.topology, running.hub.broker.engine
+        topology.delete_owned(the_session(running))
+        # Its name is free at once.
+        topology.declare_queue(Queue(0, "49", exclusive=True, durable=False), "another", lambda error: None)
+        turns = 0
+        async with asyncio.timeout(ANSWER_LIMIT_S):
+            while len(engine.queues) > 1:
+                await asyncio.sleep(0)
+                turns += 1
+        assert [state.queue.name for state in engine.queues] == ["49"]
+        return turns
+
+    assert node.run(leave) >= 47
