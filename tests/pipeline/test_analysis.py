@@ -10,13 +10,15 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from flyball.errors import PipelineError
 from flyball.pipeline.analysis import Analysis, analyse, find_model
+from flyball.pipeline.events import MOST_POINTS
 from flyball.pipeline.ingest import ingest
 from flyball.pipeline.log_formats import TELESTO_HEADER, LogFormat
 from flyball.pipeline.report import write_report
+from flyball.pipeline.throughput import MOST_QUEUES, THROUGHPUT
 from tests.pipeline.traces import (
     START_US,
     admission,
@@ -91,6 +93,10 @@ def test_all_tables_and_models_are_written_and_nothing_else(done: Done) -> None:
     assert sorted(done.analysis.tables) == TABLES
     for name, table in done.analysis.tables.items():
         kept = pd.read_parquet(done.out / "tables" / f"{name}.parquet")
+        if name == "throughput":
+            assert sorted(kept.columns) == sorted(THROUGHPUT.names)
+            assert kept["requests"].sum() == table["requests"].sum()
+            continue
         assert list(kept.columns) == list(table.columns)
         assert len(pd.read_csv(done.out / "tables" / f"{name}.csv")) == len(table)
     assert json.loads((done.out / "profile.json").read_text(encoding="utf-8")) == done.analysis.models["profile"]
@@ -272,11 +278,38 @@ def test_a_model_that_the_traces_do_not_allow_is_said_in_one_line(spark: SparkSe
         find_model(spark, "capacity", tmp_path / "data", tmp_path / "out")
 
 
-def test_traces_of_too_many_days_are_said_in_one_line(spark: SparkSession, tmp_path: Path) -> None:
-    month_us = 30 * 86_400 * 10**6
-    write_requests(tmp_path / "trace-a-1.parquet", [request(), request(received_us=START_US + month_us)])
-    with pytest.raises(PipelineError, match=r"cover 30 days, 14 can be.*fewer of the files"):
-        analyse(spark, tmp_path, tmp_path / "out")
+def test_rows_of_a_long_run_that_reach_the_driver_are_bounded(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A series has at most MOST_POINTS points of each kind, and no row of a queue is collected."""
+    a_month_s, queues = 30 * 86_400, 150
+    rows = [
+        request(
+            kind=("put", "take")[number % 2],
+            queue_id=number % queues,
+            received_us=START_US + number * a_month_s * 10**6 // 9000,
+            sequence=number,
+        )
+        for number in range(9000)
+    ]
+    write_requests(tmp_path / "data" / "trace-a-1.parquet", rows)
+    collected: list[int] = []
+
+    def counting(frame: DataFrame) -> pd.DataFrame:
+        table: pd.DataFrame = frame.toArrow().to_pandas()
+        collected.append(len(table))
+        return table
+
+    monkeypatch.setattr("flyball.pipeline.analysis._pandas", counting)
+    analysis = analyse(spark, tmp_path / "data", tmp_path / "out")
+    kinds = 2
+    assert max(collected) <= kinds * (MOST_POINTS + 1)
+    assert measure(analysis, "", "nodes", "throughput") == pytest.approx(9000 / a_month_s, rel=0.01)
+    assert analysis.tables["laws"].set_index("law")["holds"]["Little's law (nodes)"]
+    kept = pd.read_parquet(tmp_path / "out" / "tables" / "throughput.parquet")
+    assert kept["queue"].nunique() == MOST_QUEUES + 1
+    assert kept["requests"].sum() == analysis.tables["series"]["requests"].sum()
+    write_report(analysis, tmp_path / "out" / "report.html")
 
 
 def test_records_that_could_not_be_written_are_left_out_like_others(spark: SparkSession, tmp_path: Path) -> None:

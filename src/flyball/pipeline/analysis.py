@@ -31,7 +31,7 @@ from flyball.pipeline.latency import histogram, percentiles, spread
 from flyball.pipeline.log_tables import downtime_of, phases_of, throughput_of
 from flyball.pipeline.loops import ADMISSION, closed_loops, loop_measures, loops, plants
 from flyball.pipeline.manifest import Experiment, Run, read_experiments, read_runs
-from flyball.pipeline.measures import cells, measures, references, telesto_metrics
+from flyball.pipeline.measures import cells, measures, references, telesto_metrics, whole_points
 from flyball.pipeline.operational_laws import laws
 from flyball.pipeline.phases import phases
 from flyball.pipeline.policies import (
@@ -48,15 +48,11 @@ from flyball.pipeline.profile import profile, profile_of_admissions
 from flyball.pipeline.queues import placement, provisioning, queue_over_time, queue_runs, scaling
 from flyball.pipeline.spark_errors import one_line_errors
 from flyball.pipeline.table_store import Quarantined, Store
-from flyball.pipeline.throughput import measured, seconds, series, throughput
+from flyball.pipeline.throughput import THROUGHPUT, THROUGHPUT_OF_ALL, measured, seconds, series, throughput
 from flyball.pipeline.warm_up import warm_up
 
 MODELS = ("profile", "model", "capacity")
 """Each is a file `<name>.json`."""
-
-MOST_DAYS = 14
-"""Every second of a run is looked at on the driver, so a run cannot be of any length."""
-_DAY_US = 86_400_000_000
 
 ONLY_OF_LOOPS = ("loops", "closed_loops")
 """Tables that are there only if the traces hold samples of control loops, the second only of closed ones."""
@@ -81,7 +77,9 @@ class Analysis:
     experiments: list[Experiment]
     runs: list[Run]
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
-    """By name, as `docs/how-it-works/pipeline.md` lists them; a table without rows has its columns all the same."""
+    """By name, as `docs/how-it-works/pipeline.md` lists them; a table without rows has its columns all the same.
+
+    `throughput` has all queues together here; `throughput.parquet` has the busiest ones apart."""
     models: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     """What the JSON files hold: `profile`, `model` and `capacity`, as far as the data allow."""
 
@@ -93,18 +91,20 @@ def unseen(stage: str, done: int, of: int) -> None:
 def analyse(spark: SparkSession, source: Path, out: Path, progress: Progress = unseen) -> Analysis:
     """Find out all there is to know about the traces in `source`, or in a store, and write it into `out`.
 
-    Writes OUT/tables/*.parquet and *.csv, and the models as OUT/*.json. Raises PipelineError, in one line, if the
+    Writes OUT/tables/*.parquet and *.csv, the models as OUT/*.json. Raises PipelineError, in one line, if the
     traces cannot be used.
     """
     stages = _Stages(progress)
     with one_line_errors("the analysis"), _opened(spark, source, out, stages) as opened, _beside() as beside:
         # With Spark Connect a model can be asked only where its session was made.
         profile_ = None if is_remote() else beside.submit(_profile, opened.found)
-        tables = _tables(opened, _counted(opened.found, stages), stages)
+        counted = _counted(opened.found, stages)
+        tables = _tables(opened, counted, stages)
         models = _models(opened, profile_, tables["measures"], stages)
         stages.begin("writing")
         analysis = Analysis(opened.experiments, opened.runs, tables, models)
         _write(analysis, out)
+        _write_throughput(spark, counted, tables["throughput"], out)
     return analysis
 
 
@@ -185,7 +185,6 @@ class _Counted:
 
 def _counted(found: Ingested, stages: _Stages) -> _Counted:
     """Count all events, once: Spark keeps the result."""
-    _check_length(found.windows)
     events = of_requests(found.requests).unionByName(of_calls(found.calls))
     rows = found.rows.get("requests", 0) + found.rows.get("calls", 0)
     # Not `persist`: Spark does not find what it kept of a query that unpivots, and counts all events anew.
@@ -196,23 +195,15 @@ def _counted(found: Ingested, stages: _Stages) -> _Counted:
     return _Counted(counted, spread_, found.windows)
 
 
-def _check_length(windows: DataFrame) -> None:
-    longest = max(windows.collect(), key=lambda window: window.until_us - window.from_us)
-    days = (longest.until_us - longest.from_us) / _DAY_US
-    if days > MOST_DAYS:
-        what = f"the traces of run {longest.run!r}" if longest.run else "these traces"
-        raise PipelineError(f"{what} cover {days:.0f} days, {MOST_DAYS} can be analysed: give fewer of the files")
-
-
 def _tables(opened: _Opened, counted: _Counted, stages: _Stages) -> dict[str, pd.DataFrame]:
     inside = measured(counted.seconds, counted.windows)
-    tables = {"throughput": _pandas(throughput(inside))}
+    around, windows = _pandas(series(counted.seconds)), _pandas(counted.windows)
+    tables = {"series": _inside(around, windows)}
+    tables["throughput"] = tables["series"][[*THROUGHPUT_OF_ALL, "point_s"]].assign(queue="")
     tables["histogram"] = _pandas(histogram(counted.spread))
     stages.begin("phases")
     tables["phases"] = _pandas(phases(inside, counted.spread))
     stages.begin("measures")
-    tables["series"] = _pandas(series(inside))
-    around, windows = _pandas(series(counted.seconds)), _pandas(counted.windows)
     tables["measures"] = measures(tables["series"], _pandas(percentiles(counted.spread)), windows)
     _add_loops(tables, opened)
     _add_policies(tables, opened)
@@ -226,6 +217,16 @@ def _tables(opened: _Opened, counted: _Counted, stages: _Stages) -> dict[str, pd
     tables["quarantine"] = pd.DataFrame(_left_out(opened), columns=list(Quarantined._fields))
     _add_logs(tables, opened.found, windows)
     return tables
+
+
+def _inside(around: pd.DataFrame, windows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of SERIES that are whole points of the measured time, with the length of their points."""
+    known = windows.set_index("run")
+    lengths = {run: whole_points(*window) for run, window in zip(known.index, known.to_numpy(), strict=True)}
+    counts, lengths_s = ({run: length[place] for run, length in lengths.items()} for place in (0, 1))
+    found = around.assign(point_s=around["run"].map(lengths_s).clip(lower=1.0).astype("int64"))
+    places = found["second"] // found["point_s"]
+    return found[(places >= 0) & (places < found["run"].map(counts))].reset_index(drop=True)
 
 
 def _add_loops(tables: dict[str, pd.DataFrame], opened: _Opened) -> None:
@@ -379,8 +380,11 @@ def _write(analysis: Analysis, out: Path) -> None:
     try:
         folder.mkdir(exist_ok=True)
         for name, table in analysis.tables.items():
+            if name == "throughput":
+                continue
             table.to_parquet(folder / f"{name}.parquet", index=False)
             table.to_csv(folder / f"{name}.csv", index=False)
+        (folder / "throughput.csv").unlink(missing_ok=True)
         for name in {*ONLY_OF_LOOPS, *ONLY_OF_POLICIES, *ONLY_OF_QUEUES} - set(analysis.tables):
             for suffix in ("parquet", "csv"):
                 (folder / f"{name}.{suffix}").unlink(missing_ok=True)
@@ -392,6 +396,26 @@ def _write(analysis: Analysis, out: Path) -> None:
                 (out / f"{name}.json").unlink(missing_ok=True)
     except OSError as error:
         raise PipelineError(f"{folder} cannot be written to: {error.strerror}") from error
+
+
+def _write_throughput(spark: SparkSession, counted: _Counted, known: pd.DataFrame, out: Path) -> None:
+    """Let Spark write THROUGHPUT: with its queues it may have more rows than the driver should hold.
+
+    `known` has the rows for all queues together, and those that come from logs.
+    """
+    found = throughput(measured(counted.seconds, counted.windows))
+    of_logs = known[known["point_s"].isna()][THROUGHPUT.names] if "point_s" in known else known
+    if len(of_logs):
+        rows = [tuple(row) for row in of_logs.itertuples(index=False)]
+        found = found.unionByName(spark.createDataFrame(rows, THROUGHPUT))
+    folder = (out / "tables").resolve()
+    parts = folder / ".throughput"
+    try:
+        found.coalesce(1).write.mode("overwrite").parquet(parts.as_uri())
+        [part] = parts.glob("part-*.parquet")
+        part.replace(folder / "throughput.parquet")
+    finally:
+        shutil.rmtree(parts, ignore_errors=True)
 
 
 def _write_model(name: str, model: Mapping[str, Any], out: Path) -> Path:

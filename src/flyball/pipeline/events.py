@@ -45,8 +45,20 @@ EVENTS = table(
 """`at_us`: when it was answered. `service_ns`: the latency without what the client was late. What a source does not
 know is 0."""
 
+# `second`: seconds since the measured time began, negative before it; a multiple of the run's `point_s`.
 PLACED = table(**{field.name: field.dataType for field in EVENTS}, second=_WHOLE)
-"""`second`: whole seconds since the measured time began, negative before it."""
+
+# A series over time has at most about this many points, whatever the length of its run: it must fit into the driver.
+MOST_POINTS = 2000
+
+# Lengths of a point in seconds, the shortest first; each divides those after it, so that points can be joined.
+_POINTS_S = (1, 60, 120, 600, 3600, 7200, 21_600, 86_400, 604_800)
+
+
+def point_s(from_us: int, until_us: int) -> int:
+    """Return the length of one point of a run's series in seconds: 1, more for runs over MOST_POINTS s."""
+    length_s = (int(until_us) - int(from_us)) // 1_000_000
+    return next((point for point in _POINTS_S if length_s <= point * MOST_POINTS), _POINTS_S[-1])
 
 
 def of_requests(requests: DataFrame) -> DataFrame:
@@ -107,12 +119,18 @@ def within(events: DataFrame, windows: DataFrame) -> DataFrame:
 def _beside_windows(events: DataFrame, windows: DataFrame) -> DataFrame:
     require(events, EVENTS, "the table of events")
     require(windows, WINDOWS, "the table of windows")
-    # Not `div`, which rounds towards 0: the second before the window would be one too long.
-    second = sf.expr("floor((at_us - from_us) / 1000000D)")
+    # Not `div`, which rounds towards 0: the point before the window would be one too long.
+    second = sf.expr("cast(floor((at_us - from_us) / (point_s * 1000000D)) as bigint) * point_s")
     # Spark finds a number in a third of the time that a text takes. With 64 bits no two runs share one.
     key = sf.xxhash64("run")
-    beside = windows.select(key.alias("run_key"), "from_us", "until_us")
+    beside = windows.select(key.alias("run_key"), "from_us", "until_us", point_of_window())
     return events.withColumn("run_key", key).join(sf.broadcast(beside), "run_key").withColumn("second", second)
+
+
+def point_of_window() -> Column:
+    """Return the column `point_s` of WINDOWS, as `point_s` has it."""
+    fitting = f"filter(array{_POINTS_S}, point -> (until_us - from_us) div 1000000 <= point * {MOST_POINTS})"
+    return sf.expr(f"cast(coalesce(get({fitting}, 0), {_POINTS_S[-1]}) as bigint)").alias("point_s")
 
 
 def _answered_us(begun_us: str, latency_ns: str) -> Column:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from flyball.pipeline.events import CLIENTS, NODES
+from flyball.pipeline.events import CLIENTS, NODES, point_s
 from flyball.pipeline.intervals import batch_means, half_width, quantile_offsets
 from flyball.pipeline.latency import ALL, DATABASE, QUANTILES
 from flyball.pipeline.manifest import Experiment, Reference, Run, cell_of
@@ -78,10 +78,10 @@ _QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What one source saw of one kind of request in a run, second by second; seconds without any are 0."""
+    """What one source saw of one kind of request in a run, point by point; points without any are 0."""
 
+    # Of each point: 1 s, more in a long run, less if the run was shorter.
     length_s: float
-    """Of each second: 1, or less if the run was shorter."""
     columns: Mapping[str, Numbers]
 
     def __getitem__(self, name: str) -> Numbers:
@@ -163,19 +163,25 @@ def references(cells: pd.DataFrame, experiments: Sequence[Experiment]) -> pd.Dat
     return pd.DataFrame(rows, columns=list(REFERENCE_COLUMNS))
 
 
-def whole_seconds(from_us: int, until_us: int) -> tuple[int, float]:
-    """Return how many seconds a measured time has that are compared, and their length: 1 s unless all is less."""
-    length_us = int(until_us) - int(from_us)
-    return (length_us // 1_000_000, 1.0) if length_us >= 1_000_000 else (1, max(length_us, 1) / 1e6)
+def whole_points(from_us: int, until_us: int) -> tuple[int, float]:
+    """Return how many whole points a measured time has, and their length: that of `point_s` unless all is less."""
+    length_us, point_us = int(until_us) - int(from_us), point_s(from_us, until_us) * 1_000_000
+    return (length_us // point_us, point_us / 1e6) if length_us >= point_us else (1, max(length_us, 1) / 1e6)
+
+
+def place_of(second: pd.Series[Any], length_s: float) -> pd.Series[Any]:
+    """Return which point of its run, counted from 0, each `second` is; points of less than a second are alone."""
+    return second // max(int(length_s), 1)
 
 
 def _kinds(series: pd.DataFrame, windows: pd.DataFrame) -> Iterator[tuple[tuple[str, str], dict[str, _Kind]]]:
     """Yield for each run and source what it saw of each kind, and of all kinds together."""
-    lengths = {run: whole_seconds(from_us, until_us) for run, from_us, until_us in _rows(windows)}
+    lengths = {run: whole_points(from_us, until_us) for run, from_us, until_us in _rows(windows)}
     sums = [name for name in series.columns if name not in ("run", "source", "place", "kind", "second")]
     for (run, source), own in series.groupby(["run", "source"]):
         count, length_s = lengths[str(run)]
-        inside = own[(own["second"] >= 0) & (own["second"] < count)]
+        places = place_of(own["second"], length_s)
+        inside = own.assign(second=places)[(places >= 0) & (places < count)]
         kinds = {str(kind): _filled(part, sums, count, length_s) for kind, part in inside.groupby("kind")}
         everything = _together(kinds.values())
         if everything:
@@ -206,7 +212,7 @@ def _together(kinds: Iterable[_Kind]) -> _Kind | None:
 
 
 def _rate(metric: str, values: Numbers) -> Row:
-    """Return the measure of something that is counted in each second."""
+    """Return the measure of something that is counted in each point."""
     interval = batch_means(values)
     low, high = quantile_offsets(values)
     return {
@@ -246,7 +252,7 @@ def _time(metric: str, counts: Numbers, sums_ms: Numbers, squares_ms2: Numbers, 
         "n": int(count),
         "mean": mean,
         "sd": sd,
-        # One second has no batches: then the requests have to pass for independent.
+        # One point has no batches: then the requests have to pass for independent.
         "half_width": interval.half_width if counts.size > 1 else half_width(count * recorded_ratio, sd),
     }
 

@@ -14,7 +14,7 @@ import pandas as pd
 
 from flyball.pipeline.events import CLIENTS, NODES
 from flyball.pipeline.manifest import Run
-from flyball.pipeline.measures import RECEIVED, whole_seconds
+from flyball.pipeline.measures import RECEIVED, whole_points
 
 COLUMNS = ("run", "law", "expected", "measured", "error_ratio", "holds", "says")
 
@@ -95,22 +95,23 @@ def laws(series: pd.DataFrame, windows: pd.DataFrame, runs: Sequence[Run]) -> pd
 
 def _seen(of_run: pd.DataFrame, source: str, from_us: int, until_us: int) -> _Seen | None:
     own = of_run[of_run["source"] == source]
-    count, length_s = whole_seconds(from_us, until_us)
-    inside = own[(own["second"] >= 0) & (own["second"] < count)]
+    count, point_length_s = whole_points(from_us, until_us)
+    length_s = count * point_length_s
+    inside = own[(own["second"] >= 0) & (own["second"] < length_s)]
     if inside.empty:
         return None
     kinds = inside.drop(columns=["run", "source", "place", "second"]).groupby("kind").sum()
     heaviest = float((own["weight2"] / own["requests"]).max())
-    return _Seen(count * length_s, kinds, _under_way(own, count * length_s), heaviest)
+    return _Seen(length_s, kinds, _under_way(own, length_s, point_length_s), heaviest)
 
 
-def _under_way(own: pd.DataFrame, length_s: float) -> float:
+def _under_way(own: pd.DataFrame, length_s: float, point_length_s: float) -> float:
     """Return the time that requests spent in the system while it was measured, for each second of it.
 
-    Also of those that were answered later. Those answered in one second are taken for answered in its middle.
+    Also of those that were answered later. Those answered in one point are taken for answered in its middle.
     """
     response_s = own["response_ms"] / own["requests"] / 1e3
-    answered_s = own["second"] + 0.5 * min(length_s, 1.0)
+    answered_s = own["second"] + 0.5 * point_length_s
     inside_s = answered_s.clip(upper=length_s) - (answered_s - response_s).clip(lower=0.0)
     return float((inside_s.clip(lower=0.0) * own["requests"]).sum()) / length_s
 

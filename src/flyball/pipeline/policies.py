@@ -16,12 +16,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.types import DoubleType, IntegerType, LongType, StringType
 
-from flyball.pipeline.events import CLIENTS, PLACED
+from flyball.pipeline.events import CLIENTS, PLACED, point_of_window
 from flyball.pipeline.intervals import Interval, batch_means
 from flyball.pipeline.latency import BUCKETS_PER_E, quantile_columns
 from flyball.pipeline.loops import ADMISSION
 from flyball.pipeline.manifest import Run
-from flyball.pipeline.measures import whole_seconds
+from flyball.pipeline.measures import place_of, whole_points
 from flyball.pipeline.schemas import SAMPLES, require, table
 
 SMALL, LARGE = "small", "large"
@@ -142,7 +142,7 @@ def loads(samples: DataFrame, runs: Sequence[Run]) -> DataFrame:
     """Turn SAMPLES into LOADS."""
     return (
         _measured(samples, runs)
-        .groupBy("run", sf.expr("(at_us - from_us) div 1000000").alias("second"))
+        .groupBy("run", sf.expr("(at_us - from_us) div (point_s * 1000000) * point_s").alias("second"))
         .agg(
             sf.count("*").alias("samples"),
             sf.sum("measurement").alias("load"),
@@ -174,7 +174,11 @@ def _measured(samples: DataFrame, runs: Sequence[Run]) -> DataFrame:
     rows = [(run.run, run.measured.from_us, run.measured.until_us) for run in runs]
     known = samples.sparkSession.createDataFrame(rows, "run string, from_us bigint, until_us bigint")
     inside = "at_us >= from_us and at_us < until_us"
-    return samples.where(sf.col("loop") == ADMISSION).join(sf.broadcast(known), "run").where(inside)
+    return (
+        samples.where(sf.col("loop") == ADMISSION)
+        .join(sf.broadcast(known.select("*", point_of_window())), "run")
+        .where(inside)
+    )
 
 
 def policy_runs(
@@ -284,11 +288,12 @@ def _load(own: pd.DataFrame) -> dict[str, float]:
 
 
 def _per_second(counts: pd.Series[Any], run: Run) -> Interval:
-    seconds, _ = whole_seconds(run.measured.from_us, run.measured.until_us)
-    inside = counts[(counts.index >= 0) & (counts.index < seconds)]
-    filled = np.zeros(seconds)
-    filled[inside.index.to_numpy(dtype=int)] = inside.to_numpy(dtype=float)
-    return batch_means(filled)
+    count, length_s = whole_points(run.measured.from_us, run.measured.until_us)
+    places = place_of(counts.index.to_series(), length_s).to_numpy(dtype=int)
+    is_inside = (places >= 0) & (places < count)
+    filled = np.zeros(count)
+    filled[places[is_inside]] = counts.to_numpy(dtype=float)[is_inside]
+    return batch_means(filled / max(length_s, 1.0))
 
 
 def _length_s(run: Run) -> float:

@@ -12,7 +12,7 @@ import pandas as pd
 
 from flyball.pipeline.events import CLIENTS
 from flyball.pipeline.manifest import Run
-from flyball.pipeline.measures import RECEIVED
+from flyball.pipeline.measures import RECEIVED, whole_points
 
 WORKLOAD = "clustered"
 PLACEMENT, PROVISIONING = "placement", "provisioning"
@@ -21,7 +21,7 @@ NODES = "nodes"
 """The factor that tells how many nodes a run had."""
 
 OVER_TIME_COLUMNS = ("run", "second", "produced", "consumed", "waiting")
-"""Messages that came into the queue and went out in each second, and how many waited at its end."""
+"""Messages/s that came into the queue and went out in each second or longer point, and how many waited at its end."""
 
 PLACEMENT_COLUMNS = ("policy", "throughput", "transfers", "experiment", "run", "repetition")
 PROVISIONING_COLUMNS = ("policy", "nodes", "throughput", "experiment", "run", "repetition")
@@ -40,7 +40,7 @@ def queue_runs(runs: Sequence[Run]) -> list[Run]:
 
 
 def queue_over_time(throughput: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame:
-    """Count what clients produced and consumed in each whole second of runs."""
+    """Return what clients produced and consumed per second at each point of runs."""
     parts = [_over_time(throughput, run) for run in queue_runs(runs)]
     parts = [part for part in parts if len(part)]
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(OVER_TIME_COLUMNS))
@@ -48,7 +48,9 @@ def queue_over_time(throughput: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFra
 
 def _over_time(throughput: pd.DataFrame, run: Run) -> pd.DataFrame:
     rows = throughput[(throughput["run"] == run.run) & (throughput["source"] == CLIENTS)]
-    seconds = range(int((run.measured.until_us - run.measured.from_us) // 1_000_000))
+    points, length_s = whole_points(run.measured.from_us, run.measured.until_us)
+    length = max(int(length_s), 1)
+    seconds = range(0, points * length if length_s >= 1 else 0, length)
 
     def count(kinds: Sequence[str]) -> pd.Series[Any]:
         found = rows[rows["kind"].isin(kinds)].groupby("second")["messages"].sum()
@@ -59,8 +61,8 @@ def _over_time(throughput: pd.DataFrame, run: Run) -> pd.DataFrame:
         {
             "run": run.run,
             "second": list(seconds),
-            "produced": produced.to_numpy(),
-            "consumed": consumed.to_numpy(),
+            "produced": produced.to_numpy() / length if length > 1 else produced.to_numpy(),
+            "consumed": consumed.to_numpy() / length if length > 1 else consumed.to_numpy(),
             # A consumer may hear of a message before its producer hears that it is committed.
             "waiting": (produced - consumed).cumsum().clip(lower=0).to_numpy(),
         }

@@ -1,4 +1,4 @@
-"""What happened in each second: requests, messages, and sums of every time that was measured.
+"""What happened in each second or longer point: requests, messages, and sums of every time that was measured.
 
 This is the one pass over the events that counts and adds; means, deviations, series over time and the operational
 laws all come from its small table. Sums are in milliseconds as doubles: whole nanoseconds would overflow.
@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as sf
 from pyspark.sql.types import DoubleType, LongType, StringType
 
-from flyball.pipeline.events import CLIENTS, NODES, PARTS, PLACED, WINDOWS
+from flyball.pipeline.events import CLIENTS, NODES, PARTS, PLACED, WINDOWS, point_of_window
 from flyball.pipeline.schemas import require, table
 
 TIMES = {
@@ -48,12 +48,15 @@ counts are that a sample gives. `<metric>_ms` and
 `<metric>_ms2`: the sums of a time and of its square."""
 
 SERIES = table(**{field.name: field.dataType for field in SECONDS if field.name != "queue"})
-"""SECONDS of all queues together: small enough for the driver."""
+"""SECONDS of all queues together: at most about MOST_POINTS rows for each kind, which the driver can hold."""
 
 THROUGHPUT = table(**_KEYS, requests=_WHOLE, messages=_WHOLE)
 
+# The columns that a series of throughput has for all queues together.
+THROUGHPUT_OF_ALL = [name for name in THROUGHPUT.names if name != "queue"]
+
+# The busiest queues of a run, this many, have rows of their own in THROUGHPUT.
 MOST_QUEUES = 100
-"""So many queues of a run, the busiest, have rows of their own in THROUGHPUT: it must fit into the driver."""
 
 OTHER_QUEUES = "(others)"
 """Stands in the column `queue` for the rest together."""
@@ -96,13 +99,14 @@ def _time(metric: str) -> str:
 
 
 def measured(counted: DataFrame, windows: DataFrame) -> DataFrame:
-    """Keep of SECONDS, SERIES or THROUGHPUT the whole seconds of the measured time.
+    """Keep of SECONDS, SERIES or THROUGHPUT the whole points of the measured time.
 
-    A last second that is not whole counts too little to be compared with others; it is kept if it is the only one.
+    A last point that is not whole counts too little to be compared with others; it is kept if it is the only one.
     """
     require(windows, WINDOWS, "the table of windows")
-    whole = "second >= 0 and second < greatest((until_us - from_us) div 1000000, 1L)"
-    return counted.join(sf.broadcast(windows), "run").where(whole).select(*counted.columns)
+    whole = "second >= 0 and second + point_s <= greatest((until_us - from_us) div 1000000, point_s)"
+    known = windows.select("*", point_of_window())
+    return counted.join(sf.broadcast(known), "run").where(whole).select(*counted.columns)
 
 
 def series(counted: DataFrame) -> DataFrame:

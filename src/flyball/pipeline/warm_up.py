@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from flyball.pipeline.events import point_s
 from flyball.pipeline.intervals import batch_means
 
 BATCH = 5
@@ -43,31 +44,35 @@ def warm_up(series: pd.DataFrame, windows: pd.DataFrame) -> pd.DataFrame:
     throughput took to settle, NaN if it did not. A warm-up is enough if it was long enough, or if dropping more does
     not move the mean by more than its own uncertainty.
     """
-    lengths_s = {
-        run: max(int(until_us - from_us) // 1_000_000, 1)
+    points = {
+        run: (point_s(from_us, until_us), max(int(until_us - from_us) // 1_000_000, 1))
         for run, from_us, until_us in windows.itertuples(index=False)
     }
     rows = []
     for (run, source), own in series.groupby(["run", "source"]):
-        first = min(int(own["second"].min()), 0)
-        length_s = lengths_s[run]
-        # The second in which the trace begins is not a whole one.
-        counts = np.zeros(length_s - first)
-        inside = own[own["second"] < length_s]
-        np.add.at(counts, inside["second"].to_numpy() - first, inside["requests"].to_numpy())
-        rows.append((run, source, *_verdict(counts[min(1, -first) :], max(-first - 1, 0))))
+        point, length_s = points[run]
+        places, count = own["second"] // point, max(length_s // point, 1)
+        first = min(int(places.min()), 0)
+        # The point in which the trace begins is not a whole one.
+        counts = np.zeros(count - first)
+        inside = places < count
+        np.add.at(counts, places[inside].to_numpy() - first, own["requests"][inside].to_numpy())
+        rows.append((run, source, *_verdict(counts[min(1, -first) :], max(-first - 1, 0), point)))
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def _verdict(counts: Numbers, given_s: int) -> tuple[float, float, bool, str]:
+def _verdict(counts: Numbers, given: int, point: int) -> tuple[float, float, bool, str]:
+    """Judge requests per point of `point` seconds, of which the first `given` came before the measured time."""
+    given_s = given * point
     # Short runs have too few batches of five.
-    needed_s = settled_after(counts, BATCH if counts.size >= 10 * BATCH else 1)
-    if needed_s is None:
+    needed = settled_after(counts, BATCH if counts.size >= 10 * BATCH else 1)
+    if needed is None:
         return given_s, float("nan"), False, "the throughput had not settled when measuring ended"
-    if needed_s <= given_s:
+    needed_s = needed * point
+    if needed <= given:
         return given_s, needed_s, True, f"settled after {needed_s} s, measured from {given_s} s on"
-    measured = batch_means(counts[given_s:])
-    moved = abs(float(counts[needed_s:].mean()) - measured.mean)
+    measured = batch_means(counts[given:])
+    moved = abs(float(counts[needed:].mean()) - measured.mean)
     is_enough = bool(moved <= measured.half_width)
     what = "which does not move the mean" if is_enough else f"which moves the mean by {moved / measured.mean:.1%}"
     return given_s, needed_s, is_enough, f"settled after {needed_s} s but measured from {given_s} s on, {what}"

@@ -40,7 +40,7 @@ _PERCENTILES = {"p50": "50 %", "p90": "90 %", "p95": "95 %", "p99": "99 %", "p99
 
 
 def over_time(chapter: Chapter, view: View) -> list[Figure]:
-    """A metric in each second: a line for each run, or for each kind if there is one run only."""
+    """A metric over time: a line for each run, or for each kind if there is one run only."""
     metric = view.metric
     is_count = metric in ("throughput", "messages")
     rows = chapter.tables["throughput" if is_count else "series"]
@@ -53,7 +53,7 @@ def over_time(chapter: Chapter, view: View) -> list[Figure]:
     by = "kind" if rows["run"].nunique() == 1 else "run"
     found = _counts(rows, by, metric) if is_count else _times(rows, by, f"{metric}_ms")
     most = max(60, min(MOST_POINTS_OF_A_LINE, MOST_POINTS // len(found)))
-    thinned = {name: thinning.thin(one.values, most, one.weights) for name, one in found.items()}
+    thinned = {name: thinning.thin(one.values, most, one.weights, one.point_s) for name, one in found.items()}
     labels = _labels_of_lines(chapter, list(found), by)
     unit = unit_of(metric)
     layout = {
@@ -63,15 +63,15 @@ def over_time(chapter: Chapter, view: View) -> list[Figure]:
         "showlegend": len({name for _, name, _ in labels.values()}) > 1,
     }
     title = view.title or f"{capital(metric_name(metric))} over time{of_kind(view.request)}"
-    length = max(len(one.values) for one in found.values())
-    says = f"{title}, in {unit}, seen by {source}, {duration(length)}. " + "; ".join(
+    length_s = max(len(one.values) * one.point_s for one in found.values())
+    says = f"{title}, in {unit}, seen by {source}, {duration(length_s)}. " + "; ".join(
         f"{labels[name][1]}: mean {amount(one.mean)}, from {amount(one.least)} to {amount(one.most)}"
         for name, one in list(found.items())[:MOST_LINES]
     )
     note = f"Seen by {source}."
     if not all(points.is_whole for points in thinned.values()):
         note += (
-            " Each point is the mean of several seconds; the band around it spans their smallest and largest value."
+            " Each point is the mean of several values; the band around it spans the smallest and largest of them."
         )
     data = [trace for name, points in thinned.items() for trace in _time_traces(labels[name], points)]
     return [Figure(title, data, layout, says, _numbers_over_time(title, unit, found, labels), note, is_wide=True)]
@@ -159,10 +159,12 @@ def percentiles(chapter: Chapter, view: View) -> list[Figure]:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """One value for each second, and how much each counts in a mean; a gap is not a number."""
+    """One value for each point of time, and how much each counts in a mean; a gap is not a number."""
 
     values: thinning.Floats
     weights: thinning.Floats | None = None
+    # How many seconds each value stands for.
+    point_s: int = 1
 
     @property
     def mean(self) -> float:
@@ -181,30 +183,41 @@ class _Line:
 
 
 def _counts(rows: pd.DataFrame, by: str, metric: str) -> dict[str, _Line]:
-    """Return what was counted in each second; one without requests is a zero, not a gap."""
+    """Return what was counted per second at each point; one without requests is a zero, not a gap."""
     column = "messages" if metric == "messages" else "requests"
-    return {name: _Line(_per_second(part, column, length)) for name, part, length in _parts(rows, by)}
+    return {
+        name: _Line(_sums(part, column, length, point) / point, point_s=point)
+        for name, part, length, point in _parts(rows, by)
+    }
 
 
 def _times(rows: pd.DataFrame, by: str, column: str) -> dict[str, _Line]:
-    """Return the mean time of each second; one without requests is a gap, not a zero."""
+    """Return the mean time at each point; one without requests is a gap, not a zero."""
     found: dict[str, _Line] = {}
-    for name, part, length in _parts(rows, by):
-        sums, counts = _per_second(part, column, length), _per_second(part, "requests", length)
+    for name, part, length, point in _parts(rows, by):
+        sums, counts = _sums(part, column, length, point), _sums(part, "requests", length, point)
         means = np.divide(sums, counts, out=np.full(length, np.nan), where=counts > 0)
-        found[name] = _Line(means, counts)
+        found[name] = _Line(means, counts, point)
     return found
 
 
-def _parts(rows: pd.DataFrame, by: str) -> Iterator[tuple[str, pd.DataFrame, int]]:
-    lengths = rows.groupby("run")["second"].max() + 1
+def _point_s(rows: pd.DataFrame) -> int:
+    """Return how many seconds one row stands for; rows of logs do not say."""
+    known = rows["point_s"].dropna().tolist() if "point_s" in rows else []
+    return int(known[0]) if known else 1
+
+
+def _parts(rows: pd.DataFrame, by: str) -> Iterator[tuple[str, pd.DataFrame, int, int]]:
+    """Yield each line's name, rows, number of points, and seconds for which a point stands."""
+    lengths_s = rows.groupby("run")["second"].max()
     for name, part in rows.groupby(by, sort=by == "kind"):
-        yield str(name), part, int(lengths[part["run"].iloc[0]])
+        point = _point_s(part)
+        yield str(name), part, int(lengths_s[part["run"].iloc[0]]) // point + 1, point
 
 
-def _per_second(rows: pd.DataFrame, column: str, length: int) -> thinning.Floats:
+def _sums(rows: pd.DataFrame, column: str, length: int, point: int) -> thinning.Floats:
     values = np.zeros(length)
-    np.add.at(values, rows["second"].to_numpy(dtype=int), rows[column].to_numpy(dtype=float))
+    np.add.at(values, rows["second"].to_numpy(dtype=int) // point, rows[column].to_numpy(dtype=float))
     return values
 
 
@@ -236,7 +249,7 @@ def _time_traces(label: tuple[int, str, bool], points: thinning.Thinned) -> list
 def _numbers_over_time(
     title: str, unit: str, found: Mapping[str, _Line], labels: Mapping[str, tuple[int, str, bool]]
 ) -> Table:
-    head = ["Line", f"Mean [{unit}]", f"Least [{unit}]", f"Most [{unit}]", "Seconds"]
+    head = ["Line", f"Mean [{unit}]", f"Least [{unit}]", f"Most [{unit}]", "Points"]
     body = [
         [labels[name][1], *map(amount, (one.mean, one.least, one.most)), whole(len(one.values))]
         for name, one in found.items()

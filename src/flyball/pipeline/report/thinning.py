@@ -25,10 +25,10 @@ class Thinned:
         return bool(np.array_equal(self.low, self.high, equal_nan=True))
 
 
-def thin(values: Floats, most: int, weights: Floats | None = None) -> Thinned:
-    """Return a series of one value per second with at most `most` points.
+def thin(values: Floats, most: int, weights: Floats | None = None, point_s: int = 1) -> Thinned:
+    """Return a series of one value per `point_s` seconds with at most `most` points.
 
-    A mean counts each second as often as its weight says. A value that is not a number is a gap.
+    A mean counts each value as often as its weight says. A value that is not a number is a gap.
     """
     count = min(len(values), most)
     if count == 0:
@@ -40,7 +40,7 @@ def thin(values: Floats, most: int, weights: Floats | None = None) -> Thinned:
     totals = np.add.reduceat(counted, starts)
     sums = np.add.reduceat(np.nan_to_num(values) * counted, starts)
     return Thinned(
-        at=starts + (np.diff(bounds) - 1) / 2,
+        at=(starts + (np.diff(bounds) - 1) / 2) * point_s,
         mean=np.divide(sums, totals, out=np.full(count, np.nan), where=totals > 0),
         low=np.fmin.reduceat(values, starts),
         high=np.fmax.reduceat(values, starts),
