@@ -29,8 +29,8 @@ QUEUE = "adaptive-consumer"
 BODY = b"x" * 256
 BATCH = 100
 
+# Messages/s by the clock, and by the CPU time of this process.
 Figures = tuple[float, float]
-"""Messages/s by the clock, and by the CPU time of this process."""
 
 
 async def publish(url: str, count: int) -> None:

@@ -16,8 +16,8 @@ import psutil
 from bench.nodes import cpu_seconds
 
 READING_INTERVAL_S = 0.5
+# A broker that does not answer while queues are declared or connections opened would stop the generator for ever.
 RUN_LIMIT_S = 900.0
-"""A broker that does not answer while queues are declared or connections opened would stop the generator for ever."""
 
 
 class LoadFailed(Exception):
@@ -49,8 +49,8 @@ class Cores:
     main: float
     below: float
     generator: float
+    # All else on the machine, the kernel's own threads included.
     others: float
-    """All else on the machine, the kernel's own threads included."""
 
 
 @dataclass(slots=True, frozen=True)

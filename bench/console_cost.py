@@ -50,11 +50,11 @@ COUNTED = "rabbitmq_global_messages_received_total"
 SCRAPE_S = 1.0
 QUEUES = "/api/queues?page=1&page_size=50&sort=message_stats.publish_details.rate&sort_reverse=true"
 QUEUES_S = 5.0
+# Whoever looks on less often than so much of what was planned was not there.
 FEWEST_RATIO = 0.5
-"""Whoever looks on less often than so much of what was planned was not there."""
 WARM_UP_S = 4.0
+# So much longer than an interval the load goes on: those who come and go take time, too.
 SPARE_S = 1.0
-"""So much longer than an interval the load goes on: those who come and go take time, too."""
 ANSWER_S = 60.0
 
 AMQP_LOAD = (*DURABLE, "--producers", "4", "--consumers", "4")
@@ -66,8 +66,8 @@ class Interval:
     """What a node did for some seconds."""
 
     messages_per_s: float
+    # The node's CPU time for a message.
     cpu_us: float
-    """The node's CPU time for a message."""
     cores: float
 
 
@@ -228,8 +228,8 @@ class Watched:
         return Interval(messages / passed_s, cpu_s / messages * 1e6, cpu_s / passed_s)
 
 
+# Keeps a node busy for so many seconds.
 Load = Callable[[float], object]
-"""Keeps a node busy for so many seconds."""
 
 
 def load_of(name: str, process: psutil.Process, addresses: dict[str, tuple[str, int]], program: Path | None) -> Load:

@@ -49,8 +49,8 @@ class SlowStore(MemoryStore):
 
     commit_s = 0.0
     bytes_per_s = 0.0
+    # Cleared while it stands still.
     runs: asyncio.Event
-    """Cleared while it stands still."""
 
     async def commit(self, batch: Batch, *, again: bool = False) -> None:
         rows = len(batch.appended) + len(batch.removed)

@@ -32,8 +32,8 @@ class Client:
 
     connection: socket.socket
     requests: tuple[bytes, bytes]
+    # What the answer to each request may begin with, from `head_at` on.
     expected: tuple[tuple[bytes, ...], tuple[bytes, ...]]
-    """What the answer to each request may begin with, from `head_at` on."""
     head_at: int
     ends_with_zero: bool
     turn: int = 0

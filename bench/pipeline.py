@@ -35,11 +35,11 @@ from flyball.cli.pipeline import Means, OnProgress, write_report_of
 
 GIB = 2**30
 SAMPLE_S = 0.1
+# As the analysis has it: of more rows than these, the phases' percentiles are found from a part.
 SPREAD_ROWS = 10_000_000
-"""As the analysis has it: of more rows than these, the phases' percentiles are found from a part."""
 START, END = "start of Spark", "report"
+# What stages are called here: the pipeline counts the times of both in one pass over the events.
 STAGES = {"latency": "percentiles and phases", "phases": "percentiles and phases"}
-"""What stages are called here: the pipeline counts the times of both in one pass over the events."""
 
 
 @dataclass(frozen=True, slots=True)

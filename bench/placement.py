@@ -33,8 +33,8 @@ from flyball.broker.cluster.options import ClusterOptions, Role
 
 ORDERS = cluster_key("/", "orders")
 SIZES = (0.5, 1.0, 2.0)
+# Joins and leaves within a second of the simulation.
 TICK_EVERY = 1000
-"""Joins and leaves within a second of the simulation."""
 
 
 @dataclass(slots=True)
@@ -51,12 +51,12 @@ class Phase:
     tick_p99_ms: float
     decisions: int
     moves: int
+    # Largest load of a member against its capacity.
     fullest: float
-    """Largest load of a member against its capacity."""
     emptiest: float
     potential: float
+    # No placement of so many whole clients has less.
     potential_at_best: float
-    """No placement of so many whole clients has less."""
 
     @property
     def events_per_s(self) -> float:

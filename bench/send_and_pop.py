@@ -35,11 +35,11 @@ from flyball.client import Client, Draft
 from flyball.client.http import Line as HttpLine
 from flyball.client.http import path_of
 
+# No client has this number.
 NOBODY = 2**31 - 1
-"""No client has this number."""
 
+# The original systems worked with pools of 10 to 25.
 PEER_CONNECTIONS = 15
-"""The original systems worked with pools of 10 to 25."""
 
 
 @dataclass(slots=True, frozen=True)

@@ -23,8 +23,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from tests.broker.cluster.simulation.world import DENSE, Course, Outcome, simulate
 
+# Where nobody watches, progress is told whenever so many seeds are done.
 TOLD = 100
-"""Where nobody watches, progress is told whenever so many seeds are done."""
 
 
 def main() -> int:

@@ -43,8 +43,8 @@ SHARES = {
     Kind.PING: 0.01,
 }
 ENGINE_NS = {Kind.PUT: 9e3, Kind.TAKE: 7e3, Kind.DELIVER: 5e3, Kind.SETTLE: 4e3, Kind.PEEK: 6e3, Kind.LIST: 9e4}
+# Medians; kinds that are not here do not wait for the store.
 STORE_NS = {Kind.PUT: 1.1e6, Kind.TAKE: 0.8e6, Kind.SETTLE: 0.6e6}
-"""Medians; kinds that are not here do not wait for the store."""
 
 SHARES_OF_A_DAY = {Kind.PUT: 0.40, Kind.DELIVER: 0.35, Kind.SETTLE: 0.25}
 

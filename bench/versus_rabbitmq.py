@@ -44,10 +44,10 @@ SOURCE = Path(__file__).parents[2] / "shared" / "bench"
 MIB = 2**20
 QUIET_CORES = 0.1
 QUIET_LIMIT_S = 6.0
+# From so much other work on, a measurement is doubtful: writing to disk alone costs the kernel some.
 BUSY_CORES = 0.3
-"""From so much other work on, a measurement is doubtful: writing to disk alone costs the kernel some."""
+# A queue that gets so much more than it delivers is not in a steady state.
 GROWING_RATIO = 1.1
-"""A queue that gets so much more than it delivers is not in a steady state."""
 SETTLED_RATIO = 0.005
 SETTLE_LIMIT_S = 20.0
 WARM_UP_CONNECTIONS = 50
@@ -269,8 +269,8 @@ class Comparison:
     flyball_build: str
     rabbitmq: float | None
     flyball: float | None
+    # Flyball's by RabbitMQ's.
     ratio: float | None
-    """Flyball's by RabbitMQ's."""
     rabbitmq_runs: list[float]
     flyball_runs: list[float]
     rabbitmq_cores: Cores | None

@@ -31,15 +31,15 @@ T = TypeVar("T")
 
 _folder = tempfile.TemporaryDirectory(prefix="flyball-token-")
 
+# The token of all nodes that tests start: their clients in this process find it by the environment.
 TOKEN_FILE = Path(_folder.name) / "admin.token"
-"""The token of all nodes that tests start: their clients in this process find it by the environment."""
 
 os.environ["FLYBALL_TOKEN_FILE"] = str(TOKEN_FILE)
 
 ANSWER_LIMIT_S = 60.0
 
+# Every listener of messages on a port that the system chooses, and no console.
 EPHEMERAL = {**dict.fromkeys(("amqp", "telesto", "thorbang"), "127.0.0.1:0"), "http": "off"}
-"""Every listener of messages on a port that the system chooses, and no console."""
 
 
 def with_api(**flags: Any) -> dict[str, Any]:

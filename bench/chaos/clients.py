@@ -23,25 +23,26 @@ from flyball.client.errors import NotSent
 from flyball.errors import FlyballError
 from flyball.lab.history import Kind, Recorder
 
+# A client that hears nothing for so long goes elsewhere.
 ANSWER_LIMIT_S = 4.0
-"""A client that hears nothing for so long goes elsewhere."""
+# Between two attempts to connect.
 PAUSE_S = 0.2
-"""Between two attempts to connect."""
 HEARTBEAT_S = 2
 PREFETCH = 20
+# So many acknowledgements are asked for at a time.
 MOST_ACKS = 10
-"""So many acknowledgements are asked for at a time."""
+# An answer is noted so much later than it came: what was delivered before it must have been read by then, whichever
+# connection it came through. What comes twice in between is found by its second answer.
 LATE_S = 0.3
-"""An answer is noted so much later than it came: what was delivered before it must have been read by then, whichever
-connection it came through. What comes twice in between is found by its second answer."""
+# And so many turns of the loop later, in each of which all that has come is passed on by a step from the wire to the
+# consumer: a process that the machine has let wait finds the answer and what came before it at the same time.
 LATE_TURNS = 30
-"""And so many turns of the loop later, in each of which all that has come is passed on by a step from the wire to the
-consumer: a process that the machine has let wait finds the answer and what came before it at the same time."""
 
 for _library in ("aio_pika", "aiormq"):
     # Broken connections are what this is about: nobody needs to read of each.
     logging.getLogger(_library).setLevel(logging.CRITICAL)
 
+# What a connection that breaks may raise, in this library or that.
 Broken = (
     AMQPError,
     LowerAMQPError,
@@ -53,7 +54,6 @@ Broken = (
     asyncio.InvalidStateError,
     RuntimeError,
 )
-"""What a connection that breaks may raise, in this library or that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +61,11 @@ class Ground:
     """What all clients share."""
 
     recorder: Recorder
+    # Where nodes are, by protocol.
     addresses: Callable[[str], Sequence[str]]
-    """Where nodes are, by protocol."""
+    # Whether redeliveries and the order of a queue are looked at: of a clustered one nobody here sees its members,
+    # nor what they hand to each other.
     is_marked: Callable[[str], bool]
-    """Whether redeliveries and the order of a queue are looked at: of a clustered one nobody here sees its members,
-    nor what they hand to each other."""
 
     def acked(self, producer: str, number: int, who: str) -> None:
         """Note an answered acknowledgement, when everything that came before it was read."""
@@ -204,8 +204,8 @@ class AmqpConsumer(Consumer):
     """Acknowledges in transactions: AMQP answers nothing else."""
 
     protocol = "amqp"
+    # How long it rests after a transaction.
     pause_s = 0.0
-    """How long it rests after a transaction."""
 
     async def work(self, address: str) -> None:
         connection = await connect_amqp(address)

@@ -21,13 +21,13 @@ class FaultKind:
     """One kind of fault."""
 
     name: str
+    # Returns what heals it.
     begin: Begin
-    """Returns what heals it."""
     least_leases: float
+    # How long it lasts before it is healed.
     most_leases: float
-    """How long it lasts before it is healed."""
+    # Whether it makes sense with more than one node only.
     needs_others: bool = False
-    """Whether it makes sense with more than one node only."""
 
 
 async def nothing() -> None:
@@ -141,8 +141,8 @@ class Planned:
 
     kind: FaultKind
     node: str
+    # How long nothing happens before it.
     calm_s: float
-    """How long nothing happens before it."""
     lasts_s: float
     seed: int
 

@@ -43,10 +43,10 @@ class NodeProcess:
         for key, value in settings.items():
             self._command += ["--" + key.replace("_", "-"), str(value)]
         self._process: asyncio.subprocess.Process | None = None
+        # Where it listens itself, by protocol.
         self.addresses: dict[str, tuple[str, int]] = {}
-        """Where it listens itself, by protocol."""
+        # Told where it listens, by protocol, whenever it has begun to serve: it may join again by itself.
         self.on_ready: Callable[[dict[str, tuple[str, int]]], None] = lambda addresses: None
-        """Told where it listens, by protocol, whenever it has begun to serve: it may join again by itself."""
 
     @property
     def is_running(self) -> bool:
@@ -120,10 +120,10 @@ class Site:
         self.names = names
         self.nodes: dict[str, NodeProcess] = {}
         self.store_wires: dict[str, Proxy] = {}
+        # The way from all others to a node.
         self.link_wires: dict[str, Proxy] = {}
-        """The way from all others to a node."""
+        # By node and protocol.
         self.client_wires: dict[tuple[str, str], Proxy] = {}
-        """By node and protocol."""
         self._folder = folder
         self._flags = flags
         self._exits = AsyncExitStack()

@@ -13,8 +13,8 @@ from typing import Self, cast
 
 HOST = "127.0.0.1"
 
+# An address, or the socket of a server on this machine.
 Server = tuple[str, int] | Path
-"""An address, or the socket of a server on this machine."""
 
 
 class Proxy:
@@ -27,8 +27,8 @@ class Proxy:
         self.server = server
         self.host = host
         self.port = 0
+        # How much later bytes arrive, each way; holds for those that come from now on.
         self.delay_s = 0.0
-        """How much later bytes arrive, each way; holds for those that come from now on."""
         self.is_cut = False
         self._is_silent = False
         self._ends: set[_End] = set()
@@ -109,11 +109,11 @@ class _End(asyncio.Protocol):
         self.other = other
         self._proxy = proxy
         self._transport: asyncio.Transport | None = None
+        # What is to be written, in its order; nothing at all is the end.
         self._late: deque[bytes] = deque()
-        """What is to be written, in its order; nothing at all is the end."""
         self._due_s = 0.0
+        # What came from the other side before this one was connected.
         self._early: list[bytes] = []
-        """What came from the other side before this one was connected."""
         self._is_new = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -39,26 +39,26 @@ from flyball.client.http import Line, Place, path_of
 from flyball.errors import LabError
 from flyball.lab.history import UPHEAVAL, Checker, Kind, Operation, Recorder, Verdict, to_line
 
+# Everything has to be served again so soon after a fault, unless the settings say otherwise.
 SERVED_LIMIT_S = 10.0
-"""Everything has to be served again so soon after a fault, unless the settings say otherwise."""
+# A fault after which nothing is served for so many times that long is given up, and the next one comes.
 PATIENCE = 3.0
-"""A fault after which nothing is served for so many times that long is given up, and the next one comes."""
 DRAIN_LIMIT_S = 120.0
+# When nothing came for so long and the queues are empty, all is drained.
 QUIET_S = 2.0
-"""When nothing came for so long and the queues are empty, all is drained."""
 
 
+# The clustered queue.
 CLUSTERED = "shared"
-"""The clustered queue."""
 
+# With members that may hold so little, messages move between them all the time.
 OPTIONS = {"surplus": 5}
-"""With members that may hold so little, messages move between them all the time."""
 
+# Who works on a queue, by whether that is the clustered one.
 CLIENTS: dict[bool, tuple[type[Worker], ...]] = {
     False: (AmqpProducer, AmqpProducer, PythonProducer, AmqpConsumer, AmqpConsumer, PythonConsumer),
     True: (AmqpProducer, FactoryProducer, FactoryProducer, LazyAmqpConsumer, FactoryConsumer, FactoryConsumer),
 }
-"""Who works on a queue, by whether that is the clustered one."""
 
 
 class FeatureGround(features.Ground):
@@ -78,17 +78,17 @@ class Settings:
     nodes: int = 3
     lease_s: float = 4.0
     kinds: tuple[FaultKind, ...] = KINDS
+    # Every kind of fault so many times, however long that takes; None for as long as the run lasts.
     rounds: int | None = None
-    """Every kind of fault so many times, however long that takes; None for as long as the run lasts."""
     served_limit_s: float = SERVED_LIMIT_S
+    # Further settings of each node.
     flags: Mapping[str, object] = field(default_factory=dict)
-    """Further settings of each node."""
+    # Where to write every operation.
     history: TextIO | None = None
-    """Where to write every operation."""
+    # As many faults, however long that takes.
     faults: int | None = None
-    """As many faults, however long that takes."""
+    # Faults that happen at the same time; then everything has to be served again.
     at_once: int = 1
-    """Faults that happen at the same time; then everything has to be served again."""
 
 
 @dataclass(slots=True)
@@ -99,8 +99,8 @@ class Inflicted:
     node: str
     at_s: float
     lasted_s: float = 0.0
+    # How long it took until a new message was confirmed and delivered in every queue; None if it never was.
     served_s: float | None = None
-    """How long it took until a new message was confirmed and delivered in every queue; None if it never was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +113,10 @@ class Result:
     lease_s: float
     verdict: Verdict
     faults: list[Inflicted]
+    # Queues that were not empty in time.
     undrained: list[str]
-    """Queues that were not empty in time."""
+    # What nodes said when they ended against all expectation.
     complaints: list[str]
-    """What nodes said when they ended against all expectation."""
     served_limit_s: float = SERVED_LIMIT_S
 
     @property
@@ -210,8 +210,8 @@ class Chaos:
         self._site = Site(settings.folder, self._names, {"lease_s": settings.lease_s, **settings.flags})
         self._plain = [f"plain-{name}" for name in self._names]
         self._queues = [*self._plain, CLUSTERED] if settings.nodes > 1 else self._plain
+        # Not looked at to see whether everything is served: some of their queues are full, or expire messages.
         self._features = [feature for features in GROUPS.values() for feature in features]
-        """Not looked at to see whether everything is served: some of their queues are full, or expire messages."""
         self._checker = Checker()
         self._service = Service(self._queues, time.monotonic)
         self._recorder = Recorder(self._note)

@@ -25,8 +25,8 @@ from flyball.lab.auction.sizes import (
     seller_of,
 )
 
+# Told what is done and which part of the whole is behind, 0 to 1.
 Progress = Callable[[str, float], None]
-"""Told what is done and which part of the whole is behind, 0 to 1."""
 
 ROWS_AT_ONCE = 2000
 HOUR_S = 3600.0
@@ -59,8 +59,8 @@ COMMENTS = (
     *((5, "Gladly again!"), (4, "Quick and friendly."), (3, "Came as described."), (0, "It is what it is.")),
     *((-3, "Not what I had hoped."), (-5, "I am still waiting.")),
 )
+# How many people are interested in an item: they outbid each other.
 CIRCLE = 8
-"""How many people are interested in an item: they outbid each other."""
 
 
 async def generate(dsn: str, sizes: Sizes = SMALL, seed: int = 1, progress: Progress | None = None) -> None:
@@ -125,8 +125,8 @@ class _Meter:
             self.progress("done", 1.0)
 
 
+# Its name, its columns, and rows as COPY reads them.
 Table = tuple[str, str, Iterator[str]]
-"""Its name, its columns, and rows as COPY reads them."""
 
 
 def _tables(sizes: Sizes, seed: int, now: datetime) -> Iterator[Table]:
@@ -195,8 +195,8 @@ class _Auctions:
 
     sizes: Sizes
     now: datetime
+    # Of each item in turn.
     bid_counts: list[int] = field(default_factory=list, init=False)
-    """Of each item in turn."""
     prices: list[int] = field(default_factory=list, init=False)
 
     def rows(self, random: Random, numbers: range, is_over: bool) -> Iterator[str]:

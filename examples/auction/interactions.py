@@ -12,8 +12,8 @@ from urllib.parse import urlencode
 
 from flyball.lab.auction.sizes import Sizes, nickname_of, password_of, region_name, seller_of
 
+# How far visitors turn the pages of a list.
 PAGES = 5
-"""How far visitors turn the pages of a list."""
 LEAST_BID_MARK = b'data-least-bid="'
 
 
@@ -21,16 +21,16 @@ LEAST_BID_MARK = b'data-least-bid="'
 class Memory:
     """What a visitor remembers from one page to the next. Begin a session with a new one."""
 
+    # Who the visitor is, chosen when first needed.
     user_id: int | None = None
-    """Who the visitor is, chosen when first needed."""
+    # The item looked at last.
     item_id: int | None = None
-    """The item looked at last."""
     category_id: int | None = None
     region_id: int | None = None
+    # Where in the list of items.
     page: int = 0
-    """Where in the list of items."""
+    # What the page of that item asked for; only `read` knows.
     least_bid: float | None = None
-    """What the page of that item asked for; only `read` knows."""
 
     def read(self, page: bytes) -> None:
         """Note what is to be known from a page that came back: the least bid. Pages without one change nothing."""
@@ -41,8 +41,8 @@ class Memory:
 
 
 Form = dict[str, str]
+# Method, path with query, and the form's fields (None unless it is a POST).
 Request = tuple[str, str, Form | None]
-"""Method, path with query, and the form's fields (None unless it is a POST)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +51,10 @@ class Interaction:
 
     name: str
     method: str
+    # As the site declares it: with its parameters in braces.
     route: str
-    """As the site declares it: with its parameters in braces."""
+    # Chooses the parameters of the route; what is left over becomes the query.
     fill: Callable[[Random, Sizes, Memory], dict[str, object]]
-    """Chooses the parameters of the route; what is left over becomes the query."""
     form: Callable[[Random, Sizes, Memory], Form] | None = None
     is_write: bool = False
 
@@ -210,5 +210,5 @@ _ALL = (
     Interaction("about_me_auth", "GET", "/me", _nothing),
     Interaction("about_me", "POST", "/me", _nothing, _log_in),
 )
+# All that visitors can do, by name.
 INTERACTIONS: dict[str, Interaction] = {interaction.name: interaction for interaction in _ALL}
-"""All that visitors can do, by name."""

@@ -11,11 +11,12 @@ from random import Random
 from typing import Literal
 
 Mix = Literal["bidding", "browsing"]
+# From each interaction, the probabilities of those that may follow. What is missing to 1 ends the session.
 Table = Mapping[str, Mapping[str, float]]
-"""From each interaction, the probabilities of those that may follow. What is missing to 1 ends the session."""
 
 START = "home"
 
+# About 9 % of the interactions write.
 BIDDING: Table = {
     "home": {"browse": 0.54, "register": 0.20, "sell": 0.11, "about_me_auth": 0.14},
     "register": {"register_user": 0.90, "home": 0.09},
@@ -53,8 +54,8 @@ BIDDING: Table = {
     "about_me_auth": {"about_me": 0.98},
     "about_me": {"view_item": 0.35, "browse": 0.33, "sell": 0.12, "put_comment_auth": 0.04, "home": 0.10},
 }
-"""About 9 % of the interactions write."""
 
+# Nothing is written.
 BROWSING: Table = {
     "home": {"browse": 0.99},
     "browse": {"browse_categories": 0.66, "browse_regions": 0.33},
@@ -74,7 +75,6 @@ BROWSING: Table = {
     "bid_history": {"view_item": 0.50, "search_in_category": 0.28, "user_info": 0.20},
     "user_info": {"view_item": 0.50, "search_in_category": 0.48},
 }
-"""Nothing is written."""
 
 MIXES: dict[str, Table] = {"bidding": BIDDING, "browsing": BROWSING}
 

@@ -25,8 +25,8 @@ from flyball.lab.auction.settings import CONTROLLED, SiteSettings
 from flyball.lab.auction.watching import LOOP, LoadSampler, Watch
 
 STATE_PATH = "/admission"
+# Of the policies that are not called as their scheduler.
 SCHEDULERS = {"integral": "fifo", "classes": "fifo"}
-"""Of the policies that are not called as their scheduler."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +34,10 @@ class Guarded:
     """A site with what stands before it."""
 
     app: ASGIApp
+    # What uvicorn is to be told besides.
     server_options: dict[str, Any] = field(default_factory=dict)
-    """What uvicorn is to be told besides."""
+    # Somebody has to start it, unless control itself records the load.
     sampler: LoadSampler | None = None
-    """Somebody has to start it, unless control itself records the load."""
 
 
 def guarded(

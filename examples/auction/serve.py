@@ -25,15 +25,15 @@ from flyball.lab.auction.policies import guarded
 from flyball.lab.auction.settings import SiteSettings
 from flyball.lab.auction.site import make_site
 
+# Connections that wait to be accepted: more visitors than any experiment has.
 BACKLOG = 4096
-"""Connections that wait to be accepted: more visitors than any experiment has."""
+# Of the database, besides those of the pool.
 SPARE_CONNECTIONS = 10
-"""Of the database, besides those of the pool."""
+# Requests that are under way when the site is told to stop have so long.
 FAREWELL_S = 1
-"""Requests that are under way when the site is told to stop have so long."""
 
+# Takes what is being done, and which part of it is done.
 Tell = Callable[[str, float], None]
-"""Takes what is being done, and which part of it is done."""
 
 
 class _Server(uvicorn.Server):

@@ -25,8 +25,8 @@ Policy = Literal[
     "uvicorn",
     "gradient",
 ]
+# Those that are admission control of ours.
 CONTROLLED = ("integral", "classes", "round_robin", "static", "strict", "dps", "memoryless")
-"""Those that are admission control of ours."""
 
 Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -40,31 +40,31 @@ class SiteSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    # What admits requests: nothing, our control in its variants, or what others would use.
     policy: Policy = "none"
-    """What admits requests: nothing, our control in its variants, or what others would use."""
     size: Literal["small", "rubis"] = "small"
+    # Instead of what the size says; and so for the next two.
     users: Count | None = None
-    """Instead of what the size says; and so for the next two."""
     items: Count | None = None
     old_items: Count | None = None
     data_seed: int = 1
     pool_size: Count = 20
+    # So long a request waits for a connection of the pool before the site gives it up.
     pool_wait_s: Positive = 5.0
-    """So long a request waits for a connection of the pool before the site gives it up."""
+    # What costs are counted in.
     unit: Literal["ms", "connections"] = "ms"
-    """What costs are counted in."""
+    # The load that control holds, in cost per second; None: it is found by slow start.
     reference: Positive | None = None
-    """The load that control holds, in cost per second; None: it is found by slow start."""
     gain: Positive = 0.3
     period_s: Positive = 0.25
+    # So long a request waits to be admitted.
     deadline_s: Positive = 5.0
-    """So long a request waits to be admitted."""
     queue_limit: Count = 1000
     full_ratio: Ratio = 0.75
+    # So many requests at once are let in by semaphore and uvicorn; the first limit of gradient.
     limit: Count = 20
-    """So many requests at once are let in by semaphore and uvicorn; the first limit of gradient."""
+    # What requests cost, as in a profile.json; None: it is learned while the site runs.
     profile: dict[str, Any] | None = None
-    """What requests cost, as in a profile.json; None: it is learned while the site runs."""
 
     @model_validator(mode="after")
     def _has_rows(self) -> Self:

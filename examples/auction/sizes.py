@@ -13,20 +13,20 @@ class Sizes:
     """How many rows there are. Numbers (ids) of generated rows begin at 1 and have no gaps."""
 
     users: int
+    # Those that are for sale.
     items: int
-    """Those that are for sale."""
+    # Those whose auction is over: their numbers come after those of the items.
     old_items: int
-    """Those whose auction is over: their numbers come after those of the items."""
     categories: int = 20
     regions: int = 62
+    # The most bids an item has; half as many is usual.
     bids_per_item: int = 19
-    """The most bids an item has; half as many is usual."""
+    # The most comments about somebody who sells; half as many is usual.
     comments_per_user: int = 20
-    """The most comments about somebody who sells; half as many is usual."""
+    # The longest description; half as long is usual.
     description_bytes: int = 8192
-    """The longest description; half as long is usual."""
+    # Whether foreign keys have an index each, as in RUBiS. Without, a small database works as hard as a big one.
     has_all_indexes: bool = True
-    """Whether foreign keys have an index each, as in RUBiS. Without, a small database works as hard as a big one."""
 
     @property
     def sellers(self) -> int:

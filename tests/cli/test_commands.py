@@ -152,7 +152,7 @@ def test_no_message_is_exit_code_3_and_no_output(flyball: Flyball) -> None:
         (
             ["status", "--url", "http://guest:secret@127.0.0.1:1"],
             1,
-            "no answer from http://127.0.0.1:1: nobody listens there. Start a node with `flyball serve`",
+            "no answer from http://127.0.0.1:1: connection refused. Start a node with `flyball serve`",
         ),
         (["status", "--url", "nowhere"], 2, "--url: an address is http://user:password@host:15672"),
         (["status", "--url", "http://u:secret@host:port"], 2, "--url: an address is http://user:password@host:15672"),

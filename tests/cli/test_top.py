@@ -143,7 +143,7 @@ def test_who_may_not_monitor_sees_its_queues_and_not_the_node(node: RunningNode)
 
 
 def test_a_node_that_is_not_there_is_told_in_a_line() -> None:
-    assert_one_line(top("--url", "http://guest:guest@127.0.0.1:1", "--once"), "127.0.0.1:1: nobody listens there")
+    assert_one_line(top("--url", "http://guest:guest@127.0.0.1:1", "--once"), "127.0.0.1:1: connection refused")
 
 
 def test_a_wrong_password_is_told_in_a_line_that_does_not_show_it(node: RunningNode) -> None:

@@ -24,8 +24,8 @@ from tests.nodes import RunningNode
 
 PATIENCE_S = 100.0
 REPORT_EVERY_S = 0.01
+# So many reports in a row have to say that what is missing stays so.
 LAST_LOOKS = 20
-"""So many reports in a row have to say that what is missing stays so."""
 
 Event = dict[str, Any]
 
@@ -77,8 +77,8 @@ class Outcome:
 
     last: list[Event]
     traces: Path
+    # When the clients were told to begin; none of them does so before.
     began_us: int = 0
-    """When the clients were told to begin; none of them does so before."""
 
     @property
     def failure(self) -> str:

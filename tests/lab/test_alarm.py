@@ -9,8 +9,8 @@ import uvloop
 
 from flyball.lab.alarm import Alarm
 
+# Long enough for all to wait before the first is woken, also when the process is held up.
 LEAD_NS = 200_000_000
-"""Long enough for all to wait before the first is woken, also when the process is held up."""
 
 
 def test_tasks_wake_in_the_order_of_their_times_and_never_too_early() -> None:

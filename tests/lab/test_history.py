@@ -26,8 +26,8 @@ class Model:
 
     chance: random.Random
     operations: list[Operation] = field(default_factory=list)
+    # In the order of their publishing, each with whether it was delivered before.
     ready: list[tuple[Message, bool]] = field(default_factory=list)
-    """In the order of their publishing, each with whether it was delivered before."""
     held: dict[Message, str] = field(default_factory=dict)
     order: dict[Message, int] = field(default_factory=dict)
     removed: list[Message] = field(default_factory=list)

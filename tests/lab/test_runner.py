@@ -201,12 +201,12 @@ def fake_verdict(tallies: Iterable[Mapping[str, Any]]) -> Verdict:
 class WithFakes:
     """Runs an experiment with a fake worker, which has that fault."""
 
+    # Short for those that have to reach them; the others may take their time.
     limits: ClassVar[dict[str, dict[str, float]]] = {
         "falls silent": {"SILENCE_LIMIT_S": 1.0, "WORKER_END_S": 1.0},
         "does not stop": {"OBEY_LIMIT_S": 1.5},
         "loses": {"DRAIN_IDLE_S": 0.3},
     }
-    """Short for those that have to reach them; the others may take their time."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         self._monkeypatch = monkeypatch

@@ -125,8 +125,8 @@ def test_that_all_clients_are_through_is_said_at_once(memory_node: RunningNode, 
     assert (progress["running"], progress["calls"]) == (0, 9)
 
 
+# All pauses together are longer than the limit, and each is much shorter.
 MESSAGES, PAUSE_S, LIMIT_S = 20, 0.1, 1.5
-"""All pauses together are longer than the limit, and each is much shorter."""
 
 
 class Leisurely(Workload):

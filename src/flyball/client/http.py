@@ -213,7 +213,7 @@ def reason_of(error: BaseException) -> str:
         case TimeoutError():
             return "the node does not answer"
         case ConnectionRefusedError():
-            return "nobody listens there"
+            return "connection refused"
         case h11.ProtocolError():
             return "the answer is not HTTP, or it broke off"
         case OSError(strerror=str(text)):

@@ -169,8 +169,8 @@ class _Player(Window):
 
     def __init__(self, actions: Sequence[float]) -> None:
         super().__init__()
+        # So many samples have been taken.
         self.place = 0
-        """So many samples have been taken."""
         self._actions = actions
 
     async def apply(self, action: float) -> float:

@@ -23,8 +23,8 @@ from flyball.errors import LabError
 from flyball.lab.auction.settings import CONTROLLED
 from flyball.lab.workloads.workload import EarlierRun
 
+# The search for a reference has come to its end in the last part of its run.
 SETTLED_RATIO = 0.5
-"""The search for a reference has come to its end in the last part of its run."""
 
 Numbers = npt.NDArray[np.float64]
 

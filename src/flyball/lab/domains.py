@@ -16,8 +16,8 @@ from flyball.client.http import AWAY, Line, Place, path_of, reason_of
 from flyball.errors import ClusterError, LabError, RequestError
 from flyball.lab.drivers.session import Target
 
+# All members of a clustered queue are there by then.
 READY_LIMIT_S = 30.0
-"""All members of a clustered queue are there by then."""
 PLACE_TRIES = 20
 LOOK_S = 0.1
 WATCH_S = 1.0
@@ -72,8 +72,8 @@ class DomainWatch:
         self._target = target
         self._began_s = time.monotonic()
         self._members: list[tuple[float, int]] = []
+        # Messages that members have given to others, by the names of their nodes.
         self._given: dict[str, int] = {}
-        """Messages that members have given to others, by the names of their nodes."""
 
     async def run(self) -> None:
         """Look again and again until cancelled. Raises LabError."""

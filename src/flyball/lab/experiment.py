@@ -25,19 +25,19 @@ from flyball.lab.papers import current_name
 from flyball.lab.workloads import WORKLOADS, find_workload
 
 SHIPPED = Path(__file__).parent / "experiments"
+# The parts of a description whose values can be varied.
 SECTIONS = ("target", "workload", "clients", "noise", "run")
-"""The parts of a description whose values can be varied."""
+# What `quick.sweep` says if a quick run is to have all levels.
 ALL = "all"
-"""What `quick.sweep` says if a quick run is to have all levels."""
 
+# Settings of a node that the lab chooses: a data folder of its own, ports that are free.
 OWN_SETTINGS = ("config", "data", "store", "name", "amqp", "amqps", "telesto", "thorbang", "http", "link")
-"""Settings of a node that the lab chooses: a data folder of its own, ports that are free."""
 
+# One value of a factor. A table varies several values together: its `label` names it.
 Level = bool | int | float | str | dict[str, Any]
-"""One value of a factor. A table varies several values together: its `label` names it."""
 
+# Values by their dotted names, as in `workload.clients`.
 Values = Mapping[str, object]
-"""Values by their dotted names, as in `workload.clients`."""
 
 
 def _check_store(text: str) -> str:
@@ -91,20 +91,20 @@ class TargetPart(Part):
     """What is put under load."""
 
     kind: Literal["flyball", "domain", "rabbitmq", "auction", "foreign"] = "flyball"
+    # So many nodes, each with a store of its own, or all with one if they are a domain; client i goes to node i mod
+    # nodes unless its workload has it placed.
     nodes: Count = 1
-    """So many nodes, each with a store of its own, or all with one if they are a domain; client i goes to node i mod
-    nodes unless its workload has it placed."""
+    # Options of the clustered queue of a domain. Its members are on all nodes; the provisioner `lab` starts more of
+    # them.
     cluster: dict[str, Any] = {}
-    """Options of the clustered queue of a domain. Its members are on all nodes; the provisioner `lab` starts more of
-    them."""
     store: Annotated[str, AfterValidator(_check_store)] = "embedded"
+    # Settings of `flyball serve` by their names; for RabbitMQ lines of its rabbitmq.conf; for the auction site those
+    # of `SiteSettings`.
     settings: dict[str, Any] = {}
-    """Settings of `flyball serve` by their names; for RabbitMQ lines of its rabbitmq.conf; for the auction site those
-    of `SiteSettings`."""
+    # Where nodes run, in turn; empty is this machine.
     hosts: tuple[Host, ...] = ()
-    """Where nodes run, in turn; empty is this machine."""
+    # Where a foreign server listens: it is not started.
     addresses: tuple[Annotated[str, AfterValidator(_check_address)], ...] = ()
-    """Where a foreign server listens: it is not started."""
     user: str = "guest"
     password: str = "guest"
 
@@ -166,8 +166,8 @@ def _check_settings(settings: Values) -> None:
 class ClientsPart(Part):
     """Where the clients run."""
 
+    # Processes of clients; 0: chosen by the number of clients.
     workers: Annotated[int, Field(ge=0)] = 0
-    """Processes of clients; 0: chosen by the number of clients."""
     hosts: tuple[Host, ...] = ()
 
 
@@ -226,8 +226,8 @@ class Reference(Part):
     request: str = "all"
     source: Literal["clients", "nodes"] = "clients"
     mean: float
+    # The lower end of the interval of 90 %, as an offset from the mean.
     low: float | None = None
-    """The lower end of the interval of 90 %, as an offset from the mean."""
     high: float | None = None
 
 
@@ -239,8 +239,8 @@ class Experiment(Part):
     title: str
     about: str = ""
     source: str = ""
+    # The name of the experiment whose results this one begins with.
     needs: Annotated[str, AfterValidator(_check_name)] = ""
-    """The name of the experiment whose results this one begins with."""
     target: TargetPart = TargetPart()
     workload: dict[str, Any]
     clients: ClientsPart = ClientsPart()

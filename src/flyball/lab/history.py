@@ -18,11 +18,11 @@ from typing import NamedTuple
 
 from flyball.errors import LabError
 
+# So many violations are explained; those beyond are only counted.
 KEPT_VIOLATIONS = 100
-"""So many violations are explained; those beyond are only counted."""
 
+# The producer in whose name faults are noted.
 UPHEAVAL = "upheaval"
-"""The producer in whose name faults are noted."""
 
 # A node that is stopped gracefully writes down all that it has taken first: such a stop excuses less than a crash.
 GRACEFUL = frozenset({"stop"})
@@ -31,37 +31,37 @@ GRACEFUL = frozenset({"stop"})
 class Kind(StrEnum):
     """What an operation is."""
 
+    # A producer sends a message.
     PUBLISH = "publish"
-    """A producer sends a message."""
+    # The broker has promised to keep it.
     CONFIRMED = "confirmed"
-    """The broker has promised to keep it."""
+    # The broker has said that it could not promise it: it may have the message or not.
     REFUSED = "refused"
-    """The broker has said that it could not promise it: it may have the message or not."""
+    # The answer will never come, since the connection broke.
     UNKNOWN = "unknown"
-    """The answer will never come, since the connection broke."""
+    # A consumer was given the message.
     DELIVERED = "delivered"
-    """A consumer was given the message."""
+    # The consumer asks that the message be removed.
     ACK = "ack"
-    """The consumer asks that the message be removed."""
+    # The broker has answered that it is.
     ACKED = "acked"
-    """The broker has answered that it is."""
+    # The broker has answered that the message is not the consumer's any more.
     ACK_REFUSED = "ack refused"
-    """The broker has answered that the message is not the consumer's any more."""
+    # The broker has read an acknowledgement that has no answer: it has answered what was asked after it.
     ACK_TAKEN = "ack taken"
-    """The broker has read an acknowledgement that has no answer: it has answered what was asked after it."""
+    # The message was dead-lettered: a crash in the midst of that may leave two of it.
     DEAD_LETTERED = "dead-lettered"
-    """The message was dead-lettered: a crash in the midst of that may leave two of it."""
+    # Another member of its clustered queue has it now, or was to have it: it comes when it comes.
     HANDED_OVER = "handed over"
-    """Another member of its clustered queue has it now, or was to have it: it comes when it comes."""
+    # The message was seen in its queue when all was over.
     FOUND = "found"
-    """The message was seen in its queue when all was over."""
+    # So many messages are in a queue that nobody works on: the operation's number, in the name of UPHEAVAL.
     COUNTED = "counted"
-    """So many messages are in a queue that nobody works on: the operation's number, in the name of UPHEAVAL."""
+    # From here on a node or its store is out of order, and may forget to whom it has delivered what. If a queue is
+    # named, it is about that one only.
     DISTURBED = "disturbed"
-    """From here on a node or its store is out of order, and may forget to whom it has delivered what. If a queue is
-    named, it is about that one only."""
+    # That is over.
     CALM = "calm"
-    """That is over."""
 
 
 class Operation(NamedTuple):
@@ -71,16 +71,16 @@ class Operation(NamedTuple):
     at_s: float
     kind: Kind
     producer: str
+    # Messages of a producer are numbered from 0 on, each number once.
     number: int
-    """Messages of a producer are numbered from 0 on, each number once."""
+    # The consumer, or what was disturbed.
     who: str = ""
-    """The consumer, or what was disturbed."""
+    # The queue, or the member of a clustered one: within it a consumer gets a producer's messages in order.
     queue: str = ""
-    """The queue, or the member of a clustered one: within it a consumer gets a producer's messages in order."""
+    # What the broker said; None where its protocol does not tell.
     is_redelivered: bool | None = None
-    """What the broker said; None where its protocol does not tell."""
+    # The transaction that a message is published or acknowledged in.
     transaction: str = ""
-    """The transaction that a message is published or acknowledged in."""
 
     def __str__(self) -> str:
         if self.kind is Kind.COUNTED:
@@ -103,18 +103,18 @@ class Operation(NamedTuple):
 class Fault(StrEnum):
     """A promise that was broken."""
 
+    # Confirmed, and neither removed on a consumer's request nor in the queue at the end.
     LOST = "lost"
-    """Confirmed, and neither removed on a consumer's request nor in the queue at the end."""
+    # Delivered again after its removal was answered, removed twice, or delivered again without a mark.
     DOUBLED = "doubled"
-    """Delivered again after its removal was answered, removed twice, or delivered again without a mark."""
+    # Delivered after a later message of its producer, although it was neither a redelivery nor handed over.
     REORDERED = "reordered"
-    """Delivered after a later message of its producer, although it was neither a redelivery nor handed over."""
+    # Delivered or answered although nobody has published it.
     PHANTOM = "phantom"
-    """Delivered or answered although nobody has published it."""
+    # Acknowledged in a transaction and gone, while what was published in the same transaction is not there.
     TORN = "torn"
-    """Acknowledged in a transaction and gone, while what was published in the same transaction is not there."""
+    # Refused although nothing was out of order and its queue had room.
     REFUSED = "refused"
-    """Refused although nothing was out of order and its queue had room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +133,12 @@ class Violation:
 class Verdict:
     """What a history has shown."""
 
+    # How many operations of each kind there were.
     counts: dict[Kind, int]
-    """How many operations of each kind there were."""
+    # How many promises of each kind were broken; empty if all was well.
     faults: dict[Fault, int]
-    """How many promises of each kind were broken; empty if all was well."""
+    # The first of them, explained.
     violations: tuple[Violation, ...]
-    """The first of them, explained."""
 
     @property
     def is_clean(self) -> bool:
@@ -159,21 +159,21 @@ class Checker:
         """`may_refuse` says of a queue whether it refuses messages for reasons of its own, as a full one does."""
         self._may_refuse = may_refuse
         self._producers: dict[str, _Producer] = {}
+        # Those that nobody knows the outcome of.
         self._transactions: dict[str, _Transaction] = {}
-        """Those that nobody knows the outcome of."""
+        # By queue: how many messages were in it, unless something has happened to them since.
         self._counted: dict[str, Operation] = {}
-        """By queue: how many messages were in it, unless something has happened to them since."""
+        # By producer, queue and consumer: the latest message that came for the first time.
         self._last: dict[tuple[str, str, str], Operation] = {}
-        """By producer, queue and consumer: the latest message that came for the first time."""
         self._counts: Counter[Kind] = Counter()
         self._faults: Counter[Fault] = Counter()
         self._violations: list[Violation] = []
+        # By what they are and the queue that they are about, "" for all.
         self._disturbances: Counter[tuple[str, str]] = Counter()
-        """By what they are and the queue that they are about, "" for all."""
+        # By queue, "" for all: where the last of its disturbances has ended.
         self._calm_since: dict[str, int] = {}
-        """By queue, "" for all: where the last of its disturbances has ended."""
+        # Where the last disturbance that was not a graceful stop was noted.
         self._last_crash = -1
-        """Where the last disturbance that was not a graceful stop was noted."""
 
     def note(self, operation: Operation) -> None:
         """Take the next operation. Raises LabError if the record itself makes no sense."""
@@ -356,11 +356,11 @@ class _Producer:
     def __init__(self) -> None:
         self.published = 0
         self.open: dict[int, list[Operation]] = {}
+        # By number: the position of its publish.
         self.published_at = array("q")
-        """By number: the position of its publish."""
         self.dead_lettered: set[int] = set()
+        # By number: the position of the answer that it was removed; -1 before.
         self._removed_at = array("q")
-        """By number: the position of the answer that it was removed; -1 before."""
         self._removed_s = array("d")
         self._removed_by = array("l")
         self._consumers: list[str] = []

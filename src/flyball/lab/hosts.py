@@ -30,8 +30,8 @@ VERSION_THERE = "import flyball; print(flyball.__version__)"
 CLOCK_THERE = "import sys, time\nfor _ in sys.stdin: print(time.time(), flush=True)"
 CLOCK_READINGS = 8
 CLOCK_WARNING_S = 0.01
+# Beyond this much, what is recorded there lies outside of the measured time.
 CLOCK_LIMIT_S = 1.0
-"""Beyond this much, what is recorded there lies outside of the measured time."""
 SSH_FAILED = 255
 PART_BYTES = 2**20
 
@@ -40,10 +40,10 @@ class Host(Protocol):
     """A machine that runs commands for the lab."""
 
     name: str
+    # Where others reach what listens on it.
     address: str
-    """Where others reach what listens on it."""
+    # Where servers of others are to listen on it.
     listens_on: str
-    """Where servers of others are to listen on it."""
 
     async def check(self) -> list[str]:
         """Raise LabError if it cannot be used; return warnings otherwise."""

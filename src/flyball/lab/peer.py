@@ -27,8 +27,8 @@ class Peer:
     def __init__(self, name: str, host: Host, module: str, folder: str, log: Path, end_limit_s: float) -> None:
         self.name = name
         self.host = host
+        # Where it works, on its host.
         self.folder = folder
-        """Where it works, on its host."""
         self._module = module
         self._log = log
         self._end_limit_s = end_limit_s

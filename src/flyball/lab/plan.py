@@ -24,25 +24,26 @@ from flyball.lab.experiment import (
 )
 from flyball.lab.workloads import make_workload
 
+# A quick experiment takes about so long in all.
 QUICK_S = 60.0
-"""A quick experiment takes about so long in all."""
+# Rather than take longer, it has fewer cells.
 QUICK_LIMIT_S = 80.0
-"""Rather than take longer, it has fewer cells."""
 QUICK_LEAST_S = 1.5
 QUICK_MOST_S = 10.0
 QUICK_LEVELS = 4
 QUICK_LEVELS_OF_SEVERAL = 3
+# So many lie there before a quick run, and are prepared for all clients together.
 QUICK_STORED_MESSAGES = 2_000
-"""So many lie there before a quick run, and are prepared for all clients together."""
 STORED_MESSAGES = "workload.stored_messages"
 PREPARED_MESSAGES = "workload.prepared_messages"
 
 TIMES = ("run.warm_up_s", "run.length_s", "run.cool_down_s")
+# When such a number is itself a factor, its largest level becomes this and the others go down with it.
 QUICK_LARGEST: dict[str, int | float] = {STORED_MESSAGES: 10_000, **dict.fromkeys(TIMES, 0.5 * QUICK_MOST_S)}
-"""When such a number is itself a factor, its largest level becomes this and the others go down with it."""
 
 LONGEST_SLUG = 80
 
+# How long a first node takes to start and stop. Guesses, for the expected time only.
 START_S = {
     "embedded": 4.5,
     "postgresql": 2.0,
@@ -53,7 +54,6 @@ START_S = {
     "auction": 6.0,
     "foreign": 0.5,
 }
-"""How long a first node takes to start and stop. Guesses, for the expected time only."""
 FURTHER_NODE_S = {
     "embedded": 2.5,
     "postgresql": 0.7,
@@ -73,15 +73,15 @@ class PlannedRun:
     """One run: a cell of the experiment, once."""
 
     run_id: str
+    # The levels of the cell, as results name them.
     factors: dict[str, bool | int | float | str]
-    """The levels of the cell, as results name them."""
+    # The experiment with the values of the cell.
     experiment: Experiment
-    """The experiment with the values of the cell."""
     repetition: int
     seed: int
     is_quick: bool
+    # What its workload takes from the experiment that this one needs.
     prepared: dict[str, Any] = field(default_factory=dict)
-    """What its workload takes from the experiment that this one needs."""
 
     @property
     def expected_s(self) -> float:

@@ -42,8 +42,8 @@ class RabbitMq:
     def __init__(self, process: psutil.Process, port: int, api_port: int) -> None:
         self.process = process
         self.port = port
+        # Where its HTTP API of administration is.
         self.api_address = Address(HOST, api_port)
-        """Where its HTTP API of administration is."""
         self.version: str = self.api("GET", "/overview")["rabbitmq_version"]
 
     def api(self, method: str, path: str, body: object = None) -> Any:

@@ -15,8 +15,8 @@ from typing import Self, cast
 from flyball.lab.alarm import Alarm
 
 HOST = "127.0.0.1"
+# So much may be under way in one direction of a connection before its sender has to wait.
 MOST_BYTES = 4 * 2**20
-"""So much may be under way in one direction of a connection before its sender has to wait."""
 
 
 class Relay:
@@ -26,8 +26,8 @@ class Relay:
     """
 
     def __init__(self, host: str, port: int, round_trip_s: float) -> None:
+        # May be changed at any time: it holds for bytes that come from then on, which do not overtake others.
         self.round_trip_s = round_trip_s
-        """May be changed at any time: it holds for bytes that come from then on, which do not overtake others."""
         self.host = HOST
         self.port = 0
         self._server_address = host, port
@@ -102,8 +102,8 @@ class _End(asyncio.Protocol):
     def __init__(self, relay: Relay) -> None:
         self.is_open = asyncio.Event()
         self._relay = relay
+        # When to go on, and what; nothing at all is the end.
         self._under_way: deque[tuple[int, bytes]] = deque()
-        """When to go on, and what; nothing at all is the end."""
         self.under_way_bytes = 0
         self._has_come = asyncio.Event()
         self._takes_more = asyncio.Event()
@@ -111,8 +111,8 @@ class _End(asyncio.Protocol):
         self._is_held_up = False
         self._has_ended = False
         self._transport: asyncio.Transport | None = None
+        # The other end, once it knows that no more comes from here.
         self._told: _End | None = None
-        """The other end, once it knows that no more comes from here."""
 
     async def pass_on_to(self, other: _End) -> None:
         """Hand over to the other end what comes in here, when it is due, until all of it has gone."""

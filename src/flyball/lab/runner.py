@@ -35,23 +35,23 @@ from flyball.lab.workloads import Workload, make_workload
 
 CLIENTS_PER_WORKER = 50
 WORKERS_PER_CORE = 2
+# A worker that is busy for a larger part of the time may be what limits the result.
 BOTTLENECK_RATIO = 0.85
-"""A worker that is busy for a larger part of the time may be what limits the result."""
 
 CONNECT_LIMIT_S = 120.0
+# Workers tell how they get on every second or more often.
 SILENCE_LIMIT_S = 15.0
-"""Workers tell how they get on every second or more often."""
+# A worker that is told to stop or to finish does it, unless no message has moved for so long.
 OBEY_LIMIT_S = 60.0
-"""A worker that is told to stop or to finish does it, unless no message has moved for so long."""
+# When nothing has moved for so long after the senders have stopped, what is missing is lost.
 DRAIN_IDLE_S = 5.0
-"""When nothing has moved for so long after the senders have stopped, what is missing is lost."""
+# When clients fail, the nodes have so long to say that it is because of them.
 BLAME_S = 0.5
-"""When clients fail, the nodes have so long to say that it is because of them."""
+# More than a warden gives its node to stop: a warden that is killed would leave it behind.
 NODE_END_S = 90.0
-"""More than a warden gives its node to stop: a warden that is killed would leave it behind."""
 WORKER_END_S = 10.0
+# Workers are told to start so long before they do, so that all begin together.
 LEAD_S = 0.3
-"""Workers are told to start so long before they do, so that all begin together."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -78,8 +78,8 @@ class Worker:
         self.has_stopped = asyncio.Event()
         self.is_done = asyncio.Event()
         self.outcome: Event = {}
+        # Times (UTC, in seconds) and the CPU time used until then.
         self.cpu_samples: list[tuple[float, float]] = []
-        """Times (UTC, in seconds) and the CPU time used until then."""
 
     def handle(self, event: Event) -> None:
         """Take what the process says. Raises LabError at a failed call."""

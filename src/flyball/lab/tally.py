@@ -45,8 +45,8 @@ class Verdict:
     received: int
     lost: int
     doubled: int
+    # Messages that came although nobody had them confirmed.
     unsent: int
-    """Messages that came although nobody had them confirmed."""
 
 
 class Tally:

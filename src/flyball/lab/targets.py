@@ -31,13 +31,13 @@ class Node:
     def __init__(self, name: str, host: str, ports: dict[str, int], version: str = "") -> None:
         self.name = name
         self.host = host
+        # By protocol; a foreign server has one port, under every name.
         self.ports = ports
-        """By protocol; a foreign server has one port, under every name."""
         self.version = version
+        # What the experiment says about it.
         self.settings: Mapping[str, object] = {}
-        """What the experiment says about it."""
+        # Options of the clustered queue that it shares with others; None if it shares none.
         self.cluster: Mapping[str, object] | None = None
-        """Options of the clustered queue that it shares with others; None if it shares none."""
 
     def target(self, protocol: str, user: str, password: str) -> dict[str, object]:
         """Return what workers are told about it."""
@@ -120,8 +120,8 @@ class OwnStore:
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
+        # Where nodes find it, once it is started.
         self.url = ""
-        """Where nodes find it, once it is started."""
         self._is_ready = asyncio.Event()
 
     async def start(self) -> None:

@@ -29,8 +29,8 @@ SHOWN_LINES = 8
 STOP_LIMIT_S = 60.0
 
 
+# Returns when the node has ended.
 Wait = Callable[[], object]
-"""Returns when the node has ended."""
 
 
 class Server:
@@ -45,8 +45,8 @@ class Server:
         store: str = "",
     ) -> None:
         self.process = process
+        # Where it is found, if it is a store.
         self.store = store
-        """Where it is found, if it is a store."""
         self.wait = wait
         self.version = version
         self.addresses = addresses

@@ -31,10 +31,10 @@ from flyball.trace.calls import CallWriter
 LINE_LIMIT_BYTES = 2**28
 CONNECTING_AT_ONCE = 50
 CLOSE_LIMIT_S = 5.0
+# When no message has moved for so long after the end, clients wait for something that will not come.
 STOP_LIMIT_S = 30.0
-"""When no message has moved for so long after the end, clients wait for something that will not come."""
+# Clients begin one after the other within this time, so that they do not march in step.
 START_SPREAD_S = 0.1
-"""Clients begin one after the other within this time, so that they do not march in step."""
 
 Say = Callable[[dict[str, Any]], None]
 

@@ -11,6 +11,7 @@ from flyball.lab.auction.interactions import INTERACTIONS, Memory
 from flyball.lab.auction.sizes import nickname_of, password_of, seller_of
 from tests.lab.auction.shops import TINY, Reply, Visitor, visit
 
+# How many connections each takes; those of user info and bid history depend on what there is.
 QUERIES = {
     **dict.fromkeys(("home", "register", "browse", "sell", "sell_item_form"), 0),
     **dict.fromkeys(("put_bid_auth", "buy_now_auth", "put_comment_auth", "about_me_auth"), 0),
@@ -21,7 +22,6 @@ QUERIES = {
     "put_bid": 4,
     "about_me": 7,
 }
-"""How many connections each takes; those of user info and bid history depend on what there is."""
 
 
 @pytest.mark.parametrize("name", INTERACTIONS)

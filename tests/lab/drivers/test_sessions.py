@@ -10,7 +10,7 @@ import pytest
 import uvloop
 
 from flyball.errors import LabError
-from flyball.lab.drivers import NOBODY, PROTOCOLS, AmqpSession, Received, Session, Target, connect
+from flyball.lab.drivers import ANY_RECEIVER, PROTOCOLS, AmqpSession, Received, Session, Target, connect
 from tests.lab.runs import target_of
 from tests.nodes import RunningNode
 
@@ -57,7 +57,7 @@ def test_a_message_reaches_its_receiver_and_nobody_else(protocol: str, memory_no
 @protocols
 def test_a_message_for_nobody_in_particular_goes_to_who_comes_first(protocol: str, memory_node: RunningNode) -> None:
     async def dialogue(alice: Session, bob: Session, queue: Any) -> None:
-        await alice.put(queue, NOBODY, b"who?", 1)
+        await alice.put(queue, ANY_RECEIVER, b"who?", 1)
         assert await bob.take(queue, unaddressed=True) == Received(alice.address, 1, b"who?")
         assert await alice.take(queue, unaddressed=True) is None
 

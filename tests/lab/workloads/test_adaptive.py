@@ -24,6 +24,7 @@ from tests.lab.runs import Outcome, run, target_of
 from tests.nodes import RunningNode
 
 GOAL_PER_S = 50.0
+# Far below of what a machine can do, however busy: with a window of one there are ten messages a second.
 SMALL: dict[str, Any] = {
     "kind": "adaptive",
     "producers": 5,
@@ -33,7 +34,6 @@ SMALL: dict[str, Any] = {
     "goal_per_s": GOAL_PER_S,
     "round_trip_ms": 100.0,
 }
-"""Far below of what a machine can do, however busy: with a window of one there are ten messages a second."""
 
 
 def samples_of(outcome: Outcome) -> list[dict[str, Any]]:

@@ -22,12 +22,12 @@ PAGE = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
 FULL = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n"
 BROKEN = b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n"
 GONE = b""
+# No answer, ever.
 HANGS = b"hangs"
-"""No answer, ever."""
 WARM_UPS = 3 * len(INTERACTIONS)
 
+# Says how request number n, counted from 0, with this first line, is answered.
 Answers = Callable[[int, bytes], bytes]
-"""Says how request number n, counted from 0, with this first line, is answered."""
 
 
 def visited(

@@ -10,12 +10,12 @@ from typing import TypeVar
 from flyball.errors import LabError
 from flyball.lab.drivers.amqp import AmqpLink, AmqpSession
 from flyball.lab.drivers.http import HttpLink, HttpSession
-from flyball.lab.drivers.session import CONNECT_LIMIT_S, NOBODY, QueueRef, Received, Session, Target
+from flyball.lab.drivers.session import ANY_RECEIVER, CONNECT_LIMIT_S, QueueRef, Received, Session, Target
 from flyball.lab.drivers.telesto import TelestoLink, TelestoSession
 from flyball.lab.drivers.thorbang import ThorBangLink, ThorBangSession
 
 __all__ = [
-    "NOBODY",
+    "ANY_RECEIVER",
     "PROTOCOLS",
     "AmqpSession",
     "HttpSession",
@@ -71,8 +71,8 @@ _CONNECT: dict[str, Callable[[Target], Awaitable[Session]]] = {
     "http": _http,
 }
 
+# Those of brokers: all words of a session mean something in them.
 PROTOCOLS = ("thorbang", "telesto", "amqp")
-"""Those of brokers: all words of a session mean something in them."""
 
 
 async def connect(protocol: str, target: Target) -> Session:

@@ -15,7 +15,7 @@ from typing import ClassVar, NamedTuple, TypeVar, cast
 
 from flyball.broker.wire import amqp as wire
 from flyball.errors import LabError
-from flyball.lab.drivers.session import NOBODY, QueueRef, Received, Session, Target, wrong
+from flyball.lab.drivers.session import ANY_RECEIVER, QueueRef, Received, Session, Target, wrong
 from flyball.trace.schema import Protocol
 
 CHANNEL = 1
@@ -53,8 +53,8 @@ class AmqpLink(asyncio.Protocol):
     def __init__(self) -> None:
         self.sent_ns = 0
         self.answered_ns = 0
+        # Publishes that are not confirmed yet, in order: what to call, with the time, when they are.
         self.in_flight: dict[int, Callable[[int], None]] = {}
-        """Publishes that are not confirmed yet, in order: what to call, with the time, when they are."""
         self.deliveries: deque[Delivery] = deque()
         self._loop = asyncio.get_running_loop()
         self._decoder = wire.Decoder(MOST_FRAME_BYTES, MOST_BODY_BYTES, from_server=True)
@@ -267,7 +267,7 @@ class AmqpSession(Session):
 
     async def put(self, queue: QueueRef, receiver: int, body: bytes, context: int = 0) -> None:
         link = self.link
-        box = str(queue) if receiver == NOBODY else self._box(queue, receiver)
+        box = str(queue) if receiver == ANY_RECEIVER else self._box(queue, receiver)
         token, sender = b"%d" % context, b"%d" % self.address
         properties = b"%b%c%b%c%b" % (_ADDRESSED, len(token), token, len(sender), sender)
         link.publish(box, properties, body, self._confirmed)

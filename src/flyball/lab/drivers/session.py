@@ -17,14 +17,14 @@ from flyball.trace.schema import Protocol
 
 CONNECT_LIMIT_S = 30.0
 
+# How a server knows a queue: by an id that it gave, or by a name.
 QueueRef: TypeAlias = "int | str"
-"""How a server knows a queue: by an id that it gave, or by a name."""
 
-NOBODY = 0
-"""The receiver of a message for whoever comes first. No address is 0."""
+# The receiver of a message for whoever comes first. No address is 0.
+ANY_RECEIVER = 0
 
+# So much of a wrong answer is shown.
 SHOWN_BYTES = 100
-"""So much of a wrong answer is shown."""
 
 
 class Target(BaseModel):
@@ -38,12 +38,12 @@ class Target(BaseModel):
     user: str = "guest"
     password: str = "guest"
     vhost: str = "/"
+    # What an experiment has it started with.
     settings: dict[str, Any] = {}
-    """What an experiment has it started with."""
+    # Where it listens for each protocol, as far as that is known.
     ports: dict[str, int] = {}
-    """Where it listens for each protocol, as far as that is known."""
+    # Options of the clustered queue that it shares with others; None if it shares none.
     cluster: dict[str, Any] | None = None
-    """Options of the clustered queue that it shares with others; None if it shares none."""
 
 
 class Received(NamedTuple):
@@ -64,7 +64,7 @@ class Session(ABC):
     protocol: ClassVar[Protocol]
 
     def __init__(self) -> None:
-        self.address = NOBODY
+        self.address = ANY_RECEIVER
         self.sent_ns = 0
         self.answered_ns = 0
 
@@ -89,7 +89,7 @@ class Session(ABC):
 
     @abstractmethod
     async def put(self, queue: QueueRef, receiver: int, body: bytes, context: int = 0) -> None:
-        """Put a message for a receiver, or NOBODY in particular; return when the server has said that it has it."""
+        """Put a message for a receiver or for ANY_RECEIVER; return when the server has said that it has it."""
 
     @abstractmethod
     async def take(
@@ -97,7 +97,7 @@ class Session(ABC):
     ) -> Received | None:
         """Take a message for this client, None if there is none.
 
-        With a context only such a one, where the protocol can. A message to NOBODY in particular is sure to be found
+        With a context only such a one, where the protocol can. A message to ANY_RECEIVER is sure to be found
         only if `unaddressed`. Without `by_time` it is by priority, where the protocol has that.
         """
 

@@ -14,8 +14,8 @@ from flyball.errors import LabError, ProtocolError
 from flyball.lab.drivers.session import SHOWN_BYTES, Exchange, QueueRef, Received, Session, wrong
 from flyball.trace.schema import Protocol
 
+# What a message may have at most.
 MOST_BODY_CHARACTERS = 2000
-"""What a message may have at most."""
 
 _LENGTH = struct.Struct(">h")
 _PUT = struct.Struct(">hBiiiiiibqh")

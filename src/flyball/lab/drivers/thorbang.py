@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from flyball.errors import LabError
-from flyball.lab.drivers.session import NOBODY, Exchange, QueueRef, Received, Session, wrong
+from flyball.lab.drivers.session import ANY_RECEIVER, Exchange, QueueRef, Received, Session, wrong
 from flyball.trace.schema import Protocol
 
 _NO_RECEIVER = -1
@@ -41,7 +41,7 @@ class ThorBangSession(Session):
 
     async def put(self, queue: QueueRef, receiver: int, body: bytes, context: int = 0) -> None:
         link = self._link
-        to = _NO_RECEIVER if receiver == NOBODY else receiver
+        to = _NO_RECEIVER if receiver == ANY_RECEIVER else receiver
         answer = await link.ask(b"MSG,%d,%d,%d,1,%d,%b\0" % (to, self.address, int(queue), context, body))
         self.sent_ns = link.sent_ns
         self.answered_ns = link.answered_ns

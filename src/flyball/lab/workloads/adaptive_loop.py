@@ -24,8 +24,8 @@ class Change(BaseModel):
     at_sample: Annotated[int, Field(ge=1)]
     goal_per_s: Positive | None = None
     producers_ratio: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    # At a constant window the rate changes so: network and handler are slower by its inverse.
     capacity_ratio: Positive | None = None
-    """At a constant window the rate changes so: network and handler are slower by its inverse."""
 
     @model_validator(mode="after")
     def _changes_something(self) -> Self:
@@ -42,37 +42,37 @@ class AdaptiveLoop(Workload):
     """What the loop of the workload `adaptive` is made of, and how it is disturbed."""
 
     producers: Annotated[int, Field(ge=1)] = 25
+    # From one message of a publisher to the next, on average.
     gap_s: Positive = 0.01
-    """From one message of a publisher to the next, on average."""
     gap_deviation_s: Seconds = 0.001
     body_bytes: Annotated[int, Field(ge=HEAD.size)] = 256
     persistent: bool = True
+    # So many messages of a publisher may be under way, not yet confirmed.
     in_flight: Annotated[int, Field(ge=1)] = 1000
-    """So many messages of a publisher may be under way, not yet confirmed."""
+    # So long the publishers are alone before the loop begins.
     fill_s: Seconds = 1.0
-    """So long the publishers are alone before the loop begins."""
+    # So long the handler of a message takes; handlers run side by side.
     handler_time_s: Seconds = 0.001
-    """So long the handler of a message takes; handlers run side by side."""
+    # Of the network between consumer and broker, above that of this machine.
     round_trip_ms: Seconds = 0.0
-    """Of the network between consumer and broker, above that of this machine."""
     sample_time_s: Positive = 1.0
     goal_per_s: Positive = 400.0
+    # A controller at work, or actions that are played from `lowest` to `highest` to learn what they do.
     signal: Literal["closed", "staircase", "geometric", "random", "prbs"] = "closed"
-    """A controller at work, or actions that are played from `lowest` to `highest` to learn what they do."""
+    # So many actions are played, one for each sample; the last is held.
     levels: Annotated[int, Field(ge=2)] = 360
-    """So many actions are played, one for each sample; the last is held."""
     lowest: Positive = 1.0
     highest: Positive = 360.0
+    # The first action; the lowest if it is not given.
     start: Positive | None = None
-    """The first action; the lowest if it is not given."""
+    # A law and its gains, or {kind = "designed", as = ...} for the plant that an earlier experiment identified.
     law: dict[str, Any] = Field(default_factory=lambda: {"kind": "multiplicative"})
-    """A law and its gains, or {kind = "designed", as = ...} for the plant that an earlier experiment identified."""
     actuator: Literal["integer", "fractional", "pacer"] = "fractional"
+    # Run a law although it is not known to be stable, or known not to be.
     allow_uncertified: bool = False
-    """Run a law although it is not known to be stable, or known not to be."""
     schedule: tuple[Change, ...] = ()
+    # The console at this address, host:port, shows the controller at work; who reports is the target's user.
     report: Annotated[str, Field(pattern=r"^(\S+:\d+)?$")] = ""
-    """The console at this address, host:port, shows the controller at work; who reports is the target's user."""
 
     @field_validator("law")
     @classmethod

@@ -45,8 +45,8 @@ def _time_of(count: float, rate: float, slope: float) -> float:
 class Arrivals(Protocol):
     """Says when a client's next call is meant."""
 
+    # Whether the schedule goes on while an answer is missing.
     is_open: bool
-    """Whether the schedule goes on while an answer is missing."""
 
     def next_s(self) -> float:
         """Return the pause before the next call, or if it is open, its time since the start; in seconds."""

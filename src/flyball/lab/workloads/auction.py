@@ -29,8 +29,8 @@ NORMAL, SMALL_ONLY = "normal", "small_only"
 SMALL, LARGE = "small", "large"
 PACKAGES = ("jinja2", "psycopg_pool", "starlette", "uvicorn")
 WARM_UP_ROUNDS = 3
+# Taken for large where no profile says what is: RUBiS's heavy interactions.
 LIKELY_LARGE = ("search_in_region", "about_me", "user_info", "bid_history")
-"""Taken for large where no profile says what is: RUBiS's heavy interactions."""
 
 _KINDS = {SMALL: int(Kind.SMALL), LARGE: int(Kind.LARGE)}
 _OK, _REFUSED, _FAILED = int(Result.OK), int(Result.REFUSED), int(Result.FAILED)
@@ -43,8 +43,8 @@ class Crowd(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    # Since the start, before it is scaled.
     at_s: Positive
-    """Since the start, before it is scaled."""
     clients: Count
     small_clients: Count
 
@@ -59,15 +59,15 @@ class Auction(Workload):
     clients: Count = 100
     small_clients: Count = 0
     mix: Mix = "bidding"
+    # From an answer to the next request, on average; exponentially distributed.
     think_time_s: Seconds = 7.0
-    """From an answer to the next request, on average; exponentially distributed."""
+    # Nobody waits longer for an answer.
     time_out_s: Positive = 8.0
-    """Nobody waits longer for an answer."""
+    # Whether visitors keep their connections while they think. A proxy before a site makes one for each request.
     keeps_alive: bool = False
-    """Whether visitors keep their connections while they think. A proxy before a site makes one for each request."""
     schedule: tuple[Crowd, ...] = ()
+    # By so much all times in the schedule are multiplied.
     time_scale: Positive = 1.0
-    """By so much all times in the schedule are multiplied."""
 
     @model_validator(mode="after")
     def _has_clients(self) -> Self:

@@ -22,8 +22,8 @@ from flyball.trace.schema import Kind
 
 PRODUCER, CONSUMER = "producer", "consumer"
 QUEUE = "queue"
+# So long after it found nothing a consumer that asks looks again.
 LOOK_AGAIN_S = 0.005
-"""So long after it found nothing a consumer that asks looks again."""
 
 
 class Clustered(Workload):
@@ -36,22 +36,22 @@ class Clustered(Workload):
     protocol: ProtocolName = "amqp"
     producers: Annotated[int, Field(ge=1)] = 1
     consumers: Annotated[int, Field(ge=1)] = 1
+    # So many each producer sends, and consumers share them; 0 is as many as they can until the run stops.
     messages: Annotated[int, Field(ge=0)] = 0
-    """So many each producer sends, and consumers share them; 0 is as many as they can until the run stops."""
     body_bytes: Annotated[int, Field(ge=HEAD.size)] = 1024
     persistent: bool = True
+    # Whether a consumer asks for each message, as with JMS, or is sent the next one when it has committed.
     receive: Literal["get", "consume"] = "get"
-    """Whether a consumer asks for each message, as with JMS, or is sent the next one when it has committed."""
+    # Whether consumers begin when all messages are in the queue.
     fills_first: bool = False
-    """Whether consumers begin when all messages are in the queue."""
+    # So long after one client the next one comes; 0 is all together.
     join_every_s: Seconds = 0.0
-    """So long after one client the next one comes; 0 is all together."""
+    # Where clients go: to one node after the other; to any, as with JORAM's own clients, whatever their role; or
+    # where the domain wants them.
     placement: Literal["number", "standard", "optimised"] = "number"
-    """Where clients go: to one node after the other; to any, as with JORAM's own clients, whatever their role; or
-    where the domain wants them."""
 
+    # How many producers of this process are not done yet.
     _filling: int = PrivateAttr(0)
-    """How many producers of this process are not done yet."""
 
     def model_post_init(self, context: Any) -> None:
         self._filling = self.producers

@@ -41,10 +41,10 @@ class Dialogue:
     requests: QueueRef
     answers: QueueRef
     polling: Polling
+    # Returns the number, from 1 on, of the request with this body; below 1 if it is none.
     number_of_request: Callable[[bytes], int]
-    """Returns the number, from 1 on, of the request with this body; below 1 if it is none."""
+    # Returns the number of the request that the answer with this body belongs to.
     number_of_answer: Callable[[bytes], int]
-    """Returns the number of the request that the answer with this body belongs to."""
 
     async def ask(self, client: Client, receiver: int, body: bytes, number: int, context: int) -> Received | None:
         """Put a request and wait for the answer; None if the run is over before it comes."""

@@ -28,12 +28,12 @@ class PushPeekPop(Workload):
     clients: Annotated[int, Field(ge=1)] = 1
     phases: Annotated[tuple[Literal["push", "peek", "pop"], ...], Field(min_length=1)] = ("push", "peek", "pop")
     repeats: Annotated[int, Field(ge=1)] = 1000
+    # If not 0, a phase lasts so long, however many requests that makes.
     phase_s: Seconds = 0.0
-    """If not 0, a phase lasts so long, however many requests that makes."""
+    # So often the phases are gone through; 0 is until the run stops.
     rounds: Count = 0
-    """So often the phases are gone through; 0 is until the run stops."""
+    # So many messages lie there for each client before it begins: for phases without a push.
     prepared_messages: Count = 0
-    """So many messages lie there for each client before it begins: for phases without a push."""
     body_bytes: Count = 1024
 
     @model_validator(mode="after")

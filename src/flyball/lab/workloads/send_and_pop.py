@@ -10,8 +10,8 @@ from flyball.lab.workloads.client import Client
 from flyball.lab.workloads.paced import PacedWorkload
 
 QUEUE = "send_and_pop"
+# Telesto's contexts have 31 bits, and none is 0.
 MOST_TOKENS = 2**31 - 1
-"""Telesto's contexts have 31 bits, and none is 0."""
 
 
 class SendAndPop(PacedWorkload):
@@ -20,8 +20,8 @@ class SendAndPop(PacedWorkload):
     kind: Literal["send_and_pop"] = "send_and_pop"
     clients: Annotated[int, Field(ge=1)] = 1
     body_bytes: Annotated[int, Field(ge=0)] = 5
+    # The clients use them in turn.
     queues: Annotated[int, Field(ge=1)] = 1
-    """The clients use them in turn."""
 
     @property
     def client_count(self) -> int:

@@ -24,10 +24,10 @@ class Standard(Workload):
     kind: Literal["standard"] = "standard"
     one_way: Count = 0
     two_way: Count = 0
+    # One-way clients and those that ask pause so long before each pop.
     poll_pause_s: Seconds = 0.2
-    """One-way clients and those that ask pause so long before each pop."""
+    # Those that answer pause so long before each pop.
     answer_pause_s: Seconds = 0.3
-    """Those that answer pause so long before each pop."""
 
     @property
     def client_count(self) -> int:

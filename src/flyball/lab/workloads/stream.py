@@ -18,10 +18,10 @@ from flyball.lab.workloads.workload import ProtocolName, Seconds
 from flyball.trace.schema import Kind
 
 PRODUCER, CONSUMER = "producer", "consumer"
+# How a body begins: the producer's number, the message's, and when it was meant to be sent (ns since 1970).
 HEAD = struct.Struct(">qqq")
-"""How a body begins: the producer's number, the message's, and when it was meant to be sent (ns since 1970)."""
+# After so many messages without a pause a producer lets the others have a turn.
 BREATH = 64
-"""After so many messages without a pause a producer lets the others have a turn."""
 
 
 class Stream(PacedWorkload):
@@ -37,14 +37,14 @@ class Stream(PacedWorkload):
     queues: Annotated[int, Field(ge=1)] = 1
     body_bytes: Annotated[int, Field(ge=HEAD.size)] = 100
     persistent: bool = True
+    # So many messages of a producer may be under way, not yet confirmed.
     in_flight: Annotated[int, Field(ge=1)] = 100
-    """So many messages of a producer may be under way, not yet confirmed."""
+    # So many messages a consumer may have that it has not acknowledged; 0 is any number.
     prefetch: Annotated[int, Field(ge=0, le=65535)] = 100
-    """So many messages a consumer may have that it has not acknowledged; 0 is any number."""
+    # Each message alone, all that came at once together, or not at all.
     acks: Literal["single", "multiple", "none"] = "single"
-    """Each message alone, all that came at once together, or not at all."""
+    # So long a consumer works on a message before it acknowledges it.
     handler_time_s: Seconds = 0.0
-    """So long a consumer works on a message before it acknowledges it."""
 
     def queue_names(self) -> tuple[str, ...]:
         return tuple(f"stream_{number}" for number in range(self.queues))

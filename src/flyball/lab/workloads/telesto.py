@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from flyball.errors import LabError
-from flyball.lab.drivers import NOBODY
+from flyball.lab.drivers import ANY_RECEIVER
 from flyball.lab.workloads.client import Client
 from flyball.lab.workloads.conversation import Dialogue, Polling
 from flyball.lab.workloads.workload import ProtocolName, Seconds, Workload
@@ -22,8 +22,8 @@ class TelestoWorkload(Workload):
     needs_messages: ClassVar[bool] = True
 
     protocol: ProtocolName = "telesto"
+    # A client pauses so long after a read that found nothing.
     retry_delay_s: Seconds = 0.1
-    """A client pauses so long after a read that found nothing."""
 
     @property
     def drains(self) -> bool:
@@ -147,7 +147,7 @@ class TelestoService(TelestoDialogue):
         queues = client.queue(SERVICE), client.queue(SERVICE_ANSWERS)
         dialogue = Dialogue(*queues, self.polling, _number, _number)
         if client.role == ASKER:
-            await self.ask_on(client, dialogue, NOBODY)
+            await self.ask_on(client, dialogue, ANY_RECEIVER)
         else:
             await dialogue.answer(client, _one_more, unaddressed=True)
 

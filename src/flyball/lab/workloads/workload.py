@@ -19,8 +19,8 @@ from flyball.lab.drivers import QueueRef, Target, connect
 from flyball.lab.drivers.telesto import MOST_BODY_CHARACTERS
 from flyball.lab.workloads.client import Client
 
+# So many connections at once put what lies in the store before the start.
 FILLING_SESSIONS = 200
-"""So many connections at once put what lies in the store before the start."""
 
 FILLING_BODY = b"some message"
 
@@ -42,23 +42,23 @@ class Workload(BaseModel, ABC):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    # Those that can express it.
     protocols: ClassVar[tuple[str, ...]] = ("thorbang", "telesto", "amqp")
-    """Those that can express it."""
+    # Whether it is nothing without a server that keeps messages.
     needs_messages: ClassVar[bool] = False
-    """Whether it is nothing without a server that keeps messages."""
+    # Queues with messages for certain clients.
     addressed_queues: ClassVar[tuple[str, ...]] = ()
-    """Queues with messages for certain clients."""
+    # Queues with messages for whoever comes first; see `queue_names`.
     shared_queues: ClassVar[tuple[str, ...]] = ()
-    """Queues with messages for whoever comes first; see `queue_names`."""
+    # So many processes of clients it needs, if there are so many clients.
     least_workers: ClassVar[int] = 1
-    """So many processes of clients it needs, if there are so many clients."""
 
     kind: str
     protocol: ProtocolName = "thorbang"
+    # So many messages lie in each store before it begins; nobody reads them.
     stored_messages: Count = 0
-    """So many messages lie in each store before it begins; nobody reads them."""
+    # Whether the server keeps what it is given; one that does not is not asked for it back.
     keeps_messages: bool = True
-    """Whether the server keeps what it is given; one that does not is not asked for it back."""
 
     @field_validator("protocol")
     @classmethod
