@@ -1,4 +1,4 @@
-"""How long to wait before something is tried again. Pure: the caller waits."""
+"""Exponential backoff with jitter. Pure: the caller sleeps."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Doubles from `first_s` up to `max_s`; the part `jitter_ratio` of each delay is random.
+    """Doubles from `first_s` up to `max_s`; `jitter_ratio` of each delay is random.
 
-    Without jitter, clients that lost their connections together would come back together.
+    Without jitter, clients that lost their connections together would reconnect together.
     """
 
     first_s: float = 0.05
@@ -26,7 +26,7 @@ class Backoff:
 
 
 class Retries:
-    """The attempts at one thing: each delay is longer than the one before, until `reset`."""
+    """Counts attempts at one operation: delays grow until `reset`."""
 
     __slots__ = ("_backoff", "_chance", "attempts")
 
@@ -36,11 +36,11 @@ class Retries:
         self._chance = chance
 
     def next_delay_s(self) -> float:
-        """Return how long to wait before the next attempt, and count it."""
+        """Count an attempt and return the delay before it."""
         delay_s = self._backoff.delay_s(self.attempts, self._chance())
         self.attempts += 1
         return delay_s
 
     def reset(self) -> None:
-        """It has worked: the next delay is the first again."""
+        """Start over with the first delay, after a success."""
         self.attempts = 0

@@ -1,16 +1,17 @@
 """One hierarchy of errors. The engine and the store raise facts; each protocol maps them to its own codes.
 
 FlyballError
-├── RequestError               the peer asked for something that cannot be; the connection goes on
+├── RequestError               a request cannot be served; the connection stays open
 │   ├── QueueNotFound
 │   ├── QueueNameTaken
 │   ├── QueueNotEmpty
 │   ├── QueueFull
-│   ├── QueueLimitReached      a virtual host has as many queues as it may have
-│   ├── ConnectionLimitReached a virtual host or a user has as many connections as it may have
+│   ├── QueueLimitReached      the virtual host's limit of queues
+│   ├── RoutingTooCostly       the message's routing keys match too many topic patterns
+│   ├── ConnectionLimitReached the limit of connections of a virtual host or user
 │   ├── QueueInUse
-│   ├── ConsumerRefused        somebody consumes it, or wants to, alone
-│   ├── QueueLocked            another connection has it for itself
+│   ├── ConsumerRefused        the queue has an exclusive consumer, or consumers and an exclusive one is requested
+│   ├── QueueLocked            exclusive to another connection
 │   ├── ExchangeNotFound
 │   ├── ExchangeInUse
 │   ├── UnknownExchangeType
@@ -21,8 +22,8 @@ FlyballError
 │   ├── UserNotFound
 │   ├── UserNameTaken
 │   ├── PolicyNotFound
-│   ├── InvalidPattern         not a regular expression
-│   ├── UnlikeDeclared         it exists and was declared in another way
+│   ├── InvalidPattern         not a valid regular expression
+│   ├── UnlikeDeclared         redeclared with other properties
 │   ├── MemoryLimitReached     no memory for another queue, exchange or binding
 │   ├── InvalidArgument
 │   ├── ReservedName
@@ -33,26 +34,26 @@ FlyballError
 │   ├── InvalidName
 │   ├── InvalidBody
 │   ├── LoopNotFound
-│   ├── NotSwitchable          a loop cannot be in the mode that somebody wants
+│   ├── NotSwitchable          the loop does not support the requested mode
 │   ├── TooManyLoops
 │   ├── NotPermitted
 │   └── NotIdentified
-├── ProtocolError              the peer broke the rules of its protocol; the connection ends
-├── StoreError                 our side: the store could not do it
-│   ├── StoreUnavailable       it did not answer in time; the outcome may be unknown
+├── ProtocolError              the peer violated its protocol; the connection is closed
+├── StoreError                 the store failed
+│   ├── StoreUnavailable       no response in time; the outcome may be unknown
 │   │   └── StoreStarting      its server is starting, stopping or recovering
-│   ├── StoreMismatch          it holds something this version cannot read
-│   ├── StoreInUse             another process has this node's place in it
-│   └── Fenced                 others have taken this node's place: it may write nothing more
-│       └── StoreRewound       the store has gone back in time: the node joins again
-├── SettingsError              a setting is wrong; the field names it
-├── LabError                   an experiment cannot be run, or went wrong
-├── ControlError               a model, a design or a loop is not fit to be used
-├── ClusterError               a domain cannot be changed, or a node cannot join it, as it was asked to
-│   └── PeerLost               another node could not be asked, or did not answer
-├── AdmissionError             admission control cannot work with what it was given
-├── NotAdmitted                a request was turned away; it may come again later
-└── PipelineError              the pipeline cannot work with what it was given, or without what it needs
+│   ├── StoreMismatch          its data is of another version, or not Flyball's
+│   ├── StoreInUse             another process uses it as this node
+│   └── Fenced                 the node's lease expired: it must not write
+│       └── StoreRewound       the store was restored to an earlier state: the node rejoins
+├── SettingsError              a setting is invalid; the field names it
+├── LabError                   an experiment is invalid or failed
+├── ControlError               a model, design or loop is not usable
+├── ClusterError               a change of the domain, or a join, failed
+│   └── PeerLost               another node is unreachable or does not respond
+├── AdmissionError             admission control is misconfigured
+├── NotAdmitted                a request was rejected; the client may retry later
+└── PipelineError              the pipeline's input is invalid, or a dependency is missing
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class FlyballError(Exception):
 
 
 class RequestError(FlyballError):
-    """The peer asked for something that cannot be done. The connection goes on."""
+    """The request cannot be served. The connection stays open."""
 
 
 class QueueNotFound(RequestError):
@@ -75,7 +76,7 @@ class QueueNotFound(RequestError):
 
 
 class QueueNameTaken(RequestError):
-    """A queue of that name exists already."""
+    """A queue with this name already exists."""
 
     def __init__(self, queue_name: str) -> None:
         super().__init__(f"there is already a queue named {queue_name!r}")
@@ -83,7 +84,7 @@ class QueueNameTaken(RequestError):
 
 
 class QueueNotEmpty(RequestError):
-    """A queue was to be removed only if empty, and is not."""
+    """A conditional delete (if-empty) found messages in the queue."""
 
     def __init__(self, queue_name: str, vhost: str) -> None:
         super().__init__(f"queue '{queue_name}' in vhost '{vhost}' not empty")
@@ -91,7 +92,7 @@ class QueueNotEmpty(RequestError):
 
 
 class ConsumerRefused(RequestError):
-    """A queue has a consumer that wants to be alone, or has others and is asked for one that does."""
+    """The queue has an exclusive consumer, or has consumers and the new one is exclusive."""
 
     def __init__(self, queue_name: str, vhost: str) -> None:
         super().__init__(f"queue '{queue_name}' in vhost '{vhost}' in exclusive use")
@@ -99,7 +100,7 @@ class ConsumerRefused(RequestError):
 
 
 class QueueFull(RequestError):
-    """A queue holds as much as it may and takes no more."""
+    """The queue is at its length limit and rejects new messages."""
 
     def __init__(self, queue_name: str, vhost: str) -> None:
         super().__init__(f"queue '{queue_name}' in vhost '{vhost}' is full")
@@ -107,7 +108,7 @@ class QueueFull(RequestError):
 
 
 class QueueLimitReached(RequestError):
-    """A virtual host has as many queues as it may have."""
+    """The virtual host is at its limit of queues."""
 
     def __init__(self, queue_name: str, vhost: str, limit: int) -> None:
         super().__init__(f"cannot declare queue '{queue_name}': queue limit in vhost '{vhost}' ({limit}) is reached")
@@ -117,22 +118,22 @@ class QueueLimitReached(RequestError):
 
 
 class RoutingTooCostly(RequestError):
-    """To find the queues of one message would keep all other clients waiting."""
+    """Routing this message would block the event loop for too long."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(
-            f"the routing keys of this message meet more than {limit} places in the patterns of topic exchanges:"
-            " send it with fewer keys"
+            f"the routing keys of this message match more than {limit} nodes of topic patterns: publish it with"
+            " fewer routing keys"
         )
         self.limit = limit
 
 
 class ConnectionLimitReached(RequestError):
-    """A virtual host or a user has as many connections as it may have."""
+    """The virtual host or user is at its limit of connections."""
 
 
 class QueueInUse(RequestError):
-    """A queue was to be removed only if unused, and has consumers."""
+    """A conditional delete (if-unused) found consumers on the queue."""
 
     def __init__(self, queue_name: str, vhost: str) -> None:
         super().__init__(f"queue '{queue_name}' in vhost '{vhost}' in use")
@@ -140,7 +141,7 @@ class QueueInUse(RequestError):
 
 
 class QueueLocked(RequestError):
-    """A queue belongs to another connection, or to a consumer that wants to be alone."""
+    """The queue is exclusive to another connection."""
 
     def __init__(self, queue_name: str, vhost: str) -> None:
         super().__init__(
@@ -160,7 +161,7 @@ class ExchangeNotFound(RequestError):
 
 
 class ExchangeInUse(RequestError):
-    """An exchange was to be removed only if unused, and has bindings."""
+    """A conditional delete (if-unused) found bindings on the exchange."""
 
     def __init__(self, exchange_name: str, vhost: str) -> None:
         super().__init__(f"exchange '{exchange_name}' in vhost '{vhost}' in use")
@@ -168,7 +169,7 @@ class ExchangeInUse(RequestError):
 
 
 class UnknownExchangeType(RequestError):
-    """An exchange was declared of a type that there is not."""
+    """The declared exchange type does not exist."""
 
     def __init__(self, exchange_type: str) -> None:
         super().__init__(f"{'unknown' if exchange_type else 'invalid'} exchange type '{exchange_type}'")
@@ -184,10 +185,10 @@ class TopicNotFound(RequestError):
 
 
 class TopicInUse(RequestError):
-    """A topic was to be removed while others depend on it."""
+    """The topic cannot be deleted: it has children or durable subscriptions."""
 
     def __init__(self, topic: str, reason: str) -> None:
-        super().__init__(f"topic {topic!r} cannot go: {reason}")
+        super().__init__(f"topic {topic!r} cannot be deleted: {reason}")
         self.topic = topic
 
 
@@ -200,7 +201,7 @@ class VhostNotFound(RequestError):
 
 
 class VhostNameTaken(RequestError):
-    """A virtual host of that name exists already."""
+    """A virtual host with this name already exists."""
 
     def __init__(self, vhost: str) -> None:
         super().__init__(f"there is already a vhost named {vhost!r}")
@@ -216,7 +217,7 @@ class UserNotFound(RequestError):
 
 
 class UserNameTaken(RequestError):
-    """A user of that name exists already."""
+    """A user with this name already exists."""
 
     def __init__(self, user: str) -> None:
         super().__init__(f"there is already a user named {user!r}")
@@ -232,7 +233,7 @@ class PolicyNotFound(RequestError):
 
 
 class InvalidPattern(RequestError):
-    """A pattern is not a regular expression."""
+    """The pattern is not a valid regular expression."""
 
     def __init__(self, pattern: str, problem: str) -> None:
         super().__init__(f"{pattern!r} is not a regular expression: {problem}")
@@ -240,7 +241,7 @@ class InvalidPattern(RequestError):
 
 
 class UnlikeDeclared(RequestError):
-    """A queue or exchange is declared again, and differs from what exists."""
+    """A queue or exchange is redeclared with other properties than it has."""
 
     def __init__(self, field: str, what: str, vhost: str, received: str, current: str) -> None:
         super().__init__(
@@ -250,11 +251,11 @@ class UnlikeDeclared(RequestError):
 
 
 class MemoryLimitReached(RequestError):
-    """There is no memory for another queue, exchange, binding or client."""
+    """The memory budget for queues, exchanges, bindings and clients is used up."""
 
     def __init__(self, held_bytes: int, limit_bytes: int) -> None:
         super().__init__(
-            f"queues, exchanges, bindings and clients take {held_bytes} bytes of memory, the limit is {limit_bytes}:"
+            f"queues, exchanges, bindings and clients use {held_bytes} bytes of memory, the limit is {limit_bytes}:"
             " delete some, or raise --memory-bytes"
         )
         self.held_bytes = held_bytes
@@ -262,11 +263,11 @@ class MemoryLimitReached(RequestError):
 
 
 class InvalidArgument(RequestError):
-    """An argument of a declaration has a value that it cannot have."""
+    """An argument of a declaration has an invalid value."""
 
 
 class ReservedName(RequestError):
-    """A name that only the broker itself may use, or something that nobody may change."""
+    """The name is reserved for the broker, or the object cannot be changed."""
 
 
 class ClientNotFound(RequestError):
@@ -278,7 +279,7 @@ class ClientNotFound(RequestError):
 
 
 class ClientNameTaken(RequestError):
-    """A client of that name exists already."""
+    """A client with this name already exists."""
 
     def __init__(self, client_name: str) -> None:
         super().__init__(f"there is already a client named {client_name!r}")
@@ -286,7 +287,7 @@ class ClientNameTaken(RequestError):
 
 
 class ClientInUse(RequestError):
-    """A client was to be removed only if unused, and messages of its are still stored."""
+    """A conditional delete found stored messages sent by the client."""
 
     def __init__(self, client: int) -> None:
         super().__init__(f"client {client} is the sender of stored messages")
@@ -294,7 +295,7 @@ class ClientInUse(RequestError):
 
 
 class LeaseNotFound(RequestError):
-    """A message was settled that its consumer does not hold (any more)."""
+    """The consumer acked or rejected a message that is not leased to it, or no longer."""
 
     def __init__(self, message_id: int) -> None:
         super().__init__(f"message {message_id} is not leased by this consumer")
@@ -302,11 +303,11 @@ class LeaseNotFound(RequestError):
 
 
 class InvalidName(RequestError):
-    """A name is too long or holds a character that names may not have."""
+    """A name is too long or contains a character that is not allowed."""
 
 
 class InvalidBody(RequestError):
-    """A message's content is too long or not what its protocol allows."""
+    """A message body is too long or not valid for its protocol."""
 
 
 class LoopNotFound(RequestError):
@@ -318,19 +319,19 @@ class LoopNotFound(RequestError):
 
 
 class NotSwitchable(RequestError):
-    """A control loop cannot be put into the mode that somebody wants."""
+    """The control loop does not support the requested mode."""
 
     def __init__(self, loop_name: str, reason: str) -> None:
-        super().__init__(f"the loop {loop_name!r} cannot be switched: {reason}")
+        super().__init__(f"loop {loop_name!r} cannot be switched: {reason}")
         self.loop_name = loop_name
 
 
 class TooManyLoops(RequestError):
-    """A node that knows as many loops as it may was told of another one."""
+    """The node is at its limit of reported loops."""
 
-    def __init__(self, most: int, user: str = "") -> None:
+    def __init__(self, maximum: int, user: str = "") -> None:
         whose = f" of user '{user}'" if user else ""
-        super().__init__(f"{most} loops{whose} are reported already: more are not kept")
+        super().__init__(f"{maximum} loops{whose} are registered already, the maximum: stop one to add another")
 
 
 class NotPermitted(RequestError):
@@ -338,43 +339,43 @@ class NotPermitted(RequestError):
 
 
 class NotIdentified(RequestError):
-    """The operation needs a client identity that the connection does not have."""
+    """The operation requires a client identity, and the connection has none."""
 
 
 class ProtocolError(FlyballError):
-    """The peer broke the rules of its protocol. The connection ends."""
+    """The peer violated its protocol. The connection is closed."""
 
 
 class StoreError(FlyballError):
-    """The store could not do what was asked."""
+    """The store failed."""
 
 
 class StoreUnavailable(StoreError):
-    """The store did not answer within the time limit. What was asked may or may not be done."""
+    """The store did not respond within its timeout. The outcome of the request is unknown."""
 
 
 class StoreStarting(StoreUnavailable):
-    """The store's server is starting, stopping or recovering: it takes connections soon, or after a restart."""
+    """The store's server is starting, stopping or recovering: connections succeed soon, or after a restart."""
 
 
 class StoreMismatch(StoreError):
-    """The store holds data of another version, or of something else."""
+    """The store's data is of another version, or not Flyball's."""
 
 
 class StoreInUse(StoreError):
-    """Another process uses the store under this node's name, or its data folder: an operator has to stop one."""
+    """Another process uses the store under this node's name, or its data folder. An operator has to stop one."""
 
 
 class Fenced(StoreError):
-    """The node's epoch is over: others serve its queues. It may write nothing more and has to join again."""
+    """The node's lease expired and others serve its queues. It must not write, and has to join again."""
 
 
 class StoreRewound(Fenced):
-    """The store has gone back in time, and does not know of all that this node has written."""
+    """The store was restored to an earlier state and lacks writes of this node."""
 
 
 class SettingsError(FlyballError):
-    """A setting has a bad value."""
+    """A setting has an invalid value."""
 
     def __init__(self, place: str, problem: str) -> None:
         super().__init__(f"{place}: {problem}")
@@ -383,19 +384,19 @@ class SettingsError(FlyballError):
 
 
 class LabError(FlyballError):
-    """An experiment is not well described, or went wrong while it ran."""
+    """An experiment's description is invalid, or its run failed."""
 
 
 class ControlError(FlyballError):
-    """A model, a design or a control loop is not fit to be used."""
+    """A model, a design or a control loop is not usable."""
 
 
 class ClusterError(FlyballError):
-    """A domain cannot be changed, or a node cannot join it, as it was asked to."""
+    """A change of the domain, or a node's join, failed."""
 
 
 class PeerLost(ClusterError):
-    """Another node is gone, cannot be reached or does not answer. What it was asked for may or may not be done."""
+    """Another node is gone, unreachable or does not respond. The outcome of the request is unknown."""
 
     def __init__(self, node_id: int, problem: str) -> None:
         super().__init__(f"node {node_id} {problem}")
@@ -403,11 +404,11 @@ class PeerLost(ClusterError):
 
 
 class AdmissionError(FlyballError):
-    """Admission control cannot work with what it was given."""
+    """Admission control is misconfigured."""
 
 
 class NotAdmitted(FlyballError):
-    """A request was turned away before it began: its time was up, or too many wait already."""
+    """The request was rejected before it was executed: it timed out in the queue, or the queue is full."""
 
     def __init__(self, reason: str, retry_after_s: float) -> None:
         super().__init__(f"{reason}; try again in {retry_after_s:.0f} s")
@@ -416,4 +417,4 @@ class NotAdmitted(FlyballError):
 
 
 class PipelineError(FlyballError):
-    """The pipeline was given something that it cannot work with, or lacks something that it needs."""
+    """The pipeline's input is invalid, or a dependency is missing."""

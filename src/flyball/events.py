@@ -1,4 +1,4 @@
-"""Events: what happens in one part of a program, for others to follow without being known to it."""
+"""Events that one part of a program publishes and others subscribe to."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ P = ParamSpec("P")
 
 
 class Event(Generic[P]):
-    """An attribute of what it happens to, which calls it; its listeners are called in the order of subscription."""
+    """Calls its listeners in the order of subscription when it is called."""
 
     __slots__ = ("_listeners",)
 

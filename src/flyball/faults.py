@@ -1,6 +1,6 @@
-"""Faults: exceptions that nobody expected. Each is logged with its traceback and counted, and the rest goes on.
+"""Faults: unexpected exceptions. Each is counted and logged with its traceback, and the node keeps running.
 
-A fault is a defect of the node. One that a message, a queue or a client has met must stay with it: whatever serves
+A fault is a bug in the node. It must not spread from the message, queue or client that triggered it: code that serves
 several of them catches `Exception` around each one and calls `Faults.note`.
 """
 
@@ -14,27 +14,27 @@ from flyball.events import Event
 
 log = logging.getLogger("flyball.faults")
 
-# A fault that repeats is counted each time, but its traceback is logged only so often: the log is to stay readable,
-# and the disk free, when every message of a queue meets the same defect.
+# Interval between tracebacks of the same fault. Every occurrence is counted, but a bug that every message of a queue
+# triggers must not flood the log and the disk.
 LOG_EVERY_S = 10.0
 
-# Places whose last traceback is remembered. They are names in the sources, so that there are few of them.
+# Places whose last traceback is remembered. Places are names in the source, so there are few.
 MAX_PLACES = 1000
 
 
 class Faults:
-    """Counts faults by the place that caught them."""
+    """Counts faults by the place in the code that caught them."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.count = 0
         self.by_place: dict[str, int] = {}
+        # The server closes the connection that the fault belongs to.
         self.noted = Event[[BaseException]]()
-        """A fault was noted: a server ends the connection that it belongs to."""
         self._clock = clock
         self._logged_at_s: dict[tuple[str, str], float] = {}
 
     def note(self, place: str, error: BaseException, *, quiet: bool = False) -> None:
-        """Count a fault and log its traceback, unless one like it was logged just now."""
+        """Count a fault and log its traceback, unless the same one was logged within `LOG_EVERY_S`."""
         self.count += 1
         self.by_place[place] = self.by_place.get(place, 0) + 1
         kind = (place, type(error).__name__)
@@ -43,12 +43,12 @@ class Faults:
             if len(self._logged_at_s) >= MAX_PLACES:
                 self._logged_at_s.clear()
             self._logged_at_s[kind] = now_s
-            log.error("fault in %s; the node goes on faults=%d", place, self.by_place[place], exc_info=error)
+            log.error("fault in %s; the node keeps running faults=%d", place, self.by_place[place], exc_info=error)
         if not quiet:
             self.noted(error)
 
     def guard(self, place: str, callback: Callable[..., object], *arguments: object) -> None:
-        """Call back one of several; what it raises is noted, so that the others are called as well."""
+        """Call a callback and note what it raises, so that the remaining callbacks still run."""
         try:
             callback(*arguments)
         except Exception as error:

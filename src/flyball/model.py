@@ -1,6 +1,6 @@
-"""The nouns of Flyball: messages, queues, clients, and what a reader asks for.
+"""The data model of Flyball: messages, queues, clients, exchanges, users and their definitions.
 
-Plain data, known to every layer. Nothing here does I/O, keeps time or knows a protocol.
+Plain data, used by every layer, without I/O, clock or protocol.
 """
 
 from __future__ import annotations
@@ -10,49 +10,49 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+# Maximum length of the name of a client or queue, in characters.
 MAX_NAME_LENGTH = 255
-"""Longest name of a client or queue, in characters."""
 
+# The virtual host of clients that do not name one, which all clients of the research protocols are.
 DEFAULT_VHOST = "/"
-"""The virtual host of whoever does not name one: all clients of the research protocols."""
 
+# The user name of logins with the node's token. No user can be added with this name.
 OWNER = "@owner"
-"""The user name of whoever logs in with the node's token. No user can be added under it."""
 
+# The file in a node's data folder that holds its token.
 TOKEN_FILE = "admin.token"
-"""The file in a node's data folder that holds its token."""
 
+# The optional arguments of a declaration, by name.
 Arguments = Mapping[str, Any]
-"""What a declaration says beyond its fixed fields, by name."""
 
 
 @dataclass(slots=True, frozen=True)
 class Timestamp:
-    """A point in time, in seconds since 1970, that is beyond what a datetime can hold."""
+    """A point in time, in seconds since 1970, that is out of the range of datetime."""
 
     seconds: int
 
 
+# Memory of a message beyond its body and properties, indexes included.
 MESSAGE_OVERHEAD_BYTES = 600
-"""What a message costs in memory beyond its body and properties, indexes included."""
 
-# Queues that one request of Telesto or ThorBangMQ may name: a list of a million fits into 3 MB, and each mention is a
-# copy. Of a longer list one more is read, so that it is refused.
+# Maximum number of queues that one request of Telesto or ThorBangMQ may name: a list of a million fits into 3 MB, and
+# each entry makes a copy. Decoders read one entry more of a longer list, so that it is refused.
 MAX_COPIES = 10_000
 
-# What it costs to remember when a message in memory expires.
+# Memory of the expiry of a message in memory.
 EXPIRY_BYTES = 250
 
 
-# What a queue, an exchange and a binding cost in memory beyond their arguments, with all that knows them.
+# Memory of a queue, an exchange and a binding beyond their arguments, with every reference to them.
 QUEUE_BYTES = 4096
 EXCHANGE_BYTES = 2048
 BINDING_BYTES = 2048
 
-# What a registered client costs in memory, with its name.
+# Memory of a registered client, with its name.
 CLIENT_BYTES = 1024
 
-# What a place in the trie of a topic exchange costs: a word of a binding's key takes one, unless others begin alike.
+# Memory of a node in the trie of a topic exchange. Each word of a binding key takes one, unless keys share a prefix.
 TOPIC_PLACE_BYTES = 512
 
 
@@ -68,13 +68,13 @@ class Order(enum.IntEnum):
 
     OLDEST = 1
     NEWEST = 2
+    # Highest priority first, oldest first among equals.
     PRIORITY = 3
-    """Highest priority first, oldest first among equals."""
 
 
 @dataclass(slots=True)
 class Client:
-    """Somebody with an identity: the sender and receiver of messages."""
+    """A registered client of the research protocols: a sender and receiver of messages."""
 
     id: int
     name: str
@@ -83,11 +83,11 @@ class Client:
 
 @dataclass(slots=True)
 class Queue:
-    """The name and number of a queue and how it was declared; its messages are the engine's business.
+    """The id of a queue and its declaration; the engine holds its messages.
 
-    The name is unique in its virtual host, except that the members of a clustered queue, each on a node of its own,
-    all have the name of the clustered queue. A queue that is not durable is forgotten when the node stops; an
-    exclusive one serves the connection that declared it and ends with it.
+    The name is unique in its virtual host, except that the members of a clustered queue, each on its own node, all
+    have the name of the clustered queue. A transient queue is deleted when the node stops, an exclusive queue with
+    the connection that declared it.
     """
 
     id: int
@@ -97,13 +97,13 @@ class Queue:
     exclusive: bool = False
     auto_delete: bool = False
     arguments: Arguments = field(default_factory=dict)
+    # Whether it is a member of a clustered queue.
     member: bool = False
-    """Whether it is a member of a clustered queue."""
 
 
 @dataclass(slots=True)
 class Exchange:
-    """Where publishers of AMQP send messages: it routes them to queues and other exchanges by its bindings."""
+    """An AMQP exchange: routes messages by its bindings to queues and other exchanges."""
 
     name: str
     type: str
@@ -115,7 +115,7 @@ class Exchange:
 
 
 class Destination(enum.StrEnum):
-    """What a binding leads to."""
+    """The kind of a binding's destination."""
 
     QUEUE = "queue"
     EXCHANGE = "exchange"
@@ -123,7 +123,7 @@ class Destination(enum.StrEnum):
 
 @dataclass(slots=True)
 class Binding:
-    """A rule of an exchange: what fits goes on to the destination."""
+    """A rule of an exchange: messages that match it go to the destination."""
 
     source: str
     destination: str
@@ -135,7 +135,7 @@ class Binding:
 
 @dataclass(slots=True)
 class User:
-    """Somebody who may log in. The hash is argon2's, None for one who cannot log in with a password."""
+    """A user. The hash is argon2's, None for a user who cannot log in with a password."""
 
     name: str
     password_hash: str | None = field(default=None, repr=False)
@@ -144,7 +144,7 @@ class User:
 
 @dataclass(slots=True)
 class Permission:
-    """What a user may do in a virtual host: regular expressions of the names of queues and exchanges."""
+    """A user's permissions in a virtual host: regular expressions that match names of queues and exchanges."""
 
     user: str
     vhost: str
@@ -155,30 +155,29 @@ class Permission:
 
 @dataclass(slots=True)
 class Policy:
-    """Arguments for all queues or exchanges whose names fit a pattern; the one with the highest priority applies."""
+    """Arguments for queues or exchanges whose names match a pattern; the policy with the highest priority applies."""
 
     name: str
     pattern: str
     definition: Arguments
     vhost: str = DEFAULT_VHOST
+    # all, queues or exchanges.
     apply_to: str = "all"
-    """all, queues or exchanges."""
     priority: int = 0
 
 
+# A callback and its first argument; the second is whether the store refused the message.
 Receipt = tuple[Callable[[int, bool], None], int]
-"""What to call, and with which number; and whether the store has refused the message."""
 
 
 @dataclass(slots=True)
 class Message:
-    """What was published into one queue.
+    """A message in one queue.
 
-    Ids count up in the order of arrival, so the id is also the place in the queue. `receiver`, `sender`
-    and `context` are None where there is none. `properties` are opaque here: the protocol that wrote
-    them reads them. Times are microseconds since 1970 in UTC. A message that came through AMQP has an
-    `origin`, exchange and routing key as two short strings of that protocol, and its properties as AMQP encodes
-    them; any other has none.
+    Ids grow in the order of arrival, so the id is also the position in the queue. `properties` are opaque here: only
+    the protocol that wrote them reads them. Times are microseconds since 1970 in UTC. A message published over AMQP
+    has an `origin`, its exchange and routing key as two AMQP short strings, and properties in AMQP's encoding; other
+    messages have an empty origin.
     """
 
     id: int
@@ -193,47 +192,47 @@ class Message:
     properties: bytes = b""
     persistent: bool = True
     origin: bytes = b""
+    # How often it was requeued after a delivery.
     delivery_count: int = 0
-    """How often it was handed to a consumer and came back."""
+    # Whether it was read back after a restart or a move to another node: it may have been delivered before.
     recovered: bool = False
-    """Whether it was read back after a restart or a move to another node: it may have been delivered before."""
+    # Whether its commit has completed.
     stored: bool = False
-    """Whether the store has it: set when its commit is through."""
+    # Called if the message is acked before it is stored, or if the store refuses it; None from then on.
     receipt: Receipt | None = field(default=None, repr=False, compare=False)
-    """Who wants to know if it is acked before it is stored, or refused by the store; None from then on."""
+    # Size of the body while body and properties are only in the store (see `Engine.page_out`); else -1.
     paged_bytes: int = field(default=-1, repr=False, compare=False)
-    """How long the body is while body and properties are left to the store (see `Engine.page_out`); else -1."""
+    # What it takes in memory.
     footprint_bytes: int = field(init=False, repr=False, compare=False)
-    """What it costs in memory."""
 
     @property
     def redelivered(self) -> bool:
-        """Whether a consumer has had it before, or may have."""
+        """Whether it was delivered before, or may have been."""
         return self.delivery_count > 0 or self.recovered
 
     @property
     def is_paged(self) -> bool:
-        """Whether body and properties are not here but in the store."""
+        """Whether body and properties are only in the store."""
         return self.paged_bytes >= 0
 
     @property
     def body_bytes(self) -> int:
-        """How long the body is, wherever it is."""
+        """Size of the body, in memory or in the store."""
         return len(self.body) if self.paged_bytes < 0 else self.paged_bytes
 
     def __post_init__(self) -> None:
-        # Once: it is asked for when the message comes, when it is written and when it goes.
+        # Computed once: it is read when the message arrives, when it is written and when it is removed.
         size = len(self.body) + len(self.properties) + len(self.origin) + MESSAGE_OVERHEAD_BYTES
         self.footprint_bytes = size if self.expires_us is None else size + EXPIRY_BYTES
 
 
+# Sender, receiver and context of a message, by which readers may select it.
 Correlation = tuple[int | None, int | None, int | None]
-"""Sender, receiver and context of a message, by which readers may select it."""
 
 
 @dataclass(slots=True)
 class Draft:
-    """A message on its way in: what the sender decides about it."""
+    """A message to be published: the fields that its sender decides."""
 
     body: bytes
     sender: int | None = None
@@ -248,10 +247,10 @@ class Draft:
 
 @dataclass(slots=True, frozen=True)
 class Selector:
-    """Which messages of a queue a reader asks for, and which of those comes first.
+    """A filter for messages of a queue, and the order of the matches.
 
-    A `reader` sees messages addressed to it and, while `unaddressed` is true, those addressed to nobody.
-    A reader of None sees everything, whoever it is addressed to.
+    A `reader` sees messages addressed to it and, while `unaddressed` is true, those without a receiver.
+    A reader of None sees every message.
     """
 
     reader: int | None = None
@@ -263,23 +262,22 @@ class Selector:
 
 @dataclass(slots=True)
 class QueueSummary:
-    """What recovery tells about one queue without reading its messages."""
+    """What recovery knows of a queue without reading its messages."""
 
     queue: Queue
     message_count: int = 0
     last_message_id: int = 0
+    # Number of messages by receiver.
     addressed: dict[int, int] = field(default_factory=dict)
-    """How many messages wait for each receiver."""
+    # Number of messages by sender.
     sent: dict[int, int] = field(default_factory=dict)
-    """How many messages there are of each sender."""
 
 
 @dataclass(slots=True, frozen=True)
 class Definition:
-    """Something that is declared and kept beside clients, queues and messages: an exchange, a binding, a user ...
+    """A stored definition other than a client, queue or message: an exchange, a binding, a user ...
 
-    `value` is what JSON can say. There is one of each `kind` and `key`. As a text it does not show its value,
-    which may hold a secret.
+    `value` is JSON. `kind` and `key` are unique together. The repr leaves out the value, which may hold a secret.
     """
 
     kind: str
@@ -297,21 +295,21 @@ class PlacedQueue:
 
 @dataclass(slots=True)
 class Snapshot:
-    """Everything a node needs to know before it serves: read once, at recovery."""
+    """The state that a node reads once, at recovery, before it serves."""
 
     clients: list[Client] = field(default_factory=list)
     queues: list[QueueSummary] = field(default_factory=list)
     next_client_id: int = 1
     next_queue_id: int = 1
     definitions: list[Definition] = field(default_factory=list)
+    # The queues that other nodes of the domain serve.
     elsewhere: list[PlacedQueue] = field(default_factory=list)
-    """The queues that other nodes of the domain serve."""
+    # The last change of the domain that the snapshot includes.
     version: int = 0
-    """The last change of the domain that is in here."""
 
 
 def size_of(value: object) -> int:
-    """Return about how much memory the arguments of a definition take."""
+    """Estimate the memory of a definition's arguments."""
     if isinstance(value, str | bytes):
         return 60 + len(value)
     if isinstance(value, Mapping):

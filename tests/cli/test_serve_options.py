@@ -78,7 +78,9 @@ def test_a_bad_flag_is_one_line_on_stderr_and_exit_code_2(fake_node: Fake) -> No
     seen = fake_node()
     result = runner.invoke(app, ["serve", "--telesto", "nowhere"])
     assert result.exit_code == 2
-    assert result.stderr == ("flyball: --telesto: 'nowhere' is not an address: give host:port, [ipv6]:port or off\n")
+    assert result.stderr == (
+        "flyball: --telesto: 'nowhere' is not a valid address: use host:port, [ipv6]:port or off\n"
+    )
     assert seen == []
 
 

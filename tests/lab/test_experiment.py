@@ -80,7 +80,7 @@ def test_a_recorded_rate_lies_beside_the_description(tmp_path: Path) -> None:
         ("title", "titel", "titel: no such key; did you mean title?"),
         ('title = "Tiny"', "", "title is missing"),
         ("[run]", "[runs]", "runs: no such key; did you mean run?"),
-        ('"memory"\n', '"mysql"\n', "target.store: give embedded, memory, null or postgresql://"),
+        ('"memory"\n', '"mysql"\n', "target.store: not a valid store: use embedded, memory, null or postgresql://"),
         ("clients = 2", "client = 2", "workload.client: no such key; did you mean clients?"),
         ("clients = 2", "body_bytes = -1", "workload.body_bytes: Input should be greater than or equal to 0, not -1"),
         ('"send_and_pop"', '"send_an_pop"', "workload.kind: there is no workload 'send_an_pop'"),

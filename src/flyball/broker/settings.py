@@ -1,8 +1,8 @@
-"""The settings of a node: each declared once, with its default, unit, meaning and names.
+"""The settings of a node, each declared once with its default, unit, description and names.
 
 The setting `telesto_time_order` is the flag `--telesto-time-order`, the environment variable
-`FLYBALL_TELESTO_TIME_ORDER` and, in the TOML file, the key that it declares. Flags win over the environment,
-the environment over the file, the file over the default. Nothing below this module reads any of them.
+`FLYBALL_TELESTO_TIME_ORDER` and, in the TOML file, the key in its declaration. Flags override the environment, the
+environment overrides the file, the file overrides the default. No other module reads any of them.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from flyball.errors import SettingsError
 
 HIDDEN = "***"
 
-# Ports of `--telesto on` and `--thorbang on`, as in the original systems.
+# Ports for `--telesto on` and `--thorbang on`, those of the original systems.
 TELESTO_PORT = 9001
 THORBANG_PORT = 8123
 
 
-# Headings of the help, by sections of the TOML file.
+# Headings in the help, by section of the TOML file.
 HEADINGS = {
     "": "Node",
     "store": "Store",
@@ -47,17 +47,17 @@ HEADINGS = {
 
 
 class Address(NamedTuple):
-    """Where a listener waits for clients. Port 0 lets the system choose one."""
+    """The address of a listener. Port 0 lets the system choose one."""
 
     host: str
     port: int
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `host:port` or `[ipv6]:port`. Raises ValueError for anything else."""
+        """Parse `host:port` or `[ipv6]:port`. Raises ValueError."""
         found = re.fullmatch(r"(?:\[([^\[\]\s]+)\]|([^\[\]:\s]+)):([0-9]{1,5})", text)
         if found is None or int(found[3]) > 65535:
-            raise ValueError(f"{text!r} is not an address: give host:port, [ipv6]:port or off")
+            raise ValueError(f"{text!r} is not a valid address: use host:port, [ipv6]:port or off")
         return cls(found[1] or found[2], int(found[3]))
 
     def __str__(self) -> str:
@@ -66,15 +66,15 @@ class Address(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoreChoice:
-    """Which store keeps the messages. As a text it never shows a password; only `url` does."""
+    """The store of the messages. `str` and `repr` never show a password; only `url` does."""
 
     kind: Literal["embedded", "postgresql", "memory", "null"]
-    # Where an external PostgreSQL is; empty for the other kinds.
+    # URL of an external PostgreSQL; empty for the other kinds.
     url: str = field(default="", repr=False)
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a word or a URL. Raises ValueError, which leaves the text out: it may hold a password."""
+        """Parse a keyword or a URL. Raises ValueError without the text, which may hold a password."""
         for kind in ("embedded", "memory", "null"):
             if text == kind:
                 return cls(kind)
@@ -83,16 +83,18 @@ class StoreChoice:
         except ValueError:
             is_postgresql = False
         if not is_postgresql:
-            raise ValueError("give embedded, memory, null or postgresql://user:password@host:port/database")
+            raise ValueError(
+                "not a valid store: use embedded, memory, null or postgresql://user:password@host:port/database"
+            )
         return cls("postgresql", text)
 
     @property
     def redacted(self) -> str:
-        """The choice as logs and reports may show it."""
+        """The store for logs and reports, without the password."""
         if not self.url:
             return self.kind
         scheme, _, rest = self.url.partition("://")
-        # Parameters first and the last @ next: a password may hold an @ that nobody has escaped.
+        # Parameters first, then split at the last @: a password may contain an unescaped @.
         rest = re.sub(r"(password=)[^&]*", rf"\g<1>{HIDDEN}", rest, flags=re.IGNORECASE)
         user, at, place = rest.rpartition("@")
         name, colon, _ = user.partition(":")
@@ -103,7 +105,7 @@ class StoreChoice:
 
 
 class Form(NamedTuple):
-    """What a value looks like, with its unit, for the help."""
+    """The metavariable of a setting in the help, with its unit."""
 
     text: str
 
@@ -113,7 +115,7 @@ def _read_listener(value: object) -> object:
         return None if value == "off" else Address.parse(value)
     if value is None or isinstance(value, Address):
         return value
-    raise ValueError("give host:port, [ipv6]:port or off")
+    raise ValueError(f"{value!r} is not a valid address: use host:port, [ipv6]:port or off")
 
 
 def _read_research(port: int, value: object) -> object:
@@ -139,11 +141,11 @@ def _read_proxies(value: object) -> object:
 
 def _network(text: str) -> str:
     try:
-        # As it is written without a mask: an address, and not the network of it alone.
+        # Without a mask it is an address and stays one, not a /32 network.
         return str(ipaddress.ip_network(text, strict=False) if "/" in text else ipaddress.ip_address(text))
     except ValueError:
         raise ValueError(
-            f"{text!r} is not an address: give those of proxies, such as 10.0.0.1 or 10.0.0.0/24, or none"
+            f"{text!r} is not a valid address: use those of the proxies, such as 10.0.0.1 or 10.0.0.0/24, or none"
         ) from None
 
 
@@ -166,14 +168,14 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False), Form("SECONDS")]
 def option(default: object, meaning: str, key: str | None) -> Any:
     """Declare a setting.
 
-    The default is what a user would write, and is checked like anything a user writes. `key` is the place in
-    the TOML file, None for what cannot be set there.
+    The default is written as a user would write it, and validated likewise. `key` is the key in the TOML file, None
+    for a setting that the file cannot have.
     """
     return Field(default, validate_default=True, description=meaning, json_schema_extra={"key": key})
 
 
 class ServeSettings(BaseModel):
-    """The settings of `flyball serve`. A new setting is a new line here and in docs/reference/settings.md."""
+    """The settings of `flyball serve`, documented in docs/reference/settings.md."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -351,7 +353,7 @@ class ServeSettings(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """The names of one setting and what its declaration says, for those who offer it to users."""
+    """One setting's names and declaration, for the command line and the documentation."""
 
     name: str
     key: str | None
@@ -370,19 +372,19 @@ class Option:
 
     @property
     def heading(self) -> str:
-        """The heading it has in the help."""
+        """The heading of its group in the help."""
         section, dot, _ = (self.key or "").partition(".")
         return HEADINGS[section if dot else ""]
 
     @property
     def place(self) -> str:
-        """Where it stands in the TOML file, as in `[telesto] address`."""
+        """Its place in the TOML file, such as `[telesto] address`."""
         section, dot, name = (self.key or "").rpartition(".")
         return f"[{section}] {name}" if dot else name
 
 
 def options() -> Iterator[Option]:
-    """Yield all settings in the order of their declaration."""
+    """Yield all settings in declaration order."""
     for name, info in ServeSettings.model_fields.items():
         extra = info.json_schema_extra
         assert isinstance(extra, dict), "settings are declared with option()"
@@ -400,9 +402,9 @@ def options() -> Iterator[Option]:
 
 
 def load_settings(flags: Mapping[str, object], environment: Mapping[str, str]) -> ServeSettings:
-    """Put the settings together from the flags given (by name of setting), the environment and the TOML file.
+    """Merge the settings from flags (by name of setting), environment and TOML file.
 
-    An empty environment variable counts as absent. Raises SettingsError, which names the place to correct.
+    An empty environment variable counts as unset. Raises SettingsError, which names the flag, variable or key.
     """
     given: dict[str, tuple[object, str]] = {}
     for option in options():
@@ -420,13 +422,13 @@ def load_settings(flags: Mapping[str, object], environment: Mapping[str, str]) -
         first = error.errors()[0]
         cause = first.get("ctx", {}).get("error")
         name = str(first["loc"][0])
-        # A cause is our own text, which quotes the value where it is not a secret.
+        # A cause is one of our validators' texts, which quote the value unless it may be a secret.
         problem = str(cause) if isinstance(cause, ValueError) else _problem(name, dict(first))
         raise SettingsError(given[name][1], problem) from None
 
 
 def _problem(name: str, error: Mapping[str, Any]) -> str:
-    """Return what is wrong with a value, and what to give instead."""
+    """Describe what is wrong with a value and what is valid."""
     form = next(option.form for option in options() if option.name == name)
     bounds = error.get("ctx", {})
     allowed = {
@@ -436,17 +438,17 @@ def _problem(name: str, error: Mapping[str, Any]) -> str:
         "less_than_equal": "{le} or less",
     }.get(error["type"])
     wanted = form if allowed is None else f"{form}, {allowed.format(**bounds)}"
-    return f"{error['input']!r} is not valid: give {wanted}"
+    return f"{error['input']!r} is not valid: use {wanted}"
 
 
 def _read_file(path: Path, place: str) -> dict[str, tuple[object, str]]:
-    """Return the settings in the TOML file at `path`, each with its place, by their names."""
+    """Return the settings in the TOML file at `path`, each with its place, by name."""
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise SettingsError(place, f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
-        raise SettingsError(str(path), f"not a TOML file: {error}") from error
+        raise SettingsError(str(path), f"not a valid TOML file: {error}") from error
     known = {option.key: option for option in options() if option.key is not None}
     found: dict[str, tuple[object, str]] = {}
     for key, value in _flatten(document, {key.partition(".")[0] for key in known if "." in key}):

@@ -27,7 +27,7 @@ def test_no_pattern_takes_exponential_time(pattern: str) -> None:
         ("((a{30}){30}){30}", "repetition size"),
         (r"(\pL\pN){60}", "too large"),
         ("(", "missing"),
-        ("a\0", "zero character"),
+        ("a\0", "null character"),
         ("x" * (MAX_PATTERN_LENGTH + 1), "more than 1024"),
     ],
 )

@@ -160,9 +160,9 @@ def test_values_are_checked(key: str) -> None:
 @pytest.mark.parametrize(
     ("definition", "problem"),
     [
-        ({}, "at least one setting"),
-        ({"max-priority": 5}, "'max-priority' is no setting of a policy; there are alternate-exchange, "),
-        ({"x-max-length": 5}, "'x-max-length' is no setting of a policy: policies leave out the x-"),
+        ({}, "at least one key"),
+        ({"max-priority": 5}, "unknown policy key 'max-priority'; valid keys: alternate-exchange, "),
+        ({"x-max-length": 5}, "unknown policy key 'x-max-length', write it without x-"),
     ],
 )
 def test_a_definition_says_something_that_policies_can_say(definition: dict[str, Any], problem: str) -> None:

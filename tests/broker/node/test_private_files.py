@@ -57,7 +57,7 @@ def test_folder_that_is_meant_for_all_stays_open_with_a_warning(
     shared.chmod(0o1777)
     make_private_folder(shared)
     assert mode(shared) == 0o1777
-    assert "can be read by other users" in caplog.text
+    assert "is accessible to other users" in caplog.text
 
 
 def test_file_in_the_place_of_a_folder_is_an_error(tmp_path: Path) -> None:

@@ -217,15 +217,15 @@ def test_a_bad_value_names_the_flag_or_variable_to_correct(name: str, value: str
 @pytest.mark.parametrize(
     ("text", "place", "problem"),
     [
-        ('[telesto]\naddress = "here"', ": [telesto] address", "'here' is not an address"),
-        ("[telesto]\naddress = 9001", ": [telesto] address", "give host:port"),
-        ('[log]\nlevel = "loud"', ": [log] level", "'loud' is not valid: give debug|info|warning|error"),
-        ("data = 3", ": data", "3 is not valid: give FOLDER"),
+        ('[telesto]\naddress = "here"', ": [telesto] address", "'here' is not a valid address"),
+        ("[telesto]\naddress = 9001", ": [telesto] address", "use host:port"),
+        ('[log]\nlevel = "loud"', ": [log] level", "'loud' is not valid: use debug|info|warning|error"),
+        ("data = 3", ": data", "3 is not valid: use FOLDER"),
         ('[telesto]\nadress = "h:1"', ": telesto.adress", "did you mean [telesto] address?"),
         ('store = "memory"', ": store", "did you mean [store] location?"),
         ("[database]\nx = 1", ": database", "no such setting"),
         ('config = "other.toml"', ": config", "no such setting"),
-        ("not toml", "", "not a TOML file"),
+        ("not toml", "", "not a valid TOML file"),
     ],
 )
 def test_a_bad_file_names_the_file_and_the_key(tmp_path: Path, text: str, place: str, problem: str) -> None:

@@ -114,7 +114,7 @@ def test_a_store_out_of_reach_is_one_line_and_exit_code_1(tmp_path: Path) -> Non
 def test_a_bad_setting_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     with pytest.raises(StartFailed) as failed:
         ServeProcess(tmp_path, telesto="nowhere").start()
-    expect_one_line(failed.value, "--telesto: 'nowhere' is not an address", code=2)
+    expect_one_line(failed.value, "--telesto: 'nowhere' is not a valid address", code=2)
 
 
 def expect_one_line(failed: StartFailed, part: str, code: int) -> None:

@@ -1,1 +1,1 @@
-"""The engine: queues, readers and leases in memory, without sockets, SQL or a clock."""
+"""The engine: queues, consumers and unacked messages in memory, without sockets, SQL or a clock."""

@@ -1,6 +1,6 @@
-"""Who may do what: users, virtual hosts, and the permissions of the ones in the others, as RabbitMQ has them.
+"""Access control: users, virtual hosts and permissions, with RabbitMQ's semantics.
 
-Every protocol asks here. Nothing here keeps, hashes or logs anything.
+Used by every protocol. In memory only: passwords are hashed and changes stored elsewhere.
 """
 
 from __future__ import annotations
@@ -20,54 +20,54 @@ from flyball.errors import (
 )
 from flyball.model import DEFAULT_VHOST, OWNER, Permission, User
 
-# The tag of those who may manage users, virtual hosts and everything else.
+# The tag of users who may manage users, virtual hosts and everything else.
 ADMINISTRATOR = "administrator"
 
-# Under this name permissions speak of the exchange whose name is empty.
+# The name of the default exchange, whose own name is empty, in permissions.
 DEFAULT_EXCHANGE = "amq.default"
 
 MAX_TAGS = 32
 
-# Who logs in with the node's token: an administrator with every permission, who is not stored and cannot change.
+# The user of logins with the node's token: an administrator with all permissions, not stored and not changeable.
 OWNER_USER = User(OWNER, None, (ADMINISTRATOR,))
 
 
 class Action(enum.IntEnum):
-    """What is done to a queue or exchange."""
+    """An operation on a queue or exchange that needs a permission."""
 
     # Declare or delete it.
     CONFIGURE = 0
-    # Put messages into it, or bind it to where they come from.
+    # Publish to it, or bind it as a destination.
     WRITE = 1
-    # Take messages out of it, or bind others to it.
+    # Consume from it, or bind it as a source.
     READ = 2
 
 
 class Access:
-    """Users, virtual hosts and permissions. `version` advances with every change, so that answers can be kept."""
+    """Users, virtual hosts and permissions. `version` advances with every change, so that results can be cached."""
 
     __slots__ = ("_patterns", "_permissions", "_users", "_vhosts", "version")
 
     def __init__(self) -> None:
         self.version = Version()
         self._users: dict[str, User] = {}
-        # In the order in which they were added.
+        # In the order of creation.
         self._vhosts: dict[str, bool] = {DEFAULT_VHOST: True}
         # By user and virtual host.
         self._permissions: dict[tuple[str, str], Permission] = {}
         self._patterns: dict[tuple[str, str], tuple[NamePattern, NamePattern, NamePattern]] = {}
 
-    # Questions
+    # Checks
 
     def may_enter(self, user: str, vhost: str) -> bool:
-        """Whether the user has any permission in the virtual host, be it an empty one."""
+        """Whether the user has a permission in the virtual host, even an empty one."""
         return (user, vhost) in self._permissions or (user == OWNER and vhost in self._vhosts)
 
     def may(self, user: str, vhost: str, action: Action, name: str) -> bool:
-        """Whether the user may do that to the queue or exchange of that name.
+        """Whether the user may perform the action on the queue or exchange.
 
-        A pattern fits if it fits anywhere in the name: `^` and `$` tie it down. The empty one fits only the empty
-        name, which no queue has; the exchange without a name goes by `amq.default`.
+        Patterns are searched for, not anchored: use `^` and `$`. An empty pattern matches only the empty name, which
+        no queue has; the default exchange goes by `amq.default`.
         """
         patterns = self._patterns.get((user, vhost))
         if patterns is None:
@@ -75,7 +75,7 @@ class Access:
         return patterns[action].fits(name or DEFAULT_EXCHANGE)
 
     def permissions_of(self, user: str) -> list[Permission]:
-        """Return what the user may do, by virtual host."""
+        """Return the user's permissions, sorted by virtual host."""
         if user == OWNER:
             return [Permission(OWNER, vhost, ".*", ".*", ".*") for vhost in sorted(self._vhosts)]
         return [permission for permission in self.permissions if permission.user == user]
@@ -94,7 +94,7 @@ class Access:
         return self._users.get(name)
 
     def current(self, user: User) -> User | None:
-        """Return a user who has logged in as it is now, None if it was deleted meanwhile."""
+        """Return the present state of a logged-in user, None if it was deleted."""
         return user if user is OWNER_USER else self._users.get(user.name)
 
     def user(self, name: str) -> User:
@@ -111,7 +111,7 @@ class Access:
         self.put_user(user)
 
     def put_user(self, user: User) -> None:
-        """Add the user, or put it in the place of the one of that name. Raises InvalidName, InvalidArgument."""
+        """Add the user or replace the one with its name. Raises InvalidName, InvalidArgument."""
         check_user_name(user.name)
         check_tags(user.tags)
         self._users[user.name] = user
@@ -146,7 +146,7 @@ class Access:
         self.version.advance()
 
     def delete_vhost(self, vhost: str) -> list[Permission]:
-        """Remove the virtual host and what users may do there; return that. Raises VhostNotFound, ReservedName."""
+        """Remove the virtual host and its permissions; return those. Raises VhostNotFound, ReservedName."""
         self.check_vhost(vhost)
         if vhost == DEFAULT_VHOST:
             raise ReservedName(f"vhost '{vhost}' cannot be deleted: protocols without virtual hosts use it")
@@ -163,7 +163,7 @@ class Access:
         return self._permissions.get((user, vhost))
 
     def set_permission(self, permission: Permission) -> None:
-        """Let the user do just that in the virtual host. Raises UserNotFound, VhostNotFound, InvalidPattern."""
+        """Set the user's permission in the virtual host. Raises UserNotFound, VhostNotFound, InvalidPattern."""
         self._check_place(permission)
         self._set(
             permission,
@@ -175,9 +175,9 @@ class Access:
         )
 
     def restore_permission(self, permission: Permission) -> list[InvalidPattern]:
-        """Set a permission that is stored already, and return what is wrong with its patterns: those allow nothing.
+        """Set a stored permission; return the errors of invalid patterns, which allow nothing.
 
-        Patterns were Python's once, and a store may have some that are refused today.
+        Patterns were once compiled by Python's `re`, so a store may hold some that RE2 refuses.
         Raises UserNotFound, VhostNotFound.
         """
         self._check_place(permission)
@@ -203,7 +203,7 @@ class Access:
         self.version.advance()
 
     def clear_permission(self, user: str, vhost: str) -> Permission | None:
-        """Shut the user out of the virtual host; return what it was allowed. Raises UserNotFound, VhostNotFound."""
+        """Remove the user's permission in the virtual host and return it. Raises UserNotFound, VhostNotFound."""
         self.user(user)
         self.check_vhost(vhost)
         dropped = self._drop([(user, vhost)]) if (user, vhost) in self._permissions else []
@@ -217,17 +217,17 @@ class Access:
 
 
 def check_user_name(name: str) -> None:
-    """Raise InvalidName or ReservedName unless a user can have this name."""
+    """Raise InvalidName or ReservedName unless the name is valid for a user."""
     check_name("user", name)
     if name == OWNER:
         raise ReservedName(f"the user name {name!r} is reserved for logins with the node's token")
 
 
 def check_tags(tags: tuple[str, ...]) -> None:
-    """Raise InvalidArgument or InvalidName unless a user can have these tags."""
+    """Raise InvalidArgument or InvalidName unless the tags are valid for a user."""
     if len(tags) > MAX_TAGS:
-        raise InvalidArgument(f"a user may have {MAX_TAGS} tags, not {len(tags)}")
+        raise InvalidArgument(f"{len(tags)} tags exceed the maximum of {MAX_TAGS} per user")
     for tag in tags:
         check_name("tag", tag)
         if "," in tag or not tag.isprintable() or " " in tag:
-            raise InvalidArgument(f"a tag has no comma, space or control character: {tag!r}")
+            raise InvalidArgument(f"tag {tag!r} contains a comma, space or control character")

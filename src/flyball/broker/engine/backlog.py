@@ -1,8 +1,8 @@
-"""Where a queue's ready messages wait.
+"""The ready messages of a queue.
 
-A `PlainBacklog` is first in, first out, and all in memory: it costs an append and a pop. As soon as a reader
-asks for another order or a filter, or the memory runs short, the queue changes to an `IndexedBacklog`, which
-finds messages through indexes and may leave their bodies to the store.
+A `PlainBacklog` is a FIFO in memory: an append and a pop per message. When a reader asks for another order or a
+filter, or memory runs short, the queue switches to an `IndexedBacklog`, which finds messages through indexes and can
+leave their bodies in the store.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ from operator import attrgetter
 from flyball.broker.engine.index import ARRIVAL, Index, Key, Shape
 from flyball.model import Message, Selector
 
-# How many messages are read back from the store together.
+# Messages read back from the store per batch.
 LOAD_AT_ONCE = 1000
 
-# An index of more messages is filled in rounds of this size, so that others have their turn in between.
+# Messages indexed per turn of the event loop.
 INDEX_AT_ONCE = 500
 
-# Indexes that a backlog keeps though no consumer needs them. There are 24 shapes.
+# Maximum number of indexes of a backlog, unless consumers need more. There are 24 shapes.
 MAX_INDEXES = 8
 
 _message_id = attrgetter("id")
 
-# That of all messages in an index that filters by nothing.
+# The key of every message in an index without a filter.
 _ANY_KEY: Key = (None, None, None)
 
-# What the place of a message in an index takes: a pointer and an integer.
+# Memory of an index entry: a pointer and an integer.
 ENTRY_BYTES = 40
 
-# What a heap of an index takes beside its entries: there is one for each combination of the fields it filters by.
+# Memory of an empty heap. An index has one for each combination of values of its filter fields.
 HEAP_BYTES = 250
 
-# What an index takes for each message while it is filled: a place in a list, and one in a set.
-_NOTE_BYTES = 72
+# Memory per message while an index is built: an entry in a list and one in a set.
+_BUILD_ENTRY_BYTES = 72
 
-# What it takes to remember how often a message was delivered that is not in memory.
+# Memory of the delivery count of a message that is not in memory.
 COUNT_BYTES = 100
 
 
 @dataclass(slots=True, frozen=True, eq=False)
 class Load:
-    """The wanted messages are not in memory: load these, then ask again.
+    """The requested message is not in memory: load these messages and retry.
 
-    All who want one of them meanwhile get the same object.
+    Until then every request for one of them returns the same object.
     """
 
     message_ids: list[int]
@@ -57,7 +57,7 @@ class Load:
 
 @dataclass(slots=True, frozen=True)
 class Build:
-    """There is no index of this shape, and to fill it takes reads or many rounds: build it, then ask again."""
+    """The index of this shape is missing and needs the store or many turns to fill: build it and retry."""
 
     shape: Shape
 
@@ -66,7 +66,7 @@ Need = Load | Build
 
 
 class PlainBacklog:
-    """First in, first out. A message that comes back goes to its old place."""
+    """A FIFO in memory. A requeued message returns to its original position."""
 
     __slots__ = ("_ready", "_returned")
 
@@ -91,7 +91,7 @@ class PlainBacklog:
         return islice(self._ready, bisect_right(self._ready, message_id, key=_message_id), None)
 
     def newest_first(self) -> Iterator[Message]:
-        """Yield the messages, those that came back last."""
+        """Yield the messages in reverse order of arrival, requeued ones last."""
         yield from reversed(self._ready)
         for _, message in self._returned:
             yield message
@@ -117,27 +117,27 @@ class PlainBacklog:
 
 
 class _Building:
-    """How far an index has been filled, and what the filling must leave out."""
+    """The progress of an index build, and the messages that it must leave out."""
 
     __slots__ = ("added", "at", "excluded", "filled_to", "needs_store", "resident", "size_bytes")
 
     def __init__(self, elsewhere: Iterable[int], resident: list[int], needs_store: bool) -> None:
-        # What is in the index without having come from the store.
+        # Messages in the index that did not come from the store.
         self.added: set[int] = set()
-        # What the store still has to name, and which must not be taken from there.
+        # Messages that the store will list and that must not enter the index.
         self.excluded = set(elsewhere)
         self.filled_to = 0
-        # What was in memory when it was begun.
+        # Messages in memory when the build began.
         self.resident = resident
-        # How much of that was looked at.
+        # How many of those were processed.
         self.at = 0
-        # Whether it lacks messages that are only in the store.
+        # Whether messages that are only in the store are missing.
         self.needs_store = needs_store
-        self.size_bytes = (len(resident) + len(self.excluded)) * _NOTE_BYTES
+        self.size_bytes = (len(resident) + len(self.excluded)) * _BUILD_ENTRY_BYTES
 
 
 class IndexedBacklog:
-    """Ready messages, found through indexes; those that are not resident are known by their ids only."""
+    """Ready messages, found through indexes. Of messages that are not in memory only the ids are known."""
 
     __slots__ = (
         "_building",
@@ -157,28 +157,28 @@ class IndexedBacklog:
     def __init__(
         self, messages: Iterable[Message] = (), *, absent: int = 0, void_to: int = 0, recovered_to: int = 0
     ) -> None:
-        """`absent` messages are in the store and not in memory.
+        """`absent` is the number of messages that are in the store and not in memory.
 
-        What the store names up to the id `void_to` was purged and is only waiting to be deleted there. Messages
-        up to that id that came back after the purge stay resident. What the store has up to the id `recovered_to` was
-        there before this node served the queue.
+        Messages that the store lists up to the id `void_to` were purged and their deletion is pending; messages up to
+        that id that were requeued after the purge stay in memory. Messages in the store up to the id `recovered_to`
+        were there before this node served the queue.
         """
         self._resident: dict[int, Message] = {message.id: message for message in messages}
         self._count = len(self._resident) + absent
         self._void_to = void_to
         self._indexes: dict[Shape, Index] = {}
         self._last_used: Index | None = None
-        # How often another index was used than the time before.
+        # Counts switches from one index to another; orders indexes by their last use.
         self._clock = 0
-        # Whether the index by arrival is there only because the backlog must not be without any.
+        # Whether no consumer needs the index by arrival: a backlog with absent messages must have one index.
         self._is_arrival_spare = False
         self._building: dict[Shape, _Building] = {}
-        # Absent messages that somebody was told to load.
+        # Absent messages that are being loaded.
         self._wanted: dict[int, Load] = {}
         self._recovered_to = recovered_to
-        # Absent messages up to that id that came later, from another node: they were not recovered.
+        # Absent messages with ids up to `recovered_to` that arrived later, from another node: not recovered.
         self._fresh: set[int] = set()
-        # How often absent messages were delivered before: the store does not know.
+        # Delivery counts of absent messages, which the store does not keep.
         self._delivery_counts: dict[int, int] = {}
 
     def __len__(self) -> int:
@@ -191,10 +191,10 @@ class IndexedBacklog:
 
     @property
     def absent_bytes(self) -> int:
-        """How much memory places in the indexes take. The first place of a message in memory counts with the message.
+        """Memory of the index entries, except the first entry of each message in memory, which counts with it.
 
-        The others do not: consumers that ask for messages in every way make 24 indexes, and where all contexts are
-        different these take five times as much as short messages.
+        The others are not negligible: consumers with every kind of selector make 24 indexes, which take five times
+        as much as short messages if all contexts differ.
         """
         if self.is_plain:
             return 0
@@ -205,7 +205,7 @@ class IndexedBacklog:
 
     @property
     def is_plain(self) -> bool:
-        """Whether nobody has asked for more than first in, first out, of messages that are all in memory."""
+        """Whether a `PlainBacklog` would do: no index but that by arrival, all messages in memory."""
         return not self.absent and not self._building and all(shape is ARRIVAL for shape in self._indexes)
 
     def resident(self) -> Iterator[Message]:
@@ -214,12 +214,12 @@ class IndexedBacklog:
 
     def oldest(self, after_id: int, limit: int) -> list[Message]:
         """Return the first messages in memory with a larger id, oldest first."""
-        # Most of them came in this order: to sort them takes a quarter of what a heap with a key does.
+        # They are mostly sorted already: sorting takes a quarter of the time of a heap with a key.
         message_ids = sorted([message_id for message_id in self._resident if message_id > after_id])
         return [self._resident[message_id] for message_id in message_ids[:limit]]
 
     def newest_first(self) -> Iterator[Message]:
-        """Yield the messages that are in memory, those first that came or came back last."""
+        """Yield the messages that are in memory, the last to arrive or return first."""
         return reversed(self._resident.values())
 
     def get(self, message_id: int) -> Message | None:
@@ -236,7 +236,7 @@ class IndexedBacklog:
                 building.added.add(message.id)
 
     def add_absent(self, message: Message) -> None:
-        """Take in a message whose body is only in the store."""
+        """Add a message whose body is only in the store."""
         if not self._indexes and not self.absent:
             self._make_index(ARRIVAL)
             self._is_arrival_spare = True
@@ -248,7 +248,7 @@ class IndexedBacklog:
             building.added.add(message.id)
 
     def first(self, selector: Selector) -> Message | Need | None:
-        """Return the first message that fits, or what must be read from the store to know it."""
+        """Return the first match, or what must be read from the store to find it."""
         if self._count == 0:
             return None
         shape = Shape.of(selector)
@@ -273,7 +273,7 @@ class IndexedBacklog:
         return self._load(index, selector, message_id) if resident is None else resident
 
     def remove(self, message: Message) -> None:
-        """Take a resident message out."""
+        """Remove a message that is in memory."""
         del self._resident[message.id]
         self._count -= 1
         for index in self._indexes.values():
@@ -281,9 +281,9 @@ class IndexedBacklog:
                 index.remove(message)
 
     def loaded(self, load: Load, messages: Sequence[Message]) -> list[Message]:
-        """Take in some of what was asked for; return what is new in memory. Without any, all are lost.
+        """Add messages of a `Load`; return those that are new in memory. An empty `messages` means all are lost.
 
-        What has left the backlog since, or is in memory already, is ignored.
+        Messages that left the backlog since, or are in memory already, are ignored.
         """
         new = [message for message in messages if self._wanted.pop(message.id, None) is not None]
         for message in new:
@@ -301,10 +301,10 @@ class IndexedBacklog:
         return new
 
     def evict(self, messages: Iterable[Message]) -> None:
-        """Leave these resident messages to the store."""
+        """Drop these messages from memory; the store has them."""
         if not self._indexes and not self.absent:
-            # The next reader needs an index, and it is cheapest to make while everything is here. If not everything
-            # is, it would lack what is only in the store: then the next reader has one built from there.
+            # The next reader needs an index, which is cheapest to make while all messages are in memory. Otherwise it
+            # would lack those in the store, and the next reader has one built from there.
             self._make_index(ARRIVAL)
             self._is_arrival_spare = True
         for message in messages:
@@ -318,11 +318,11 @@ class IndexedBacklog:
             self._fresh.add(message.id)
 
     def begin_index(self, shape: Shape, elsewhere: Iterable[int]) -> None:
-        """Start an index; new messages find their way in at once.
+        """Start an index; new messages enter it at once.
 
-        `fill_from_memory` fills it with what is in memory, but for what the store will name anyway, and after that
-        `fill_index` with what is stored, if it `needs_store`. `elsewhere` are ids that are stored but not ready, such
-        as those of leased messages. Few messages are in the index on return.
+        `fill_from_memory` adds messages in memory, except those that the store will list anyway; then, if the index
+        `needs_store`, `fill_index` adds the stored ones. `elsewhere` are ids that are stored but not ready, such as
+        those of unacked messages. A short backlog is indexed on return.
         """
         self._indexes[shape] = Index(shape)
         self._last_used = None
@@ -333,7 +333,7 @@ class IndexedBacklog:
             self.fill_from_memory(shape)
 
     def fill_from_memory(self, shape: Shape) -> bool:
-        """Look at some of the messages in memory; return whether there are more."""
+        """Index a batch of the messages in memory; return whether more remain."""
         index = self._indexes[shape]
         building = self._building[shape]
         message_ids = building.resident[building.at : building.at + INDEX_AT_ONCE]
@@ -341,7 +341,7 @@ class IndexedBacklog:
         for message_id in message_ids:
             message = self._resident.get(message_id)
             if message is None:
-                # It has left the queue, or only the memory.
+                # It left the queue, or was evicted from memory.
                 building.needs_store = building.needs_store or message_id not in building.excluded
             elif message_id not in building.added and not (
                 building.needs_store and message.stored and message_id > self._void_to
@@ -351,11 +351,11 @@ class IndexedBacklog:
         return building.at < len(building.resident)
 
     def needs_store(self, shape: Shape) -> bool:
-        """Whether an index that was filled from memory lacks messages that are only in the store."""
+        """Whether an index filled from memory lacks messages that are only in the store."""
         return self._building[shape].needs_store
 
     def fill_index(self, shape: Shape, keys: Iterable[tuple[Key, int, Sequence[int]]], up_to_id: int) -> None:
-        """Add all stored messages up to that id which were not added before: their keys, priorities and ids."""
+        """Add stored messages up to the id, given as keys, priorities and ids, unless they were added before."""
         index = self._indexes[shape]
         building = self._building[shape]
         for key, priority, message_ids in keys:
@@ -373,7 +373,7 @@ class IndexedBacklog:
         building.filled_to = up_to_id
 
     def finish_index(self, shape: Shape) -> None:
-        """The index is complete and may answer."""
+        """Mark an index as complete: reads may use it."""
         del self._building[shape]
         if self._is_arrival_spare and shape is not ARRIVAL:
             self._is_arrival_spare = False
@@ -381,7 +381,7 @@ class IndexedBacklog:
             self._last_used = None
 
     def abandon_index(self, shape: Shape) -> None:
-        """Give up an index that was begun and could not be filled."""
+        """Discard an index whose build failed."""
         del self._building[shape]
         del self._indexes[shape]
 
@@ -393,7 +393,7 @@ class IndexedBacklog:
         return len(self._indexes)
 
     def drop_indexes(self, needed: Container[Shape], keep: int) -> None:
-        """Drop the indexes that were used longest ago until there are few enough; those that are `needed` stay."""
+        """Drop the least recently used indexes until `keep` are left; never those `needed`."""
         idle = [
             index for shape, index in self._indexes.items() if shape not in needed and shape not in self._building
         ]
@@ -406,7 +406,7 @@ class IndexedBacklog:
     def _make_index(self, shape: Shape) -> Index:
         index = self._indexes[shape] = Index(shape)
         if shape is ARRIVAL:
-            # All at once: half a million short messages may be in memory when it runs short for the first time.
+            # In one call: half a million short messages may be in memory when it first runs short.
             index.extend(_ANY_KEY, 0, list(self._resident))
             return index
         for message in self._resident.values():
@@ -431,7 +431,7 @@ class IndexedBacklog:
                 index.discard(message_id)
 
     def _exclude(self, shape: Shape, message_id: int) -> bool:
-        """Keep a message that leaves out of an index that is being built. False if it is in the index already."""
+        """Keep a message that leaves the queue out of an index build. False if the index already has it."""
         building = self._building.get(shape)
         if building is None:
             return False
@@ -446,9 +446,9 @@ class IndexedBacklog:
 
 
 def evictable(newest_first: Iterable[Message], wanted_bytes: int, keep_bytes: int, above_id: int) -> list[Message]:
-    """Choose messages that memory can do without, from new to old, until they make up `wanted_bytes`.
+    """Choose messages to evict from memory, from new to old, until they add up to `wanted_bytes`.
 
-    The newest `keep_bytes` stay: they are the likeliest to be read by somebody who waits for an answer.
+    The newest `keep_bytes` stay in memory: a client that waits for a reply reads those first.
     """
     chosen: list[Message] = []
     for message in newest_first:

@@ -1,4 +1,4 @@
-"""Consumers of a queue, and those of them that wait for messages."""
+"""Consumers of a queue, and the order in which waiting ones are served."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Protocol
 from flyball.broker.engine.credit import Credit
 from flyball.model import Message, Selector
 
-# Stands for every receiver; no client has this id.
+# Matches every receiver; no client has this id.
 _ANY_RECEIVER = -1
 
-# What consumers filter for: receiver (None: messages without one), sender, context.
+# The filter of a consumer: receiver (None: messages without one), sender, context.
 _Filter = tuple[int | None, int | None, int | None]
 
 
 class SharedWindow:
-    """How many messages several consumers may hold together; 0 is no limit."""
+    """A limit of unacked messages shared by several consumers, such as those of a channel; 0 is no limit."""
 
     __slots__ = ("held", "limit")
 
@@ -31,35 +31,35 @@ class SharedWindow:
         return self.limit == 0 or self.held < self.limit
 
 
-# Why a consumer is paused: its peer reads or acks too slowly, or its queue is about to be served by another node.
+# Reasons for which a consumer is paused: its peer reads or acks too slowly, or its queue moves to another node.
 SLOW_PEER = 1
 QUEUE_MOVES = 2
 
 
 class Receiver(Protocol):
-    """What consumes messages: a session of some protocol. The engine only hands it back with each delivery."""
+    """The protocol session that a consumer belongs to. The engine only returns it with each delivery."""
 
     def deliver(self, consumer: Consumer, message: Message) -> None:
-        """Send the message, which is leased to the consumer now."""
+        """Send the message, which is now leased to the consumer."""
         ...
 
     def queue_deleted(self, consumer: Consumer) -> None:
-        """The consumer's queue is gone, and with it the consumer and its unacked messages."""
+        """The queue was deleted, and with it the consumer and its unacked messages."""
         ...
 
     def queue_moved(self, consumer: Consumer) -> None:
-        """Another node serves the queue from now on: the consumer is gone, its unacked messages come again there."""
+        """The queue moved to another node: the consumer is gone, the other node redelivers its unacked messages."""
         ...
 
     def crash(self, error: BaseException) -> None:
-        """One of the above has failed unexpectedly: end the session, which requeues what it has not acked."""
+        """One of the above raised: close the session, which requeues its unacked messages."""
         ...
 
 
 class Consumer:
-    """One who is sent messages of a queue as they come, up to its credit.
+    """A subscription to a queue: messages are pushed to it up to its credit.
 
-    One that `no_ack` removes messages instead of leasing them.
+    With `no_ack`, messages are removed when they are delivered instead of leased.
     """
 
     __slots__ = (
@@ -97,22 +97,22 @@ class Consumer:
         self.credit = credit
         self.owner = owner
         self.no_ack = no_ack
-        # Those with a higher one are served first.
+        # Consumers with a higher priority are served first.
         self.priority = priority
         self.shared = shared
         self.leases: dict[int, Message] = {}
-        # Size of the bodies of `leases`, as far as they are in memory.
+        # Size of the bodies of `leases` that are in memory.
         self.leased_bytes = 0
         self.is_cancelled = False
-        # Why it gets nothing at present: `SLOW_PEER`, `QUEUE_MOVES` or both. Each reason ends by itself.
+        # Bits `SLOW_PEER` and `QUEUE_MOVES`: each reason to pause is cleared on its own.
         self.paused_for = 0
-        # Another consumer of the queue is the active one.
+        # Whether another consumer of the queue is the single active one.
         self.is_standby = False
-        # Its place among the waiting consumers: a number that only grows; 0 while it does not wait.
+        # When it began to wait, as a number that only grows; 0 while it does not wait.
         self.turn = 0
 
     def release(self, message_id: int) -> None:
-        """End the lease of a message, if there is one."""
+        """End the lease of a message; no error if there is none."""
         message = self.leases.pop(message_id, None)
         if message is not None:
             self.leased_bytes -= len(message.body)
@@ -128,24 +128,25 @@ class Consumer:
 
 
 class WaitingConsumers:
-    """The consumers of a queue that found no message: by priority, then in the order in which they began to wait.
+    """The consumers that wait for a message, served by priority, then in the order in which they began to wait.
 
-    Those with a filter are kept by what they filter for, so that thousands that wait for something else do not slow
-    an arrival down. Those without one are kept apart, by priority.
+    A consumer joins again at the end after each delivery, so equals take turns (round-robin). Consumers with a filter
+    are kept by filter, so that thousands that wait for other messages do not slow an arrival down; those without one
+    by priority.
     """
 
     __slots__ = ("_by_filter", "_last_turn", "_ranks", "_unfiltered", "sole")
 
     def __init__(self) -> None:
-        # The consumer without a filter that waits alone, if there is one: the usual case.
+        # The only waiting consumer, if it has no filter: the usual case.
         # It is served without leaving and joining again, which took 18 % of the instructions of a transient message.
         self.sole: Consumer | None = None
-        # None of them is empty.
+        # Never holds an empty dict.
         self._by_filter: dict[_Filter, OrderedDict[int, Consumer]] = {}
-        # By priority; none of them is empty.
+        # By priority; never holds an empty dict.
         self._unfiltered: dict[int, dict[int, Consumer]] = {}
-        # Their priorities, negated and so the highest first; empty while there is one at most, as nearly always. A
-        # client may give each of many thousand consumers a priority of its own: they are never sorted anew.
+        # The priorities in use, negated so that the highest comes first; empty while there is at most one, the usual
+        # case. A client may use a different priority for each of thousands of consumers, so they are never resorted.
         self._ranks: list[int] = []
         self._last_turn = 0
 
@@ -153,12 +154,12 @@ class WaitingConsumers:
         return bool(self._unfiltered) or bool(self._by_filter)
 
     def __len__(self) -> int:
-        """How many wait; one with two filters, for messages to it and for those without a receiver, counts once."""
+        """Number of waiting consumers; one with two filters (its own messages, and unaddressed ones) counts once."""
         filtered = {consumer_id for consumers in self._by_filter.values() for consumer_id in consumers}
         return len(filtered) + sum(len(rank) for rank in self._unfiltered.values())
 
     def join(self, consumer: Consumer) -> None:
-        """Let the consumer wait, behind the others of its priority; no change if it waits already."""
+        """Add the consumer behind the others of its priority; no change if it waits already."""
         if consumer.turn:
             return
         self._last_turn += 1
@@ -209,7 +210,7 @@ class WaitingConsumers:
         return consumers
 
     def match(self, message: Message, now_us: int) -> Consumer | None:
-        """Return the next consumer that may see the message and has room; it waits no longer."""
+        """Remove and return the next consumer whose filter matches the message and whose window has room."""
         best = self._first_unfiltered(now_us) if self._unfiltered else None
         if self._by_filter:
             for receiver in (None,) if message.receiver is None else (message.receiver, _ANY_RECEIVER):
@@ -228,8 +229,8 @@ class WaitingConsumers:
             consumer = next(iter(rank.values()))
             if consumer.wants(now_us):
                 return consumer
-            # All that are full or gone, in one pass: to find the first of a dictionary takes a step for each that was
-            # removed before it. They join again when they have room.
+            # Remove all full or cancelled ones in one pass: finding the first entry of a dict takes a step for each
+            # entry removed before it. They join again when they have room.
             for unready in list(takewhile(lambda each: not each.wants(now_us), rank.values())):
                 self.leave(unready)
         return None

@@ -1,4 +1,4 @@
-"""Counters of what happened to messages. They only count up, and are on the path of every message."""
+"""Monotonic counters of message events, on the path of every message."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COUNTED = (
 
 
 class Counts:
-    """What happened to the messages of a queue, or of many."""
+    """Counts events of the messages of one queue, or of many."""
 
     __slots__ = (
         "_changed_s",
@@ -36,27 +36,26 @@ class Counts:
 
     def __init__(self) -> None:
         self.arrived = 0
-        # Sent to a consumer that acknowledges.
+        # Pushed to a consumer that acknowledges.
         self.delivered = 0
         self.delivered_no_ack = 0
-        # Asked for one by one, to be acknowledged.
+        # Fetched with basic.get or its like, to be acknowledged.
         self.got = 0
-        # Asked for one by one and gone with that.
+        # Fetched without acknowledgement.
         self.got_no_ack = 0
-        # Sent, or asked for, once more.
+        # Delivered or fetched again.
         self.redelivered = 0
         self.acknowledged = 0
-        # Came back from those who had them.
         self.requeued = 0
-        # Nobody gets them: expired, rejected, delivered too often, or too many. They may live on elsewhere.
+        # Removed undelivered: expired, rejected, over the delivery limit or the length limit. Some are dead-lettered.
         self.dropped = 0
-        # Went to another member of a clustered queue.
+        # Moved to another member of a clustered queue.
         self.handed_over = 0
         self._seen = -1
         self._changed_s = 0.0
 
     def add(self, other: Counts) -> None:
-        """Count what the other has counted as well."""
+        """Add another's counts to these."""
         self.arrived += other.arrived
         self.delivered += other.delivered
         self.delivered_no_ack += other.delivered_no_ack
@@ -69,7 +68,7 @@ class Counts:
         self.handed_over += other.handed_over
 
     def idle_since_s(self, now_s: float) -> float:
-        """Return since when nothing has happened, as far as those can tell who ask now and then."""
+        """Return the time of the last change, to the accuracy of the interval between calls."""
         counted = (
             self.arrived
             + self.delivered
@@ -87,7 +86,7 @@ class Counts:
 
 
 class ExchangeMeter:
-    """Counts what is published to an exchange."""
+    """Counts messages published to an exchange."""
 
     __slots__ = ("published",)
 
@@ -96,7 +95,7 @@ class ExchangeMeter:
 
 
 class Meters:
-    """What happened on a node since it started, beyond what its queues count."""
+    """Counts events on a node since its start, besides those that its queues count."""
 
     __slots__ = (
         "_exchanges",
@@ -117,14 +116,14 @@ class Meters:
 
     def __init__(self) -> None:
         self._exchanges: dict[tuple[str, str], ExchangeMeter] = {}
-        # To exchanges that are gone.
+        # Published to exchanges that were deleted since.
         self._published = 0
-        # Messages that did not come by an exchange.
+        # Messages put directly into queues, by the research protocols.
         self.put = 0
         self.confirmed = 0
-        # Messages that no queue got, and whose publishers were told.
+        # Unroutable messages returned to their publishers (mandatory).
         self.returned = 0
-        # Messages that no queue got, and nobody asked.
+        # Unroutable messages dropped.
         self.unroutable = 0
         self.get_empty = 0
         self.connections_opened = 0
@@ -137,23 +136,23 @@ class Meters:
 
     @property
     def published(self) -> int:
-        """How many messages clients have published, whatever became of them."""
+        """Number of messages that clients have published, routable or not."""
         return self.put + self._published + sum([meter.published for meter in self._exchanges.values()])
 
     @property
     def exchanges(self) -> dict[tuple[str, str], int]:
-        """How many were published to each exchange, by virtual host and name; those without any are missing."""
+        """Messages published by virtual host and exchange; exchanges without any are missing."""
         return {place: meter.published for place, meter in self._exchanges.items() if meter.published}
 
     def exchange(self, vhost: str, name: str) -> ExchangeMeter:
-        """Return what counts for an exchange, until `forget_exchange`."""
+        """Return the meter of an exchange, which `forget_exchange` ends."""
         meter = self._exchanges.get((vhost, name))
         if meter is None:
             meter = self._exchanges[vhost, name] = ExchangeMeter()
         return meter
 
     def forget_exchange(self, vhost: str, name: str) -> None:
-        """The exchange is gone: its messages still count for the node."""
+        """Drop the meter of a deleted exchange; its messages still count for the node."""
         meter = self._exchanges.pop((vhost, name), None)
         if meter is not None:
             self._published += meter.published

@@ -1,24 +1,25 @@
-"""How many messages a consumer may hold at once: its prefetch, which may be a fraction.
+"""The credit of a consumer: the maximum number of its unacked messages. A prefetch may be fractional.
 
-A window of 2.3 is 2 for seven tenths of the time and 3 for the rest, changing every few milliseconds. A controller
-that samples once a second sees the average, and is spared the hopping of an integer actuator.
+A prefetch of 2.3 is a window of 2 for 70 % of the time and of 3 for the rest, switched every few milliseconds. A
+controller that samples once a second sees the average: it has a continuous actuator instead of one that jumps between
+integers. `test_the_average_window_over_a_cycle_is_the_prefetch` guards this.
 """
 
 from __future__ import annotations
 
 import math
 
-# How long the window of a fractional prefetch stays the same.
+# Time slot for which the window of a fractional prefetch is constant.
 SLOT_US = 10_000
 
-# Slots after which the pattern repeats; also the resolution of the fraction.
+# Slots per period of the pattern, and so the resolution of the fraction.
 _CYCLE = 1000
 
 UNLIMITED = 2**31 - 1
 
 
 class Credit:
-    """Turns a prefetch into the window that holds at a given time."""
+    """Computes the window of a prefetch at a given time."""
 
     __slots__ = ("_fraction", "_whole", "prefetch")
 
@@ -35,9 +36,10 @@ class Credit:
         return self._fraction > 0
 
     def window(self, now_us: int) -> int:
-        """Return how many messages the consumer may hold now.
+        """Return the maximum number of unacked messages now.
 
-        The slots with the larger window are spread evenly over the cycle (Bresenham's line).
+        Slots with the larger window are spread evenly over the cycle (Bresenham's line), so that the error of the
+        average is below one slot at any time.
         """
         if self._fraction == 0:
             return self._whole

@@ -1,7 +1,7 @@
-"""The broker's decisions: who gets which message, what is kept and what is gone.
+"""The broker's decisions: which consumer gets which message, and which messages are kept or removed.
 
-Synchronous and deterministic. Time is an argument, ids are granted from outside, and nothing here knows a
-socket, SQL or a protocol. Whoever calls makes the decisions durable and tells the engine how that went.
+Synchronous and deterministic. Time is an argument, ids are granted by the caller, and nothing here knows a socket,
+SQL or a protocol. The caller makes the decisions durable and reports the outcome to the engine.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ from flyball.model import (
     size_of,
 )
 
-# How often a queue is looked at whose absent messages may expire, after the first of them has.
-_LOOK_AGAIN_US = 1_000_000
+# Interval between checks of a queue whose absent messages may expire, after the first of them has.
+_RECHECK_US = 1_000_000
 
-# Less than this is not worth leaving to the store: reading it back would cost more than it takes.
+# Minimum size worth paging out: reading less back from the store costs more than it frees.
 WORTH_PAGING_BYTES = 256
 
-# However large the indexes are, this fraction of the budget remains for messages in memory.
+# 1/n of the budget is reserved for messages in memory, however large the indexes are.
 _BODY_SHARE = 8
 
-# When memory runs short, this fraction of the budget is freed at once.
+# 1/n of the budget is freed per eviction.
 _EVICT_SHARE = 16
 
 
 @dataclass(slots=True)
 class Arrival:
-    """What became of a put: the messages it made, who got some at once, and which queues do not exist."""
+    """The outcome of a put: the messages it created, those delivered at once, and the queues that do not exist."""
 
     messages: list[Message]
     deliveries: list[Delivery]
@@ -112,54 +112,54 @@ class Engine:
         resident_limit_bytes: int | None = None,
         page_out_unacked: Callable[[int], int] | None = None,
     ) -> None:
-        """`resident_limit_bytes` is the memory for messages above which stored ones are left to the store.
+        """`resident_limit_bytes` is the memory budget of messages; above it, stored ones are evicted.
 
-        When evicting ready messages frees too little `page_out_unacked` is called with the bytes that are wanted: it
-        calls `page_out` and returns how much that freed.
+        When evicting ready messages frees too little, `page_out_unacked` is called with the number of bytes to free:
+        it calls `page_out` and returns how many that freed.
         """
         self.keeps_messages = keeps_messages
         self.resident_limit_bytes = resident_limit_bytes
         self.resident_bytes = 0
-        # What the indexes of messages take that are not in memory, as of the last time that memory ran short.
+        # Memory of the index entries of absent messages, as of the last time that memory ran short.
         self.absent_bytes = 0
         self._page_out_unacked = page_out_unacked
-        # What remains for messages in memory beside the indexes of those that are not.
+        # The budget that those entries leave for messages in memory.
         self._body_limit_bytes = resident_limit_bytes
         self._clients = {client.id: client for client in snapshot.clients}
         self._clients_by_name = {client.name: client for client in snapshot.clients}
         self._expired: list[Message] = []
         self._queues = {summary.queue.id: QueueState(summary, self._expired) for summary in snapshot.queues}
         self._queues_by_name: dict[tuple[str, str], QueueState] = {}
-        # How many names of queues there are, by virtual host.
+        # Number of queue names by virtual host.
         self._name_counts: dict[str, int] = {}
-        # Members of clustered queues whose name means another one here, since this node has taken them over.
+        # Members of clustered queues that this node took over and that share a name with its own member.
         self.twins: dict[int, QueueState] = {}
-        # The members of clustered queues, by id.
+        # All members of clustered queues, by id.
         self.members: dict[int, QueueState] = {}
         for state in self._queues.values():
             self._name(state)
         self._next_client_id = snapshot.next_client_id
-        # Up to where the ids of clients were granted; None while this engine alone gives them out.
+        # End of the granted client ids; None while this engine alone assigns them.
         self._client_id_end: int | None = None
         self._next_queue_id = snapshot.next_queue_id
         self._next_shadow_id = -1
         self._queue_id_end: int | None = None
         self._next_consumer_id = 1
         self.next_message_id = 0
-        # Where the ids end that follow each other: as a plain number cheap to ask for each message.
+        # End of the current range of message ids: a plain integer, which is cheap to compare for each message.
         self.message_id_end = 0
         self._id_ranges: list[tuple[int, int]] = []
         self._fractional: dict[int, Consumer] = {}
         self._expiries = Expiries()
         self._overdue: set[int] = set()
         self._interrupted: list[list[Consumer]] = []
-        # How much more may come before it is worth trying to evict again.
+        # Bytes that may arrive before the next attempt to evict.
         self._eviction_pause_bytes = 0
-        # What happened in queues that are not here any more.
+        # Counts of queues that were deleted or moved away.
         self.gone = Counts()
         self.queues_created = 0
         self.queues_deleted = 0
-        # What the queues take in memory without their messages, about.
+        # Estimated memory of the queues without their messages.
         self.queues_bytes = sum([_queue_bytes(state.queue) for state in self._queues.values()])
 
     # Clients
@@ -182,7 +182,7 @@ class Engine:
 
     @property
     def clients_bytes(self) -> int:
-        """What the clients take in memory, about."""
+        """Estimated memory of the clients."""
         return CLIENT_BYTES * len(self._clients)
 
     @property
@@ -205,38 +205,38 @@ class Engine:
 
     @property
     def client_ids_left(self) -> int | None:
-        """How many ids of clients were granted and not used; None while this engine alone gives them out."""
+        """Number of granted and unused client ids; None while this engine alone assigns them."""
         return None if self._client_id_end is None else self._client_id_end - self._next_client_id
 
     def grant_client_ids(self, first: int, count: int) -> None:
-        """Use these ids, and only these, for new clients from now on: others give out ids as well."""
+        """Use only these ids for new clients from now on: other nodes assign ids as well."""
         self._next_client_id = first
         self._client_id_end = first + count
 
     def admit_client(self, client: Client) -> None:
-        """Know a client that another node has registered."""
+        """Add a client that another node registered."""
         self._clients[client.id] = client
         self._clients_by_name[client.name] = client
 
     def delete_client(self, client_id: int, *, only_unused: bool = False) -> None:
-        """Forget the client; its messages stay. With `only_unused`, not while it is the sender of stored ones."""
+        """Delete the client; its messages stay. With `only_unused`, raise ClientInUse if some are stored."""
         client = self.client(client_id)
         if only_unused and self.is_sender(client_id):
             raise ClientInUse(client_id)
         del self._clients[client_id]
-        # Two nodes may have registered a name at the same time: then it means the one that was heard of last.
+        # Two nodes may register a name at the same time: the client that was added last has it.
         if self._clients_by_name.get(client.name) is client:
             del self._clients_by_name[client.name]
 
     def is_sender(self, client_id: int) -> bool:
-        """Whether a message of the client's is stored."""
+        """Whether a stored message was sent by the client."""
         return any(client_id in state.sent for state in self._queues.values())
 
     # Queues
 
     @property
     def queues(self) -> list[QueueState]:
-        """All but the shadows of queues of other nodes."""
+        """All queues except shadows of remote queues."""
         return [state for state in self._queues.values() if state.original is None]
 
     def queue(self, queue_id: int) -> QueueState:
@@ -259,7 +259,7 @@ class Engine:
         return self._next_queue_id
 
     def queue_count(self, vhost: str) -> int:
-        """How many queues a virtual host has here, members of one clustered queue being one."""
+        """Number of queues of a virtual host here; members of a clustered queue count as one."""
         return self._name_counts.get(vhost, 0)
 
     def create_queue(
@@ -294,16 +294,16 @@ class Engine:
 
     @property
     def queue_ids_left(self) -> int | None:
-        """How many ids of queues were granted and not used; None while this engine alone gives them out."""
+        """Number of granted and unused queue ids; None while this engine alone assigns them."""
         return None if self._queue_id_end is None else self._queue_id_end - self._next_queue_id
 
     def grant_queue_ids(self, first: int, count: int) -> None:
-        """Use these ids, and only these, for new queues from now on: others give out ids as well."""
+        """Use only these ids for new queues from now on: other nodes assign ids as well."""
         self._next_queue_id = first
         self._queue_id_end = first + count
 
     def adopt_queue(self, summary: QueueSummary) -> QueueState:
-        """Serve a queue that another node has served, with what the store has of it."""
+        """Serve a queue taken over from another node, with its stored messages."""
         state = QueueState(summary, self._expired)
         self._queues[summary.queue.id] = state
         self.queues_bytes += _queue_bytes(summary.queue)
@@ -311,7 +311,7 @@ class Engine:
         return state
 
     def _name(self, state: QueueState) -> None:
-        """Let its name mean the queue, unless it means another one."""
+        """Register the queue under its name, or as a twin if the name is taken."""
         if state.queue.member:
             self.members[state.queue.id] = state
         place = (state.queue.vhost, state.queue.name)
@@ -321,7 +321,7 @@ class Engine:
             self._name_counts[state.queue.vhost] = self._name_counts.get(state.queue.vhost, 0) + 1
 
     def _unname(self, state: QueueState) -> None:
-        """Let its name mean nothing any more, or a twin of the queue."""
+        """Release the queue's name, or pass it to a twin."""
         self.members.pop(state.queue.id, None)
         place = (state.queue.vhost, state.queue.name)
         if self.twins.pop(state.queue.id, None) is not None:
@@ -335,7 +335,7 @@ class Engine:
                 return
 
     def delete_queue(self, queue_id: int, *, only_empty: bool = False) -> QueueState:
-        """Forget the queue with everything in it; its consumers get nothing more. Return what it was."""
+        """Delete the queue with its messages and cancel its consumers. Return its last state."""
         state = self.queue(queue_id)
         if only_empty and (len(state) or state.unacked):
             raise QueueNotEmpty(state.queue.name, state.queue.vhost)
@@ -360,9 +360,9 @@ class Engine:
         return state
 
     def create_shadow(self, name: str, vhost: str, original: Original) -> QueueState:
-        """Create a queue that stands for one of another node. It has a negative id and is found by that only.
+        """Create a local stand-in for a remote queue: it has a negative id and no entry by name.
 
-        `delete_queue` ends it.
+        `delete_queue` removes it.
         """
         queue = Queue(self._next_shadow_id, name, vhost, durable=False)
         self._next_shadow_id -= 1
@@ -372,19 +372,19 @@ class Engine:
         return state
 
     def hold(self, state: QueueState, message: Message) -> None:
-        """Take in a message that is unacked already: it came from another node for one who has asked for it."""
+        """Add an unacked message, delivered by another node to a shadow's consumer."""
         self.resident_bytes += message.footprint_bytes
         state.unacked[message.id] = message
         if self._body_limit_bytes is not None and self.resident_bytes > self._body_limit_bytes:
             self._evict_after(message)
 
     def active_queues(self, reader: int) -> list[tuple[Queue, int]]:
-        """Return the queues with messages that the reader may see, and how many."""
+        """Return the queues with messages visible to the reader, and the number of those."""
         counted = ((state.queue, state.visible_to(reader)) for state in self.queues)
         return [(queue, count) for queue, count in counted if count]
 
     def purge(self, queue_id: int) -> tuple[list[Message], int]:
-        """Forget the ready messages; return those that were in memory, and how many others there were."""
+        """Remove the ready messages; return those that were in memory, and the number of the others."""
         state = self.queue(queue_id)
         absent = state.absent
         gone = state.purge()
@@ -396,7 +396,7 @@ class Engine:
 
     @property
     def max_copies(self) -> int:
-        """How many copies a routed message can have: one in each queue."""
+        """Maximum number of copies of a routed message: one in each queue."""
         return len(self._queues)
 
     @property
@@ -405,13 +405,14 @@ class Engine:
 
     @property
     def first_spare_message_id(self) -> int:
-        """From this one on all ids up to the last that was granted are unused, and nobody else's."""
+        """The start of the last range of unused ids, which ends at the last granted id."""
         return self._id_ranges[-1][0] if self._id_ranges else self.next_message_id
 
     def grant_message_ids(self, first: int, count: int) -> None:
-        """Allow the engine to use these ids for new messages, after those it may use already.
+        """Add these ids for new messages, after those granted before.
 
-        Ids count up: those below are not used any more, if they come too late.
+        Ids must grow, since they are the order of a queue: a grant below the present ids came too late and is
+        ignored.
         """
         if first < self.message_id_end:
             return
@@ -424,13 +425,13 @@ class Engine:
             self._id_ranges.append((first, first + count))
 
     def renew_message_ids(self, first: int, count: int) -> None:
-        """Use these ids for new messages from now on, and none that were granted before."""
+        """Replace all granted ids by these: after a rejoin the earlier ones may belong to another epoch."""
         self._id_ranges.clear()
         self.next_message_id = first
         self.message_id_end = first + count
 
     def use_message_id(self) -> int:
-        """Return the next id for a message. A refused message uses up one as well."""
+        """Return the next message id. A refused message uses one up as well."""
         message_id = self.next_message_id
         if message_id == self.message_id_end:
             raise RuntimeError("no message ids left: grant_message_ids was not called in time")
@@ -442,9 +443,9 @@ class Engine:
     # Messages
 
     def put(self, draft: Draft, queue_ids: Sequence[int], now_us: int) -> Arrival:
-        """Put a message into each of the queues that exist, a copy for each mention.
+        """Put a copy of a message into each existing queue, as often as the queue is listed.
 
-        All get it or, if something fails, none. The caller has seen to it that there are ids for all.
+        All copies are put or, if one fails, none. The caller must have granted enough ids.
         """
         arrival = Arrival([], [], [])
         for queue_id in queue_ids:
@@ -478,7 +479,7 @@ class Engine:
                 if delivery is not None:
                     arrival.deliveries.append(delivery)
         except Exception:
-            # Nobody has seen them yet, and the store will not have them.
+            # They were neither delivered nor handed to the store yet.
             for delivery in arrival.deliveries:
                 delivery.consumer.release(delivery.message.id)
             for message in arrival.messages[:accepted]:
@@ -487,7 +488,7 @@ class Engine:
         return arrival
 
     def _revoke(self, message: Message) -> None:
-        """Undo `accept`, however far it has come."""
+        """Undo a complete or partial `accept`."""
         state = self._queues[message.queue_id]
         if state.get(message.id) is not None:
             state.take_anywhere(message)
@@ -496,7 +497,7 @@ class Engine:
         self._release(message)
 
     def accept(self, state: QueueState, message: Message, now_us: int) -> Delivery | None:
-        """Take a new message into its queue; return to whom it goes at once, if to anybody."""
+        """Add a new message to its queue; return its delivery if a consumer gets it at once."""
         self.resident_bytes += message.footprint_bytes
         if message.expires_us is not None:
             self._expiries.expect(message.expires_us, message.queue_id, message.id)
@@ -506,7 +507,7 @@ class Engine:
         return delivery
 
     def withdraw(self, message: Message) -> bool:
-        """Take back a message that will not be stored. False if it is, or if somebody has it already."""
+        """Remove a message that the store refused. False if it was stored or delivered already."""
         state = self._queues.get(message.queue_id)
         if state is None or message.stored or state.get(message.id) is None:
             return False
@@ -516,12 +517,12 @@ class Engine:
         return True
 
     def peek(self, queue_id: int, selector: Selector, now_us: int) -> Message | Need | None:
-        """Return the first message that fits without touching it."""
+        """Return the first match and leave it ready."""
         state = self._queues.get(queue_id)
         return None if state is None else state.first(selector, now_us)
 
     def take(self, queue_id: int, selector: Selector, now_us: int) -> Message | Need | None:
-        """Take out the first message that fits. `settle` removes it, `requeue_undelivered` puts it back."""
+        """Make the first match unacked. `settle` removes it, `requeue_undelivered` makes it ready again."""
         state = self._queues.get(queue_id)
         if state is None:
             return None
@@ -531,10 +532,10 @@ class Engine:
         return message
 
     def settle(self, message: Message, is_acknowledged: bool = False) -> bool:
-        """A message that was taken out is gone for good. False if it is not here: its queue is gone, or another's.
+        """Remove an unacked message. False if it is not here: its queue was deleted or moved.
 
-        By identity: a message of a clustered queue that is given away may be back, and delivered, before the one that
-        gave it away hears that it has gone.
+        Compares by identity, not by id: a message that one member of a clustered queue handed over may return, and be
+        delivered, before that member learns that the hand-over was committed.
         """
         state = self._queues.get(message.queue_id)
         if state is None or state.unacked.get(message.id) is not message:
@@ -546,7 +547,7 @@ class Engine:
         return True
 
     def requeue_undelivered(self, message: Message, now_us: int) -> Delivery | None:
-        """Requeue a message that was taken out and not delivered, or deliver it to a consumer that waits for one."""
+        """Requeue an unacked message that was not delivered, or deliver it to a waiting consumer."""
         state = self._queues.get(message.queue_id)
         if state is None or state.unacked.get(message.id) is not message:
             return None
@@ -555,15 +556,15 @@ class Engine:
         return state.requeue_undelivered(message, now_us)
 
     def page_out(self, message: Message) -> int:
-        """Leave body and properties of an unacked message to who has them: the store, or the node of its queue.
+        """Drop body and properties of an unacked message that the store, or the queue's node, has as well.
 
-        Return how much that freed. It is ready again without them; `page_in` gives them back where they are needed.
+        Return the number of bytes freed. It can be requeued without them; `page_in` restores them when needed.
         """
         state = self._queues.get(message.queue_id)
         if state is None or message.id not in state.unacked or message.is_paged:
             return 0
         freed = len(message.body) + len(message.properties)
-        # What was purged is kept in memory only: see `IndexedBacklog`.
+        # A purged message is deleted from the store, so memory has the only copy: see `IndexedBacklog`.
         is_stored = message.stored and state.is_stored and not state.is_void(message)
         if freed < WORTH_PAGING_BYTES or (state.original is None and not is_stored):
             return 0
@@ -574,43 +575,43 @@ class Engine:
         return freed
 
     def page_in(self, message: Message, stored: Message) -> None:
-        """Give an unacked message what `page_out` has left to the store."""
+        """Restore what `page_out` dropped from an unacked message."""
         if not message.is_paged:
             return
         message.body = stored.body
         message.properties = stored.properties
         message.paged_bytes = -1
         state = self._queues.get(message.queue_id)
-        # While it was read its queue may have been deleted, or moved, and what it took was released then.
+        # Its queue may have been deleted or moved during the read, which released its memory.
         if state is not None and state.unacked.get(message.id) is message:
             gained = len(message.body) + len(message.properties)
             message.footprint_bytes += gained
             self.resident_bytes += gained
 
     def lose(self, message: Message) -> None:
-        """An unacked message is no longer in the store, where `page_out` left it: it is gone."""
+        """Remove a paged-out message that the store lost."""
         self.settle(message)
         message.paged_bytes = -1
 
     def must_be_whole(self, message: Message) -> bool:
-        """Whether a message has to be paged in before it goes back: its queue was purged while it was unacked."""
+        """Whether a message must be paged in before a requeue: its queue was purged while it was unacked."""
         state = self._queues.get(message.queue_id)
         return message.is_paged and state is not None and state.is_void(message)
 
     @property
     def next_expiry_us(self) -> int | None:
-        """When the time of a message may be up next; None if none is to expire."""
+        """When the next message may expire; None if no message has a time to live."""
         return self._expiries.next_us
 
     @property
     def has_expired(self) -> bool:
-        """Whether a read has met messages whose time is up: `expire` returns them."""
+        """Whether reads found expired messages, which `expire` returns."""
         return bool(self._expired)
 
     def expire(self, now_us: int, maximum: int = UNLIMITED) -> list[Message]:
-        """Return messages whose time is up and was not at the last call, about `maximum`. Each is gone with `settle`.
+        """Return about `maximum` newly expired messages, now unacked; `settle` removes each.
 
-        Those in memory are taken out now, the others when they are read: `overdue_queue_ids` tells where.
+        Expired messages that are not in memory are found when they are read: `overdue_queue_ids` returns the queues.
         """
         while len(self._expired) < maximum and (due := self._expiries.take_due(now_us)) is not None:
             queue_id, message_id = due
@@ -620,15 +621,15 @@ class Engine:
             if message_id == 0:
                 if state.absent:
                     self._overdue.add(queue_id)
-                    # Those that are not read because of it may expire any time.
-                    self._expiries.expect_absent(queue_id, now_us + _LOOK_AGAIN_US)
+                    # The read covers a batch only; the expiries of the remaining messages are not known.
+                    self._expiries.expect_absent(queue_id, now_us + _RECHECK_US)
                 continue
             message = state.get(message_id)
             if message is not None and self._expiries.expects_absent(queue_id):
                 # Messages expire from the head. Earlier ones may be overdue and only in the store: those are read
-                # first, and the read meets this one in its turn.
+                # first, and the read reaches this one in its turn.
                 self._overdue.add(queue_id)
-                self._expiries.expect(now_us + _LOOK_AGAIN_US, queue_id, message_id)
+                self._expiries.expect(now_us + _RECHECK_US, queue_id, message_id)
                 continue
             if message is not None:
                 state.expire(message)
@@ -639,7 +640,7 @@ class Engine:
         return expired
 
     def overdue_queue_ids(self) -> set[int]:
-        """Return the queues where the time of messages that are not in memory is up since the last call."""
+        """Return and clear the queues in which messages that are not in memory may have expired."""
         overdue, self._overdue = self._overdue, set()
         return overdue
 
@@ -656,9 +657,9 @@ class Engine:
         priority: int = 0,
         shared: SharedWindow | None = None,
     ) -> Consumer:
-        """Let `owner` be sent messages as they come, each leased until it is settled. `feed` gives it the first.
+        """Add a consumer: `owner` receives messages, each leased until it is settled. Call `feed` for the first.
 
-        With `no_ack` each is unacked without a lease and must be settled at once.
+        With `no_ack` each is unacked without a lease, and the caller must settle it at once.
         """
         state = self.queue(queue_id)
         consumer = Consumer(
@@ -678,21 +679,21 @@ class Engine:
         return consumer
 
     def set_prefetch(self, consumer: Consumer, prefetch: float) -> None:
-        """Change the consumer's credit, at once: `feed` gives it what it may have now; what it has it keeps."""
+        """Change the consumer's credit at once; call `feed` afterwards. A smaller credit revokes no lease."""
         consumer.credit = Credit(prefetch)
         self._fractional.pop(consumer.id, None)
         if consumer.credit.is_fractional and not consumer.is_cancelled and consumer.queue_id in self._queues:
             self._fractional[consumer.id] = consumer
 
     def cancel(self, consumer: Consumer) -> Consumer | None:
-        """Send the consumer no more; what it holds it may still settle. Return who is to be fed in its place."""
+        """Stop deliveries to the consumer, which may still ack what it has. Return its successor, to be fed."""
         consumer.is_cancelled = True
         self._fractional.pop(consumer.id, None)
         state = self._queues.get(consumer.queue_id)
         return None if state is None else state.dismiss(consumer)
 
     def pause(self, consumer: Consumer, reason: int) -> None:
-        """Send the consumer no more, until it is no longer paused for any reason and `feed` is called."""
+        """Stop deliveries to the consumer until every reason is cleared and `feed` is called."""
         consumer.paused_for |= reason
         state = self._queues.get(consumer.queue_id)
         if state is not None:
@@ -711,7 +712,7 @@ class Engine:
     def requeue(
         self, messages: Iterable[Message], now_us: int, maximum: int = UNLIMITED, max_bytes: int = UNLIMITED
     ) -> list[Delivery]:
-        """Bring messages whose leases ended back to their old places; each counts as delivered once more.
+        """Requeue messages whose leases ended, at their original positions; increment their delivery counts.
 
         Of each queue at most `maximum` are delivered at once, up to `max_bytes`; then see `take_interrupted`.
         """
@@ -739,7 +740,7 @@ class Engine:
     def feed(
         self, consumer: Consumer, now_us: int, maximum: int = UNLIMITED, max_bytes: int = UNLIMITED
     ) -> list[Delivery]:
-        """Give the consumer what its credit allows, after it came or settled something.
+        """Deliver what the consumer's credit allows, after it was added or has acked.
 
         At most `maximum` messages, and until their bodies reach `max_bytes`.
         """
@@ -752,21 +753,21 @@ class Engine:
 
     @property
     def fractional_queue_ids(self) -> set[int]:
-        """The queues that have consumers with a fractional prefetch."""
+        """The queues with consumers that have a fractional prefetch."""
         return {consumer.queue_id for consumer in self._fractional.values()}
 
     def tick(self, now_us: int) -> list[Delivery]:
-        """Let consumers with a fractional prefetch have what the present slot allows."""
+        """Deliver to consumers with a fractional prefetch what the present slot allows."""
         return [delivery for consumer in list(self._fractional.values()) for delivery in self.feed(consumer, now_us)]
 
-    # What comes from the store
+    # Reads from the store
 
     def loaded(self, queue_id: int, load: Load, messages: Sequence[Message], now_us: int) -> list[Delivery]:
-        """Take in messages that a `Load` asked for, and give them to who waits."""
+        """Add messages that a `Load` requested, and deliver them to the consumers that wait for them."""
         state = self._queues.get(queue_id)
         if state is None:
             return []
-        # Make room before they are in: those who wait for them must find them.
+        # Evict first: an eviction afterwards could drop the messages that consumers wait for.
         self._evict_for(sum(message.footprint_bytes for message in messages))
         for message in state.loaded(load, messages):
             self.resident_bytes += message.footprint_bytes
@@ -775,7 +776,7 @@ class Engine:
         return state.feed_blocked(now_us)
 
     def begin_index(self, state: QueueState, shape: Shape, removing: set[int]) -> None:
-        """Start an index of a queue, see `IndexedBacklog`. There is room for its places before they are filled."""
+        """Start an index of a queue, see `IndexedBacklog`, and make room for its entries."""
         before = state.absent_bytes
         state.begin_index(shape, removing)
         self.charge_indexes(state, before)
@@ -785,24 +786,24 @@ class Engine:
             self._evict_for(0)
 
     def charge_indexes(self, state: QueueState, before_bytes: int) -> None:
-        """Count what the indexes of a queue take now, which was `before_bytes`."""
+        """Account for a change in the memory of a queue's indexes, which was `before_bytes`."""
         self.absent_bytes += state.absent_bytes - before_bytes
 
     def wake(self, queue_id: int, now_us: int) -> list[Delivery]:
-        """Try again for all who wait for the store: an index that they need is there."""
+        """Deliver to the consumers that waited for an index which is complete now."""
         state = self._queues.get(queue_id)
         self._evict_for(0)
         return [] if state is None else state.feed_blocked(now_us)
 
     def expect_expiries(self, expiries: Iterable[tuple[int, int]]) -> None:
-        """Remember (queue_id, expires_us) of the first messages to expire that recovery left in the store."""
+        """Record (queue_id, expires_us) of the first stored message to expire in each recovered queue."""
         for queue_id, expires_us in expiries:
             self._expiries.expect_absent(queue_id, expires_us)
 
-    # Inside
+    # Memory
 
     def _leave_to_store(self, message: Message) -> None:
-        """A message is not in memory any more, but for its place in its queue."""
+        """Account for a message that is now only in the store and in the indexes."""
         self.resident_bytes -= message.footprint_bytes
         if message.expires_us is not None:
             self._expiries.forget(message.id)
@@ -814,21 +815,21 @@ class Engine:
             self._expiries.forget(message.id)
 
     def _evict_after(self, message: Message) -> None:
-        """A message has come and there is more in memory than there may be."""
+        """Evict after an arrival that exceeded the budget, unless an attempt just failed."""
         self._eviction_pause_bytes -= message.footprint_bytes
         if self._eviction_pause_bytes < 0:
             self._evict_for(0)
 
     def evict(self) -> None:
-        """Leave messages to the store that it has by now, if memory holds more than it may. Called once a second."""
-        # Consumers may have asked for indexes although nothing has come since.
+        """Evict messages stored since the last attempt, if the budget is exceeded. Called once a second."""
+        # Consumers may have requested indexes although no message arrived.
         self.absent_bytes = sum([state.absent_bytes for state in self._queues.values()])
         limit = self.resident_limit_bytes
         if limit is not None and self.resident_bytes + self.absent_bytes > limit:
             self._evict_for(0)
 
     def _evict_for(self, incoming_bytes: int) -> None:
-        """Leave messages to the store until what is in memory and what comes keep within the limit."""
+        """Evict messages until those in memory and the incoming bytes fit into the budget."""
         if self.resident_limit_bytes is None:
             return
         self.absent_bytes = absent_bytes = sum(state.absent_bytes for state in self._queues.values())
@@ -850,7 +851,7 @@ class Engine:
                     return
         freed = 0 if self._page_out_unacked is None else self._page_out_unacked(wanted)
         if freed < wanted:
-            # Little could be evicted: it is not worth trying again for every message.
+            # Little could be evicted: do not try again for every message.
             self._eviction_pause_bytes = share // 2
 
 
@@ -860,4 +861,4 @@ def _queue_bytes(queue: Queue) -> int:
 
 def _check_name(name: str) -> None:
     if len(name) > MAX_NAME_LENGTH:
-        raise InvalidName(f"a name of {len(name)} characters is longer than {MAX_NAME_LENGTH}")
+        raise InvalidName(f"name of {len(name)} characters exceeds the maximum of {MAX_NAME_LENGTH}")

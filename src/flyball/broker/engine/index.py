@@ -1,9 +1,8 @@
-"""One way of finding messages in a queue: by some of their fields, in some order.
+"""An index of a queue's messages: by some of their fields, in some order.
 
-An index knows message ids and nothing else, so that it also covers messages whose bodies are not in memory. It
-is a heap of integers for each combination of the fields it filters by. A message that was taken through another
-index stays in the heap as a stale entry until it surfaces or until stale entries are the majority, so that
-every operation costs O(log n) on average.
+An index holds only message ids, so it also covers messages whose bodies are not in memory. It is a heap of integers
+for each combination of values of its filter fields. A message removed through another index stays in the heap as a
+stale entry until it reaches the top or stale entries are the majority, so every operation is O(log n) amortized.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ Key = tuple[int | None, int | None, int | None]
 
 _ID_BITS = 63
 _ID_MASK = (1 << _ID_BITS) - 1
-# With fewer stale entries it is not worth rebuilding.
+# An index with fewer stale entries is not rebuilt.
 _FEW = 64
 
 
 @dataclass(slots=True, frozen=True, eq=False)
 class Shape:
-    """What an index filters by and how it orders what it finds. There is one object of each shape."""
+    """The filter fields and the order of an index. There is one object per shape."""
 
     by_receiver: bool
     by_sender: bool
@@ -34,7 +33,7 @@ class Shape:
 
     @staticmethod
     def of(selector: Selector) -> Shape:
-        # On the path of every read: a place in a table instead of an object with a hash.
+        # On the path of every read: a table lookup by position is cheaper than hashing.
         place = selector.order * 8
         if selector.reader is not None:
             place += 4
@@ -53,20 +52,20 @@ _SHAPES = [
     for by_context in (False, True)
 ]
 
-# First in, first out, whoever it is addressed to.
+# First in, first out, without a filter.
 ARRIVAL = Shape.of(Selector())
 
 
 class Index:
-    """The ids of a queue's ready messages, arranged for one kind of selector."""
+    """The ids of a queue's ready messages, ordered for selectors of one shape."""
 
     __slots__ = ("_heaps", "_size", "_stale", "last_use", "shape")
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
-        # When it was used last, by the clock of its backlog.
+        # Time of last use, by the clock of its backlog.
         self.last_use = 0
-        # None of them is empty.
+        # Never holds an empty heap.
         self._heaps: dict[Key, list[int]] = {}
         self._stale: set[int] = set()
         self._size = 0
@@ -76,11 +75,11 @@ class Index:
 
     @property
     def heap_count(self) -> int:
-        """How many combinations of the fields that it filters by there are."""
+        """Number of combinations of values of the filter fields."""
         return len(self._heaps)
 
     def add(self, message: Message) -> None:
-        """Let the message be found, at the place its id and priority give it."""
+        """Add a message at the position given by its id and priority."""
         if self._stale and message.id in self._stale:
             self._stale.remove(message.id)
             return
@@ -94,7 +93,7 @@ class Index:
         self._size += 1
 
     def extend(self, key: Key, priority: int, message_ids: Sequence[int]) -> None:
-        """Let many messages be found that share their key and priority."""
+        """Add messages that share a key and a priority."""
         if self.shape.order is Order.OLDEST:
             ranks = list(message_ids)
         else:
@@ -114,7 +113,7 @@ class Index:
         self._size += len(ranks)
 
     def first(self, selector: Selector) -> int | None:
-        """Return the id of the first message that fits, or None."""
+        """Return the id of the first match, or None."""
         best = self._top((selector.reader, selector.sender, selector.context))
         if selector.reader is not None and selector.unaddressed:
             other = self._top((None, selector.sender, selector.context))
@@ -123,12 +122,12 @@ class Index:
         return None if best is None else self._id(best)
 
     def first_ids(self, selector: Selector, limit: int) -> list[int]:
-        """Return the ids of the first messages that fit, in their order."""
+        """Return the ids of the first matches, in order."""
         keys: list[Key] = [(selector.reader, selector.sender, selector.context)]
         if selector.reader is not None and selector.unaddressed:
             keys.append((None, selector.sender, selector.context))
         heaps = [self._heaps[key] for key in keys if key in self._heaps]
-        # A heap is a tree: what comes next is always a child of something that came before.
+        # A heap is a tree: the next smallest is always a child of an entry already visited.
         frontier = [(heap[0], number, 0) for number, heap in enumerate(heaps)]
         heapify(frontier)
         found: list[int] = []
@@ -144,7 +143,7 @@ class Index:
         return found
 
     def remove(self, message: Message) -> None:
-        """Let the message no longer be found."""
+        """Remove a message."""
         key = self._key(message)
         heap = self._heaps.get(key)
         if heap is not None and heap[0] == self._rank(message.id, message.priority):
@@ -156,7 +155,7 @@ class Index:
             self.discard(message.id)
 
     def discard(self, message_id: int) -> None:
-        """Let a message no longer be found of which only the id is known."""
+        """Remove a message of which only the id is known."""
         self._stale.add(message_id)
         if len(self._stale) > _FEW and len(self._stale) * 2 > self._size:
             self._rebuild()

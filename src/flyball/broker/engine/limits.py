@@ -1,6 +1,6 @@
-"""Limits that administrators set for a virtual host or a user, as RabbitMQ has them.
+"""Limits of virtual hosts and users, set by administrators, with RabbitMQ's semantics.
 
-A limit below 0 is none.
+A negative value means unlimited.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ MAX_CHANNELS = "max-channels"
 VHOST_LIMITS = frozenset({MAX_CONNECTIONS, MAX_QUEUES})
 USER_LIMITS = frozenset({MAX_CONNECTIONS, MAX_CHANNELS})
 
-# Larger numbers than a database keeps exactly mean nothing.
+# Maximum of a 64-bit integer, which a database can store.
 LARGEST = 2**63 - 1
 
 
 class Limits:
-    """The limits of all virtual hosts, or of all users, by their names."""
+    """The limits of all virtual hosts, or of all users, by name."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = frozenset(names)
         self._limits: dict[str, dict[str, int]] = {}
 
     def all(self) -> list[tuple[str, dict[str, int]]]:
-        """Return whatever has limits, with them."""
+        """Return every owner with its limits."""
         return list(self._limits.items())
 
     def of(self, owner: str) -> dict[str, int]:
-        """Return the limits that were set, also those that are none."""
+        """Return the limits as they were set, including negative ones."""
         return dict(self._limits.get(owner, {}))
 
     def limit(self, owner: str, name: str) -> int | None:
-        """Return a limit, None if there is none."""
+        """Return a limit, None if unlimited."""
         limits = self._limits.get(owner)
         value = -1 if limits is None else limits.get(name, -1)
         return None if value < 0 else value
 
     def check(self, limits: Mapping[str, object]) -> dict[str, int]:
-        """Return the limits if they can be set. Raises InvalidArgument."""
+        """Return the limits if they are valid. Raises InvalidArgument."""
         checked: dict[str, int] = {}
         for name, value in limits.items():
             if name not in self._names:
@@ -54,7 +54,7 @@ class Limits:
         return checked
 
     def set(self, owner: str, limits: Mapping[str, object]) -> None:
-        """Let just these limits hold. Raises InvalidArgument."""
+        """Replace the owner's limits. Raises InvalidArgument."""
         checked = self.check(limits)
         if checked:
             self._limits[owner] = checked
@@ -62,5 +62,5 @@ class Limits:
             self._limits.pop(owner, None)
 
     def delete(self, owner: str) -> bool:
-        """Forget the limits. Return whether there were any."""
+        """Delete the owner's limits. Return whether there were any."""
         return self._limits.pop(owner, None) is not None

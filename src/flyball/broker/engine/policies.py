@@ -1,6 +1,6 @@
-"""Policies: which one applies to a queue or exchange, and what it makes of how that was declared.
+"""Policies: which one applies to a queue or exchange, and how it combines with the arguments of the declaration.
 
-The meaning is RabbitMQ's. Nothing here acts on what it says.
+The semantics are RabbitMQ's. The caller applies the result.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ ALL = "all"
 QUEUES = "queues"
 EXCHANGES = "exchanges"
 
-# Where argument and policy both give one of these, the smaller counts.
+# Of these settings the minimum of argument and policy applies.
 LIMITS = frozenset({"message-ttl", "expires", "max-length", "max-length-bytes", "delivery-limit"})
 
-# The longest time that can be told, as in the arguments of a declaration.
+# Maximum duration, as in the arguments of a declaration.
 LONGEST_MS = 2**32 - 1
 
 MOST = 2**63 - 1
@@ -28,13 +28,13 @@ _ARGUMENT_PREFIX = "x-"
 
 
 class Policies:
-    """The policies of all virtual hosts. `version` counts up with every change."""
+    """The policies of all virtual hosts. `version` is incremented with every change."""
 
     __slots__ = ("_by_vhost", "version")
 
     def __init__(self) -> None:
         self.version = 0
-        # Those that go before others first.
+        # In order of precedence.
         self._by_vhost: dict[str, list[tuple[Policy, NamePattern]]] = {}
 
     def for_queue(self, vhost: str, name: str) -> Policy | None:
@@ -56,14 +56,14 @@ class Policies:
         return next((policy for policy in self.of_vhost(vhost) if policy.name == name), None)
 
     def set(self, policy: Policy) -> None:
-        """Add the policy or replace the one of its name. Raises InvalidName, InvalidPattern, InvalidArgument."""
+        """Add the policy or replace the one with its name. Raises InvalidName, InvalidPattern, InvalidArgument."""
         check_policy(policy)
         self._set(policy, compile_pattern(policy.pattern))
 
     def restore(self, policy: Policy) -> InvalidPattern | None:
-        """Set a policy that is stored already, and return what is wrong with its pattern: it fits no name then.
+        """Set a stored policy; return the error of an invalid pattern, which matches no name.
 
-        Patterns were Python's once, and a store may have some that are refused today.
+        Patterns were once compiled by Python's `re`, so a store may hold some that RE2 refuses.
         Raises InvalidName, InvalidArgument.
         """
         check_policy(policy)
@@ -76,7 +76,7 @@ class Policies:
 
     def _set(self, policy: Policy, pattern: NamePattern) -> None:
         others = [entry for entry in self._by_vhost.get(policy.vhost, []) if entry[0].name != policy.name]
-        # Among equals the name decides, so that it is always the same one.
+        # Equal priorities are ordered by name, so that the result is deterministic.
         self._by_vhost[policy.vhost] = sorted(
             [*others, (policy, pattern)], key=lambda entry: (-entry[0].priority, entry[0].name)
         )
@@ -104,9 +104,9 @@ class Policies:
 
 
 def effective(arguments: Arguments, definition: Arguments | None) -> dict[str, Any]:
-    """Return what holds for a queue or exchange: its arguments and what the policy that applies defines.
+    """Return the effective settings of a queue or exchange: its arguments merged with the policy's definition.
 
-    Names are those of policies, without `x-`. Of two limits the smaller counts; otherwise the argument wins.
+    Names are those of policies, without `x-`. Of two limits the smaller applies; otherwise the argument wins.
     """
     found = dict(definition or {})
     for name, value in arguments.items():
@@ -132,7 +132,7 @@ def _is_one_of(*words: str) -> Check:
     return lambda value: isinstance(value, str) and value in words
 
 
-# What a policy can define: whether a value is right, and what it should be.
+# The settings of a policy: the check of a value, and a description of valid ones.
 KEYS: dict[str, tuple[Check, str]] = {
     "message-ttl": (_is_between(0, LONGEST_MS), f"milliseconds, 0 to {LONGEST_MS}"),
     "expires": (_is_between(1, LONGEST_MS), f"milliseconds, 1 to {LONGEST_MS}"),
@@ -151,18 +151,18 @@ KEYS: dict[str, tuple[Check, str]] = {
 
 
 def check_policy(policy: Policy) -> None:
-    """Raise InvalidName or InvalidArgument unless the policy is one. Its pattern is not looked at."""
+    """Raise InvalidName or InvalidArgument unless the policy is valid. The pattern is not checked."""
     check_name("policy", policy.name)
     if policy.apply_to not in (ALL, QUEUES, EXCHANGES):
-        raise InvalidArgument(f"a policy applies to all, queues or exchanges, not to {policy.apply_to!r}")
+        raise InvalidArgument(f"invalid apply-to {policy.apply_to!r}: a policy applies to all, queues or exchanges")
     if isinstance(policy.priority, bool) or not -(2**31) <= policy.priority < 2**31:
-        raise InvalidArgument(f"a priority is a 32-bit integer, not {policy.priority!r}")
+        raise InvalidArgument(f"invalid priority {policy.priority!r}: it must be a 32-bit integer")
     if not policy.definition:
-        raise InvalidArgument("a policy defines at least one setting")
+        raise InvalidArgument("the definition of a policy must have at least one key")
     for key, value in policy.definition.items():
         if key not in KEYS:
-            hint = f": policies leave out the {_ARGUMENT_PREFIX}" if key.startswith(_ARGUMENT_PREFIX) else ""
-            raise InvalidArgument(f"{key!r} is no setting of a policy{hint}; there are {', '.join(sorted(KEYS))}")
+            hint = f", write it without {_ARGUMENT_PREFIX}" if key.startswith(_ARGUMENT_PREFIX) else ""
+            raise InvalidArgument(f"unknown policy key {key!r}{hint}; valid keys: {', '.join(sorted(KEYS))}")
         check, expected = KEYS[key]
         if not check(value):
             raise InvalidArgument(f"{key} must be {expected}, not {value!r}")

@@ -1,6 +1,14 @@
-"""The state of one queue: its ready messages, the unacked ones, and the consumers that wait for more.
+"""The state of one queue: its ready messages, its unacked messages and its consumers.
 
-It decides which message goes to whom. It does not know other queues, clients or the store.
+Decides which message goes to which consumer. Knows no other queue, no client and no store.
+
+Dispatch order. Consumers are served by priority, then in the order in which they began to wait; a consumer that is
+served waits again behind its equals (`test_consumers_get_their_turn_in_the_order_they_joined`). Each gets the first
+message that its selector matches. A message never overtakes one before it that a consumer is having loaded from the
+store: the consumer is blocked, not waiting, until the load is done
+(`test_a_new_message_does_not_overtake_those_that_are_being_loaded`). A requeued message returns to its original
+position, and all of a batch do before any is delivered again
+(`test_requeued_messages_reach_a_waiting_consumer_in_its_order_and_not_in_theirs`).
 """
 
 from __future__ import annotations
@@ -22,7 +30,7 @@ from flyball.model import Message, Queue, QueueSummary, Selector
 
 @dataclass(slots=True)
 class Delivery:
-    """One hand-over of a message to one consumer."""
+    """A message to be sent to a consumer."""
 
     consumer: Consumer
     message: Message
@@ -30,10 +38,10 @@ class Delivery:
 
 @dataclass(slots=True)
 class Parked:
-    """A message that its queue has given up, and that could not be dead-lettered: it is kept for an operator."""
+    """A message that could not be dead-lettered, kept for an operator."""
 
     message: Message
-    # Why the queue has given it up: expired, rejected, maxlen or delivery_limit.
+    # Why it left the queue: expired, rejected, maxlen or delivery_limit.
     reason: str
     # Why it could not be dead-lettered.
     problem: str
@@ -41,10 +49,10 @@ class Parked:
 
 
 class Original(Protocol):
-    """The real queue behind a shadow, on another node: what is decided about its messages is told there."""
+    """The remote queue that a shadow stands for: decisions about its messages are forwarded there."""
 
     def requeue(self, message: Message) -> None:
-        """Requeue a message that was delivered."""
+        """Requeue a delivered message."""
         ...
 
     def dead_letter(self, message: Message) -> None:
@@ -52,19 +60,19 @@ class Original(Protocol):
         ...
 
     def cancel(self) -> None:
-        """The consumer of the shadow wants no more."""
+        """Cancel the shadow's consumer."""
         ...
 
     def set_prefetch(self, prefetch: float) -> None:
-        """Set how many messages the consumer of the shadow may hold."""
+        """Set the prefetch of the shadow's consumer."""
         ...
 
 
 class QueueState(Counts):
     """A queue served from memory.
 
-    Every stored message of the queue is either ready (in the backlog) or unacked: leased to a consumer, taken by
-    a reader or expired, and its removal not confirmed by the store yet.
+    Invariant: every stored message of the queue is either ready (in the backlog) or unacked, that is leased to a
+    consumer, fetched by a reader or expired, until the store has confirmed its removal.
     """
 
     __slots__ = (
@@ -92,100 +100,100 @@ class QueueState(Counts):
     )
 
     def __init__(self, summary: QueueSummary, expired: list[Message]) -> None:
-        """Messages that are dropped because their time is up are added to `expired`."""
+        """Expired messages are appended to `expired`."""
         super().__init__()
         self._expired = expired
         self.queue: Queue = summary.queue
-        # Whether the store knows the queue: only there can its messages be kept.
+        # Whether the queue is in the store: only then can its messages be stored.
         self.is_stored = summary.queue.durable and not summary.queue.exclusive
         self._backlog: PlainBacklog | IndexedBacklog
         if summary.message_count:
             self._backlog = IndexedBacklog(absent=summary.message_count, recovered_to=summary.last_message_id)
         else:
             self._backlog = PlainBacklog()
-        # How many ready messages wait for each receiver.
+        # Ready messages by receiver.
         self.addressed = dict(summary.addressed)
         self._addressed_count = sum(self.addressed.values())
-        # How many messages there are of each sender, ready or unacked.
+        # Messages by sender, ready or unacked.
         self.sent = dict(summary.sent)
         self.last_message_id = summary.last_message_id
-        # What was stored up to this id when the node began to serve the queue may have been delivered before.
+        # Messages stored up to this id before the node began to serve the queue may have been delivered before.
         self.recovered_to = summary.last_message_id
         self.traits = Traits()
-        # What it stands for, if it is the shadow of a queue of another node.
+        # The remote queue, if this is a shadow.
         self.original: Original | None = None
-        # What the bodies of the ready messages hold, if it `knows_bytes`.
+        # Total size of the bodies of the ready messages, valid if `knows_bytes`.
         self.ready_bytes = 0
-        # Whether the messages that were found at the start are in `ready_bytes`.
+        # Whether `ready_bytes` includes the recovered messages.
         self.knows_bytes = not summary.message_count
-        # The consumer that gets everything, if the queue has but one at a time.
+        # The consumer that gets all messages, if the queue has a single active consumer.
         self.active: Consumer | None = None
         self.unacked: dict[int, Message] = {}
-        # Those of `unacked` that nobody holds and nobody gets, since they could not be dead-lettered.
+        # Those of `unacked` that could not be dead-lettered: no consumer has them.
         self.parked: dict[int, Parked] = {}
         self.consumers: dict[int, Consumer] = {}
-        # Consumers that want a message while nothing fits.
+        # Consumers with room for which no message matches.
         self._waiting = WaitingConsumers()
-        # Consumers that want a message and cannot have it before the store was read.
+        # Consumers with room whose next message must be read from the store first.
         self._blocked: dict[int, tuple[Consumer, Need]] = {}
-        # Changes when the queue is purged: what was read from the store before is void then.
+        # Incremented by a purge, which invalidates reads from the store that are under way.
         self.generation = 0
         self._purged_to = 0
 
     def __len__(self) -> int:
-        """How many messages are ready."""
+        """Number of ready messages."""
         return len(self._backlog)
 
     @property
     def unacked_count(self) -> int:
-        """How many messages are unacked and not parked."""
+        """Number of unacked messages that are not parked."""
         return len(self.unacked) - len(self.parked)
 
     @property
     def need(self) -> Need | None:
-        """What a consumer waits for from the store, whoever waits longest."""
+        """The read from the store that the longest blocked consumer needs."""
         for _, need in self._blocked.values():
             return need
         return None
 
     @property
     def idle_consumers(self) -> int:
-        """How many consumers wait for a message."""
+        """Number of consumers that wait for a message."""
         return len(self._waiting)
 
     @property
     def absent(self) -> int:
-        """How many ready messages are not in memory."""
+        """Number of ready messages that are not in memory."""
         return 0 if isinstance(self._backlog, PlainBacklog) else self._backlog.absent
 
     @property
     def absent_bytes(self) -> int:
-        """How much memory the places of messages in indexes take, beside one for each message that is in memory."""
+        """Memory of the index entries, except one for each message in memory."""
         return self._backlog.absent_bytes if isinstance(self._backlog, IndexedBacklog) else 0
 
     @property
     def indexed(self) -> IndexedBacklog:
-        """The backlog with its indexes; from the first call on the queue has them."""
+        """The backlog with indexes; the first access converts a plain one."""
         if isinstance(self._backlog, PlainBacklog):
             self._backlog = IndexedBacklog(self._backlog, void_to=self._purged_to, recovered_to=self.recovered_to)
         return self._backlog
 
     def begin_index(self, shape: Shape, removing: set[int]) -> None:
-        """Start an index, see `IndexedBacklog`, in the place of those that were not used for long.
+        """Start an index, see `IndexedBacklog`, and drop the least recently used ones if there are too many.
 
-        `removing` are ids that the store may still have though they are removed.
+        `removing` are ids whose deletion from the store is pending.
         """
         if self.indexed.index_count >= MAX_INDEXES:
             self._drop_indexes(MAX_INDEXES - 1)
         self.indexed.begin_index(shape, removing.union(self.unacked))
 
     def _drop_indexes(self, keep: int) -> None:
-        # Without its index a consumer that gets a message would wait until there is another one.
+        # Without its index a consumer would have to wait for a rebuild before its next message.
         needed = {Shape.of(consumer.selector) for consumer in self.consumers.values()}
         self.indexed.drop_indexes(needed, keep)
 
     def visible_to(self, reader: int) -> int:
-        """How many ready messages are addressed to the reader or to nobody."""
+        """Number of ready messages that are addressed to the reader or unaddressed."""
         return len(self._backlog) - self._addressed_count + self.addressed.get(reader, 0)
 
     def oldest(self, after_id: int, limit: int) -> list[Message]:
@@ -200,13 +208,13 @@ class QueueState(Counts):
         if isinstance(backlog, PlainBacklog):
             first = backlog.first()
             if first is None or message_id < first.id:
-                # The usual case of a message that is gone: it costs no index.
+                # The usual case of a message that was removed: needs no index.
                 return None
         return self.indexed.get(message_id)
 
     def arrive(self, message: Message, now_us: int) -> Delivery | None:
-        """Take in a new message: hand it to who waits for one, or let it wait."""
-        # Ids of different nodes mix in a queue that another one has served: it may be older than what came before it.
+        """Add a new message: deliver it to a waiting consumer or make it ready."""
+        # A queue taken over from another node has ids of both nodes: the id may be smaller than the last one.
         if message.id > self.last_message_id:
             self.last_message_id = message.id
         if message.sender is not None:
@@ -216,14 +224,14 @@ class QueueState(Counts):
 
     @property
     def is_too_long(self) -> bool:
-        """Whether more is ready than the queue may hold."""
+        """Whether the ready messages exceed the length limits."""
         traits = self.traits
         return (traits.max_length is not None and len(self._backlog) > traits.max_length) or (
             traits.max_length_bytes is not None and self.ready_bytes > traits.max_length_bytes
         )
 
     def is_full_for(self, body_bytes: int) -> bool:
-        """Whether one more message would be too much."""
+        """Whether one more message would exceed the length limits."""
         traits = self.traits
         return (traits.max_length is not None and len(self._backlog) >= traits.max_length) or (
             traits.max_length_bytes is not None and self.ready_bytes + body_bytes > traits.max_length_bytes
@@ -231,21 +239,21 @@ class QueueState(Counts):
 
     @property
     def is_unmeasured(self) -> bool:
-        """Whether its bytes are limited and nobody knows how many there are."""
+        """Whether the queue has a limit of bytes and the size of its ready messages is unknown."""
         return self.traits.max_length_bytes is not None and not self.knows_bytes
 
     @property
     def unstored_bytes(self) -> int:
-        """What the bodies of the ready messages hold that the store does not have."""
+        """Total size of the bodies of ready messages that are not stored."""
         return sum(len(message.body) for message in self._resident() if not message.stored)
 
     def learn_bytes(self, ready_bytes: int) -> None:
-        """Take over what the ready messages hold, those included that were found at the start."""
+        """Set the size of the ready messages, recovered ones included."""
         self.ready_bytes = ready_bytes
         self.knows_bytes = True
 
     def admit(self, consumer: Consumer) -> None:
-        """Take in a consumer, in the second row if the queue has one active consumer at a time."""
+        """Add a consumer, as a standby if the queue already has its single active consumer."""
         self.consumers[consumer.id] = consumer
         if self.traits.single_active_consumer:
             if self.active is None:
@@ -254,7 +262,7 @@ class QueueState(Counts):
                 consumer.is_standby = True
 
     def first(self, selector: Selector, now_us: int) -> Message | Need | None:
-        """Return the first message that fits, or what must be read from the store to know it."""
+        """Return the first match, or what must be read from the store to find it."""
         while True:
             message = self._first(selector)
             if not isinstance(message, Message) or message.expires_us is None or message.expires_us > now_us:
@@ -262,7 +270,7 @@ class QueueState(Counts):
             self.expire(message)
 
     def take_out(self, message: Message) -> None:
-        """Move a message that `first` has just returned out of the ready ones."""
+        """Make a ready message that `first` just returned unacked."""
         backlog = self._backlog
         if isinstance(backlog, PlainBacklog):
             backlog.pop()
@@ -284,7 +292,7 @@ class QueueState(Counts):
                 del self.addressed[message.receiver]
 
     def count_get(self, message: Message, *, is_gone: bool) -> None:
-        """Count a message that was taken out for one who asked for it, and who may have to acknowledge it."""
+        """Count a message fetched by a reader; `is_gone` if it needs no acknowledgement."""
         if is_gone:
             self.got_no_ack += 1
         else:
@@ -294,22 +302,22 @@ class QueueState(Counts):
 
     @property
     def head(self) -> Message | None:
-        """The message that has waited longest, if that is easily found."""
+        """The oldest ready message, if it is known without an index or a read."""
         return self._backlog.first() if isinstance(self._backlog, PlainBacklog) else None
 
     def take_anywhere(self, message: Message) -> None:
-        """Move a ready message out, wherever it stands."""
+        """Make a ready message unacked, whatever its position."""
         if not isinstance(self._backlog, PlainBacklog) or self._backlog.first() is not message:
             self._backlog = self.indexed
         self.take_out(message)
 
     def expire(self, message: Message) -> None:
-        """Move a ready message out because its time is up."""
+        """Make an expired ready message unacked, to be settled by the caller of `Engine.expire`."""
         self.take_anywhere(message)
         self._expired.append(message)
 
     def settle(self, message: Message) -> None:
-        """An unacked message is gone for good."""
+        """Remove an unacked message."""
         del self.unacked[message.id]
         if self.parked:
             self.parked.pop(message.id, None)
@@ -321,7 +329,7 @@ class QueueState(Counts):
                 del self.sent[message.sender]
 
     def requeue_undelivered(self, message: Message, now_us: int) -> Delivery | None:
-        """Put a message that was not delivered back to its old place, or deliver it to a waiting consumer."""
+        """Requeue a message that was not delivered, or deliver it to a waiting consumer."""
         del self.unacked[message.id]
         if not message.is_paged:
             return self._offer(message, now_us) if self._is_alive(message, now_us) else None
@@ -332,17 +340,17 @@ class QueueState(Counts):
     def requeue(
         self, messages: Sequence[Message], now_us: int, maximum: int = UNLIMITED, max_bytes: int = UNLIMITED
     ) -> tuple[list[Delivery], list[Consumer]]:
-        """Bring unacked messages back, and only then look who waits, so that each gets its first.
+        """Requeue unacked messages, all before the first is delivered, so that each consumer gets its first match.
 
         When `maximum` messages are delivered, or bodies of `max_bytes`, the consumers that still wait are returned as
-        well, and wait no longer: they are to be fed later. In the line they would get what arrives meanwhile, before
-        what was requeued.
+        well, and wait no longer: the caller feeds them later. If they kept waiting, they would get messages that
+        arrive meanwhile before the requeued ones.
         """
         back: list[Message] = []
         self.requeued += len(messages)
         for message in messages:
             del self.unacked[message.id]
-            # Whether one is alive that is only in the store is looked at when it is read.
+            # The expiry of a message that is only in the store is checked when it is read.
             if message.is_paged or self._is_alive(message, now_us):
                 self._add(message)
                 back.append(message)
@@ -365,7 +373,7 @@ class QueueState(Counts):
     def feed(
         self, consumer: Consumer, now_us: int, maximum: int = UNLIMITED, max_bytes: int = UNLIMITED
     ) -> list[Delivery]:
-        """Deliver what the consumer has room for: at most `maximum` messages, up to `max_bytes` of bodies."""
+        """Deliver what the consumer's window allows: at most `maximum` messages and about `max_bytes` of bodies."""
         deliveries: list[Delivery] = []
         delivery = self._give(consumer, now_us)
         while delivery is not None:
@@ -377,7 +385,7 @@ class QueueState(Counts):
         return deliveries
 
     def feed_blocked(self, now_us: int) -> list[Delivery]:
-        """Try again for all who wait for the store, in turns: after it was read."""
+        """Deliver to the consumers that were blocked by the store, in turns, after a read."""
         deliveries: list[Delivery] = []
         waiting = [consumer for consumer, _ in self._blocked.values()]
         while waiting:
@@ -391,7 +399,7 @@ class QueueState(Counts):
         return deliveries
 
     def dismiss(self, consumer: Consumer) -> Consumer | None:
-        """Let the consumer wait for nothing more; return the one that is active in its place, if any."""
+        """Remove a consumer; return the standby that becomes the single active one, if any."""
         self.stop_waiting(consumer)
         self.consumers.pop(consumer.id, None)
         if isinstance(self._backlog, IndexedBacklog) and self._backlog.index_count > MAX_INDEXES:
@@ -405,17 +413,17 @@ class QueueState(Counts):
         return self.active
 
     def loaded(self, load: Load, messages: Sequence[Message]) -> list[Message]:
-        """Take in some of what was asked for; return what is new in memory. Without any, all are lost."""
+        """Add messages of a `Load`; return those new in memory. An empty `messages` means all are lost."""
         new = self.indexed.loaded(load, messages)
         if not len(self._backlog):
-            # Nobody knows by whom and to whom lost messages were sent, but here they were the last.
+            # Sender and receiver of lost messages are unknown, but with none left the counts must be zero.
             self.addressed.clear()
             self._addressed_count = 0
             self.sent = self._unacked_by_sender()
         return new
 
     def evict(self, wanted_bytes: int, keep_bytes: int) -> list[Message]:
-        """Leave messages that are stored to the store; return them."""
+        """Evict stored messages from memory; return them."""
         if not self.is_stored:
             return []
         chosen = evictable(self._backlog.newest_first(), wanted_bytes, keep_bytes, self._purged_to)
@@ -424,11 +432,11 @@ class QueueState(Counts):
         return chosen
 
     def is_void(self, message: Message) -> bool:
-        """Whether the queue was purged after the message came: it is kept only while it is unacked or in memory."""
+        """Whether the queue was purged after the message arrived: the store no longer has it."""
         return message.id <= self._purged_to
 
     def purge(self) -> list[Message]:
-        """Forget every ready message; return those that were in memory. Unacked messages stay."""
+        """Remove every ready message; return those that were in memory. Unacked messages stay."""
         gone = list(self._resident())
         self._backlog = PlainBacklog()
         self._purged_to = self.last_message_id
@@ -460,7 +468,7 @@ class QueueState(Counts):
         return backlog.first(selector)
 
     def _is_alive(self, message: Message, now_us: int) -> bool:
-        """Whether a message that comes or comes back may be delivered; if not it is unacked, as expired."""
+        """Whether an arriving or requeued message has not expired; an expired one is made unacked."""
         if message.expires_us is None or message.expires_us > now_us:
             return True
         self.unacked[message.id] = message
@@ -475,7 +483,7 @@ class QueueState(Counts):
             if sole.wants(now_us):
                 self.unacked[message.id] = message
                 delivery = self._hand_over(sole, message)
-                # A delivery without an acknowledgement takes nothing of the window.
+                # Without acknowledgement a delivery does not use the window.
                 if not sole.no_ack and not sole.wants(now_us):
                     self._waiting.leave(sole)
                 return delivery
@@ -488,7 +496,7 @@ class QueueState(Counts):
                 if consumer.wants(now_us):
                     self._waiting.join(consumer)
                 return delivery
-        # With no time to live at all it may be delivered at once, but not wait.
+        # A message with a time to live of 0 may be delivered at once, but not become ready, as in RabbitMQ.
         if self._is_alive(message, now_us):
             self._add(message)
         return None
@@ -505,7 +513,7 @@ class QueueState(Counts):
             self._addressed_count += 1
 
     def _give(self, consumer: Consumer, now_us: int) -> Delivery | None:
-        """Give a consumer one message, or let it wait if it wants one and there is none."""
+        """Deliver one message to a consumer, or let it wait if none matches."""
         if not consumer.wants(now_us):
             self.stop_waiting(consumer)
             return None
@@ -523,7 +531,7 @@ class QueueState(Counts):
         return None
 
     def stop_waiting(self, consumer: Consumer) -> None:
-        """Take the consumer out of the lines of those who wait for a message or for the store."""
+        """Remove the consumer from those that wait for a message or for the store."""
         self._waiting.leave(consumer)
         if self._blocked:
             self._blocked.pop(consumer.id, None)

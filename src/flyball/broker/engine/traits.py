@@ -1,4 +1,7 @@
-"""What the arguments of a queue mean: limits, dead letters, priorities. They are checked as RabbitMQ checks them."""
+"""The arguments of a queue: length limits, time to live, dead-lettering, priorities.
+
+Checks and texts are RabbitMQ's.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,9 @@ from flyball.errors import InvalidArgument, UnlikeDeclared
 from flyball.model import Arguments, Order, Queue, Selector
 
 MAX_PRIORITY = 255
-# The longest name of an exchange, and the longest routing key, that AMQP can carry.
+# Maximum length of the name of an exchange and of a routing key in AMQP.
 MAX_SHORTSTR_BYTES = 255
-# The longest time that a message or queue may be given: a hundred years.
+# Maximum time to live of a message or queue: a hundred years.
 MAX_MS = 100 * 365 * 86400 * 1000
 
 _OVERFLOWS = ("drop-head", "reject-publish", "reject-publish-dlx")
@@ -22,25 +25,25 @@ _TYPES = ("classic", "quorum")
 
 @dataclass(slots=True)
 class Traits:
-    """How a queue behaves beyond first in, first out. Times in microseconds; None is no limit."""
+    """The effective settings of a queue. Times are in microseconds; None is no limit."""
 
     message_ttl_us: int | None = None
-    # An unused queue is deleted after this time.
+    # Time after which an unused queue is deleted.
     expires_us: int | None = None
     max_length: int | None = None
     max_length_bytes: int | None = None
-    # What happens when it is full: drop-head, reject-publish or reject-publish-dlx.
+    # What a full queue does: drop-head, reject-publish or reject-publish-dlx.
     overflow: str = "drop-head"
     dead_letter_exchange: str | None = None
     dead_letter_routing_key: str | None = None
     max_priority: int = 0
     single_active_consumer: bool = False
-    # A message that came back more often is dead.
+    # A message that was requeued more often is dead-lettered or dropped.
     delivery_limit: int | None = None
     is_quorum: bool = False
-    # What an AMQP reader of the queue gets: everything, the oldest first or the highest priority first.
+    # The selector of AMQP consumers: all messages, by age or by priority.
     selector: Selector = field(default_factory=Selector)
-    # Whether an arriving message needs none of the above looked at.
+    # Whether none of the above affects an arriving message: the fast path.
     is_plain: bool = True
 
     @property
@@ -49,11 +52,11 @@ class Traits:
         return self.overflow != "drop-head"
 
     def priority_of(self, priority: int) -> int:
-        """Return the priority that a message has here."""
+        """Return the effective priority of a message in the queue."""
         return min(priority, self.max_priority) if self.max_priority else priority
 
     def expiry_of(self, expires_us: int | None, now_us: int) -> int | None:
-        """Return when a message expires here that would expire then elsewhere."""
+        """Return the earlier of the message's own expiry and the queue's."""
         if self.message_ttl_us is None:
             return expires_us
         latest_us = now_us + self.message_ttl_us
@@ -61,7 +64,7 @@ class Traits:
 
     @classmethod
     def of(cls, settings: Arguments) -> Traits:
-        """Read what holds for a queue, by names without x-. The values have been checked before."""
+        """Build from effective settings, by names without x-, whose values were checked before."""
         traits = cls(
             message_ttl_us=_microseconds(settings.get("message-ttl")),
             expires_us=_microseconds(settings.get("expires")),
@@ -94,7 +97,7 @@ def _microseconds(milliseconds: int | None) -> int | None:
 
 # Checks of a declaration
 
-# Returns what is wrong with a value, as RabbitMQ says it.
+# Returns what is wrong with a value, in RabbitMQ's words.
 _Check = Callable[[Any], str | None]
 
 
@@ -188,9 +191,10 @@ _NOT_FOR = {
 
 
 def usable(arguments: Arguments) -> dict[str, Any]:
-    """Return the arguments without those that no declaration could have had: they were stored by something else.
+    """Drop invalid stored arguments, which no declaration can have written.
 
-    A name that is too long stays: dead letters that it keeps from being published are parked, and so are seen.
+    A dead-letter exchange or routing key that is too long stays: messages that cannot be dead-lettered because of it
+    are parked, where an operator sees them.
     """
     return {name: value for name, value in arguments.items() if name not in _CHECKS or _CHECKS[name](value) is None}
 
@@ -200,14 +204,14 @@ def described(queue_name: str, vhost: str) -> str:
 
 
 def check_declaration(queue: Queue) -> None:
-    """Raise InvalidArgument if a queue cannot be declared like that."""
+    """Raise InvalidArgument unless the declaration is valid."""
     what = described(queue.name, queue.vhost)
     arguments = queue.arguments
     kind = arguments.get("x-queue-type", "classic")
     problem = _queue_type(kind)
     if problem is not None:
         raise InvalidArgument(f"invalid arg 'x-queue-type' for {what}: {problem}")
-    # What a type does not have is refused whatever its value, as in RabbitMQ.
+    # Arguments that a queue type does not support are refused whatever their value, as in RabbitMQ.
     for name in _NOT_FOR[kind]:
         if name in arguments:
             raise InvalidArgument(f"invalid arg '{name}' for {what} of queue type rabbit_{kind}_queue")
@@ -220,7 +224,7 @@ def check_declaration(queue: Queue) -> None:
         if problem is not None:
             raise InvalidArgument(f"invalid arg '{name}' for {what}: {problem}")
     for name in ("x-dead-letter-exchange", "x-dead-letter-routing-key"):
-        # RabbitMQ accepts it, and fails when it has to deliver the dead letter.
+        # RabbitMQ accepts these and fails when it publishes the dead letter.
         if len(arguments.get(name, "").encode("utf-8", "surrogateescape")) > MAX_SHORTSTR_BYTES:
             raise InvalidArgument(f"invalid arg '{name}' for {what}: longer than {MAX_SHORTSTR_BYTES} bytes")
     if "x-dead-letter-routing-key" in arguments and "x-dead-letter-exchange" not in arguments:
@@ -236,7 +240,7 @@ def check_declaration(queue: Queue) -> None:
 
 
 def check_alike(existing: Queue, declared: Queue) -> None:
-    """Raise UnlikeDeclared if a queue that exists is declared again in another way."""
+    """Raise UnlikeDeclared if an existing queue is redeclared with other properties."""
     what = f"queue '{existing.name}'"
     for name, was, is_now in (
         ("durable", existing.durable, declared.durable),
@@ -247,7 +251,7 @@ def check_alike(existing: Queue, declared: Queue) -> None:
     for name in _CHECKS:
         if name not in existing.arguments and name not in declared.arguments:
             continue
-        # A queue that does not say otherwise is a classic one.
+        # The default type is classic.
         if name == "x-queue-type" and _is_classic(existing.arguments) and _is_classic(declared.arguments):
             continue
         if name not in existing.arguments or name not in declared.arguments:

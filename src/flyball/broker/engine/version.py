@@ -1,10 +1,10 @@
-"""A count of changes, for those who keep what they have derived."""
+"""A version number that invalidates caches."""
 
 from __future__ import annotations
 
 
 class Version:
-    """Counts up with every change of anything that shares it. Whoever keeps an answer keeps the number with it."""
+    """Shared by everything whose changes invalidate the same caches. A cached result is stored with its number."""
 
     __slots__ = ("number",)
 
@@ -12,5 +12,5 @@ class Version:
         self.number = 0
 
     def advance(self) -> None:
-        """Something has changed: answers that were kept may be wrong."""
+        """Invalidate cached results."""
         self.number += 1

@@ -1,6 +1,6 @@
-"""Routing as AMQP does it: from an exchange, by its bindings, to the names of queues.
+"""AMQP routing: from an exchange, by its bindings, to the names of queues.
 
-Knows neither queues nor messages, only their names, routing keys and headers.
+Works on names, routing keys and headers only, not on queues and messages.
 """
 
 from flyball.broker.engine.routing.router import RESERVED_PREFIX, Removal, Router

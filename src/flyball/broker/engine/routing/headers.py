@@ -1,6 +1,6 @@
-"""Headers exchanges: the arguments of a binding say which headers a message must have.
+"""Headers exchanges: a binding's arguments are the headers that a message must have.
 
-`x-match` says whether all of them or any; arguments that begin with `x-` count only in its -with-x variants.
+`x-match` requires all of them or any; arguments that begin with `x-` count only in the -with-x variants.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _KINDS = ("all", "any", "all-with-x", "any-with-x")
 
 
 def check_match(arguments: Arguments) -> None:
-    """Raise InvalidArgument if `x-match` is there and none of the four."""
+    """Raise InvalidArgument if `x-match` is present and invalid."""
     if _MATCH not in arguments:
         return
     kind = arguments[_MATCH]
@@ -31,7 +31,7 @@ def check_match(arguments: Arguments) -> None:
 
 
 class _Rule:
-    """What the bindings with certain arguments ask for, and where they lead."""
+    """The condition shared by bindings with equal arguments, and their destinations."""
 
     __slots__ = ("_any", "_wanted", "targets")
 
@@ -47,9 +47,9 @@ class _Rule:
         self.targets = Targets()
 
     def fits(self, headers: Mapping[str, Any]) -> bool:
-        # Of nothing that is asked for everything is there, but not anything: so does RabbitMQ.
+        # Without conditions "all" matches every message and "any" none, as in RabbitMQ.
         for name, value in self._wanted:
-            # A binding without a value asks for the presence of the header only.
+            # An argument without a value requires only the presence of the header.
             found = name in headers and (value is None or equal(value, headers[name]))
             if found is self._any:
                 return found
@@ -57,9 +57,9 @@ class _Rule:
 
 
 class HeadersTable(Table):
-    """The headers of the message fit the arguments of the binding; routing keys do not matter.
+    """The headers of the message match the arguments of the binding; routing keys are ignored.
 
-    A message costs as much as there are different arguments.
+    A match is linear in the number of distinct arguments.
     """
 
     __slots__ = ("_rules",)

@@ -1,6 +1,6 @@
-"""The exchanges and bindings of a virtual host, and where a message goes from there.
+"""The exchanges and bindings of a virtual host, and the routing of messages through them.
 
-What is refused, and in which words, is as RabbitMQ has it. Whether a queue exists is the caller's business.
+Refusals and their texts are RabbitMQ's. The caller checks that queues exist.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from flyball.errors import (
 )
 from flyball.model import BINDING_BYTES, EXCHANGE_BYTES, Arguments, Binding, Destination, Exchange, size_of
 
-# The argument, of a declaration or a policy, that names where messages go that an exchange has no binding for.
+# The argument, of a declaration or a policy, that names the exchange for unroutable messages.
 ALTERNATE = "alternate-exchange"
 
-# Names that begin with this are the broker's own.
+# The prefix of names reserved for the broker.
 RESERVED_PREFIX = "amq."
 _BUILT_IN = (
     ("", "direct", False),
@@ -38,20 +38,20 @@ _BUILT_IN = (
     ("amq.rabbitmq.trace", "topic", True),
 )
 
-# What makes a binding the same: source, kind and name of the destination, routing key, arguments.
+# The identity of a binding: source, kind and name of the destination, routing key, arguments.
 _BindingKey = tuple[str, str, str, str, tuple[str, Any] | None]
 
 
 @dataclass(slots=True)
 class Removal:
-    """What went, together with what went because of it."""
+    """The exchanges and bindings that were removed, directly or by auto-delete."""
 
     exchanges: list[Exchange] = field(default_factory=list)
     bindings: list[Binding] = field(default_factory=list)
 
 
 class _Exchange:
-    """An exchange with the bindings that lead away from it and to it."""
+    """An exchange with its outgoing and incoming bindings."""
 
     __slots__ = ("exchange", "incoming", "outgoing", "policy", "table")
 
@@ -73,7 +73,7 @@ class _Exchange:
 class Router:
     """The exchanges and bindings of one virtual host.
 
-    `version` changes whenever a message may be routed differently than before.
+    `version` changes whenever routing may change.
     """
 
     __slots__ = ("_places", "_plain", "_to_queue", "size_bytes", "version", "vhost")
@@ -81,22 +81,22 @@ class Router:
     def __init__(self, vhost: str) -> None:
         self.vhost = vhost
         self.version = 0
-        # What exchanges and bindings take in memory, about.
+        # Estimated memory of exchanges and bindings.
         self.size_bytes = 0
         self._places: dict[str, _Exchange] = {}
         self._to_queue: dict[str, dict[_BindingKey, Binding]] = {}
-        # What `is_plain` found since the last change.
+        # Results of `is_plain` since the last change.
         self._plain: dict[str, bool] = {}
         for name, kind, internal in _BUILT_IN:
             self._add(Exchange(name, kind, vhost, internal=internal))
 
     def __len__(self) -> int:
-        """How many exchanges there are."""
+        """Number of exchanges."""
         return len(self._places)
 
     @property
     def exchanges(self) -> list[Exchange]:
-        """All exchanges, the default one included, in the order of their declaration."""
+        """All exchanges, the default one included, in declaration order."""
         return [place.exchange for place in self._places.values()]
 
     def find(self, name: str) -> Exchange | None:
@@ -111,9 +111,9 @@ class Router:
     def bindings(
         self, *, source: str | None = None, destination: str | None = None, kind: Destination = Destination.QUEUE
     ) -> list[Binding]:
-        """Return the bindings, in the order in which they were made: all, or of one source, or to one destination.
+        """Return the bindings in the order of their creation: all, of one source, or to one destination.
 
-        That the default exchange leads to every queue is no binding.
+        The implicit bindings of the default exchange are not included.
         """
         if source is not None:
             place = self._places.get(source)
@@ -129,11 +129,11 @@ class Router:
         return [] if place is None else list(place.incoming.values())
 
     def declare(self, exchange: Exchange) -> bool:
-        """Take in an exchange and return True, or return False if there is just such a one.
+        """Add an exchange and return True, or return False if an equal one exists.
 
-        Raises UnlikeDeclared if there is one of that name that differs, UnknownExchangeType, ReservedName for the
-        default exchange and for a new name that begins with "amq.", and InvalidArgument for an alternate exchange
-        that is not a string.
+        Raises UnlikeDeclared if one with this name differs, UnknownExchangeType, ReservedName for the default
+        exchange and for a new name that begins with "amq.", and InvalidArgument for an alternate exchange that is not
+        a string.
         """
         if exchange.type not in ("direct", "fanout", "topic", "headers"):
             raise UnknownExchangeType(exchange.type)
@@ -153,7 +153,7 @@ class Router:
         return True
 
     def replace(self, exchange: Exchange) -> None:
-        """Let an exchange be as this one, which `declare` has refused as unlike it. It keeps its bindings."""
+        """Redefine an exchange for which `declare` raised UnlikeDeclared. It keeps its bindings."""
         place = self._place(exchange.name)
         self.size_bytes += size_of(exchange.arguments) - size_of(place.exchange.arguments)
         self.size_bytes -= place.table.size_bytes
@@ -166,8 +166,8 @@ class Router:
     def delete(self, name: str, *, if_unused: bool = False) -> Removal:
         """Remove an exchange with its bindings in both directions, and auto-delete exchanges that lose their last.
 
-        One that does not exist is no error. Raises ReservedName for an exchange of the broker's own, and
-        ExchangeInUse if it was to go only if unused and has bindings that lead away from it.
+        A missing exchange is not an error. Raises ReservedName for a reserved name, and ExchangeInUse with
+        `if_unused` if it has outgoing bindings.
         """
         self._refuse_default(name)
         if name.startswith(RESERVED_PREFIX):
@@ -183,10 +183,10 @@ class Router:
         return removal
 
     def bind(self, binding: Binding) -> bool:
-        """Take in a binding and return True, or return False if there is just such a one.
+        """Add a binding and return True, or return False if an equal one exists.
 
         Raises ReservedName for the default exchange, ExchangeNotFound for the source first and then for the
-        destination, and InvalidArgument for a wrong `x-match`.
+        destination, and InvalidArgument for an invalid `x-match`.
         """
         self._refuse_default_ends(binding)
         place = self._place(binding.source)
@@ -208,14 +208,14 @@ class Router:
         return True
 
     def has_binding(self, binding: Binding) -> bool:
-        """Whether there is such a binding."""
+        """Whether an equal binding exists."""
         place = self._places.get(binding.source)
         return place is not None and _key(binding) in place.outgoing
 
     def unbind(self, binding: Binding) -> Removal:
-        """Remove a binding, and its source if that is an auto-delete exchange and this was its last.
+        """Remove a binding, and its source if that is an auto-delete exchange without further bindings.
 
-        A binding or an exchange that does not exist is no error. Raises ReservedName for the default exchange.
+        A missing binding or exchange is not an error. Raises ReservedName for the default exchange.
         """
         self._refuse_default_ends(binding)
         removal = Removal()
@@ -230,15 +230,15 @@ class Router:
         return removal
 
     def drop_queue(self, queue_name: str) -> Removal:
-        """Remove the bindings to a queue that is gone, and auto-delete exchanges that lose their last."""
+        """Remove the bindings to a deleted queue, and auto-delete exchanges that lose their last."""
         removal = Removal()
         self._auto_delete(self._remove_leading_to(self._to_queue.get(queue_name, {}), removal), removal)
         return removal
 
     def set_policy_arguments(self, exchange_name: str, arguments: Arguments) -> None:
-        """Let a policy's arguments apply to the exchange, instead of those of an earlier policy.
+        """Apply a policy's arguments to the exchange, instead of those of an earlier policy.
 
-        What its declaration says goes before. Raises ExchangeNotFound.
+        Arguments of the declaration take precedence. Raises ExchangeNotFound.
         """
         place = self._place(exchange_name)
         before = place.alternate
@@ -247,10 +247,10 @@ class Router:
             self._changed()
 
     def route(self, exchange_name: str, routing_key: str, headers: Callable[[], Mapping[str, Any]]) -> list[str]:
-        """Return the names of the queues that get the message, each once, in an order that is always the same.
+        """Return the names of the queues that get the message, without duplicates, in a deterministic order.
 
-        The default exchange leads to the queue that is named like the routing key. `headers` is called at most
-        once, and only if it matters. Raises ExchangeNotFound.
+        The default exchange routes to the queue named by the routing key. `headers` is called at most once, and only
+        if a headers exchange needs it. Raises ExchangeNotFound.
         """
         if not exchange_name:
             return [routing_key]
@@ -264,7 +264,7 @@ class Router:
     def route_keys(
         self, exchange_name: str, routing_keys: Sequence[str], headers: Callable[[], Mapping[str, Any]]
     ) -> list[str]:
-        """Like `route`, for a message with several routing keys: each queue gets it at most once."""
+        """Route a message with several routing keys (CC, BCC): each queue gets it at most once."""
         if not exchange_name:
             return list(dict.fromkeys(routing_keys))
         place = self._place(exchange_name)
@@ -272,7 +272,7 @@ class Router:
         return self._spread(place, _matches(place, routing_keys, decoded), routing_keys, decoded)
 
     def is_plain(self, exchange_name: str) -> bool:
-        """Tell whether, until `version` changes, routing from there depends on the routing key alone.
+        """Whether routing from the exchange depends on the routing key alone, until `version` changes.
 
         Raises ExchangeNotFound.
         """
@@ -297,7 +297,7 @@ class Router:
     def _spread(
         self, start: _Exchange, found: list[Targets], routing_keys: Sequence[str], headers: Headers
     ) -> list[str]:
-        """Follow what was found at the first exchange to all the queues it leads to."""
+        """Follow the targets found at the first exchange to all queues."""
         queues: dict[str, None] = {}
         seen = {start.exchange.name}
         waiting: list[_Exchange] = []
@@ -308,7 +308,8 @@ class Router:
                     queues[name] = None
                 if targets.exchanges:
                     self._visit(list(targets.exchanges), seen, waiting)
-            # As in RabbitMQ, a binding that fits is enough, also one to an exchange that leads nowhere.
+            # As in RabbitMQ, any matching binding suppresses the alternate exchange, even one to an exchange
+            # that routes to no queue.
             if not found and place.alternate is not None:
                 self._visit([place.alternate], seen, waiting)
             if not waiting:
@@ -321,7 +322,7 @@ class Router:
             if name not in seen:
                 seen.add(name)
                 place = self._places.get(name)
-                # An alternate exchange need not exist.
+                # An alternate exchange may be missing.
                 if place is not None:
                     waiting.append(place)
 
@@ -353,7 +354,7 @@ class Router:
         return list(sources)
 
     def _auto_delete(self, names: list[str], removal: Removal) -> None:
-        """Remove those of the exchanges, which have just lost a binding, that should go with their last."""
+        """Remove those of the exchanges that are auto-delete and have just lost their last binding."""
         while names:
             place = self._places.get(names.pop())
             if place is not None and place.exchange.auto_delete and not place.outgoing:
@@ -370,7 +371,7 @@ class Router:
         self._changed()
 
     def _forget(self, key: _BindingKey, binding: Binding, removal: Removal) -> None:
-        """Take a binding away from its destination; its source forgets it too."""
+        """Remove a binding from its destination; the caller removes it from its source."""
         self.size_bytes -= BINDING_BYTES + size_of(binding.arguments)
         removal.bindings.append(binding)
         if binding.kind is Destination.EXCHANGE:
@@ -411,7 +412,7 @@ class Router:
         if (ALTERNATE in known.arguments) != (ALTERNATE in wanted.arguments):
             raise self._unlike(ALTERNATE, known, _typed(wanted), _typed(known))
         if ALTERNATE in known.arguments:
-            # Names of their own: those above are texts or booleans, and compiled code takes nothing else for them.
+            # Separate names: mypyc fixes the type of those above to str | bool.
             old, new = known.arguments[ALTERNATE], wanted.arguments[ALTERNATE]
             if not equal(old, new):
                 raise self._unlike(ALTERNATE, known, f"'{shown(new)}'", f"'{shown(old)}'")
@@ -421,7 +422,7 @@ class Router:
 
 
 def _typed(exchange: Exchange) -> str:
-    """Describe the alternate exchange that a declaration names, if any."""
+    """Describe the alternate exchange of a declaration in RabbitMQ's words."""
     if ALTERNATE not in exchange.arguments:
         return "none"
     value = exchange.arguments[ALTERNATE]

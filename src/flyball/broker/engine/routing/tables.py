@@ -1,6 +1,6 @@
-"""What an exchange keeps of its bindings, so that a message finds its destinations without asking each of them.
+"""Routing tables: the bindings of an exchange, indexed so that a match does not visit each of them.
 
-One table for each type of exchange. A table knows names of destinations and nothing of what is behind them.
+One table per exchange type. Tables hold names of destinations only.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from flyball.model import Binding, Destination
 
 
 class Targets:
-    """The destinations of bindings that always fit together, with the number of bindings to each."""
+    """The destinations of bindings that always match together, with the number of bindings to each."""
 
     __slots__ = ("exchanges", "queues")
 
@@ -38,13 +38,13 @@ class Targets:
         return not self.queues and not self.exchanges
 
 
-# Places in tries that one message may meet, with all its routing keys: about 35 ms. A message with hundreds of long
-# keys would keep the loop for seconds where there are hundreds of patterns with `#`.
+# Maximum number of trie nodes that one message may visit, with all its routing keys: about 35 ms. A message with
+# hundreds of long keys would block the event loop for seconds where there are hundreds of patterns with `#`.
 MAX_PLACES = 200_000
 
 
 class Headers:
-    """The headers of a message, decoded when the first table asks for them, and what its routing has cost so far."""
+    """The headers of a message, decoded on first use, and the cost of its routing so far."""
 
     __slots__ = ("_decode", "_places", "_table")
 
@@ -54,7 +54,7 @@ class Headers:
         self._places = 0
 
     def count_places(self, count: int) -> None:
-        """Note places of a trie that the message has met. Raises RoutingTooCostly if there are too many."""
+        """Add visited trie nodes to the cost. Raises RoutingTooCostly above `MAX_PLACES`."""
         self._places += count
         if self._places > MAX_PLACES:
             raise RoutingTooCostly(MAX_PLACES)
@@ -66,30 +66,30 @@ class Headers:
 
 
 class Table:
-    """The bindings of one exchange, arranged as its type needs them."""
+    """The bindings of one exchange, indexed for its type."""
 
     __slots__ = ()
 
     @property
     def size_bytes(self) -> int:
-        """What it takes in memory beside the bindings, about."""
+        """Estimated memory, without the bindings themselves."""
         return 0
 
     def add(self, binding: Binding) -> None:
-        """Take in a binding that is not there yet."""
+        """Add a binding, which must not be present."""
         raise NotImplementedError
 
     def remove(self, binding: Binding) -> None:
-        """Forget a binding that is there."""
+        """Remove a binding, which must be present."""
         raise NotImplementedError
 
     def match(self, routing_key: str, headers: Headers) -> list[Targets]:
-        """Return where the message goes: no empty targets, and no list that changes later."""
+        """Return the non-empty targets of the message, as a list that the caller may keep."""
         raise NotImplementedError
 
 
 class DirectTable(Table):
-    """The routing key is that of the binding."""
+    """The routing key equals that of the binding."""
 
     __slots__ = ("_by_key",)
 
@@ -114,7 +114,7 @@ class DirectTable(Table):
 
 
 class FanoutTable(Table):
-    """Everything goes everywhere."""
+    """Every message goes to every binding."""
 
     __slots__ = ("_targets",)
 

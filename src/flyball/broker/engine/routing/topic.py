@@ -1,7 +1,7 @@
-"""Topic exchanges: patterns of words, kept as a trie.
+"""Topic exchanges: patterns of words in a trie.
 
-A walk keeps the set of places in the trie that the words so far can lead to, so that it costs words times places
-at most: patterns with many `#` do not multiply.
+A match keeps the set of trie nodes reachable by the words so far, like the simulation of an NFA. It costs at most
+words times nodes: patterns with several `#` do not backtrack exponentially.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from flyball.model import TOPIC_PLACE_BYTES, Binding
 
 
 def words_of(key: str) -> list[str]:
-    """Split a routing key. An empty key has no words at all; otherwise empty words count."""
+    """Split a routing key into words. An empty key has none; otherwise empty words count."""
     return key.split(".") if key else []
 
 
 class _TrieNode:
-    """Where a sequence of words of patterns leads."""
+    """A prefix of words of one or more patterns."""
 
     __slots__ = ("by_word", "hash", "is_hash", "seen", "star", "targets")
 
@@ -24,10 +24,10 @@ class _TrieNode:
         self.by_word: dict[str, _TrieNode] = {}
         self.star: _TrieNode | None = None
         self.hash: _TrieNode | None = None
-        # Whether it is behind a `#`, which takes any further words.
+        # Whether its last word is `#`, which matches any further words.
         self.is_hash = is_hash
         self.targets = Targets()
-        # The last step of a walk that reached it.
+        # The last step of a match that reached it, so that a step visits each node once.
         self.seen = 0
 
     @property
@@ -59,13 +59,13 @@ class _TrieNode:
 
 
 class TopicTable(Table):
-    """The words of the routing key fit the pattern: `*` stands for one word, `#` for any number of them."""
+    """The routing key matches the pattern: `*` stands for one word, `#` for zero or more."""
 
     __slots__ = ("_root", "_size", "_step")
 
     def __init__(self) -> None:
         self._root = _TrieNode(is_hash=False)
-        # How many places there are.
+        # Number of nodes.
         self._size = 0
         self._step = 0
 
@@ -118,7 +118,7 @@ class TopicTable(Table):
         return [place.targets for place in places if not place.targets.empty]
 
     def _reach(self, place: _TrieNode, places: list[_TrieNode]) -> None:
-        """Add the place, and those behind it that need no further word, unless this step has them already."""
+        """Add the node and those reachable through `#` without a further word, unless this step has them already."""
         reached: _TrieNode | None = place
         while reached is not None and reached.seen != self._step:
             reached.seen = self._step

@@ -1,6 +1,6 @@
-"""Values of arguments and headers: when two are the same, and what RabbitMQ calls them.
+"""Values of arguments and headers: equality across types, and RabbitMQ's notation.
 
-Python takes True for 1 and 1 for 1.0; a broker whose clients write in many languages must not.
+Python considers True equal to 1 and 1 equal to 1.0; a broker with clients in other languages must not.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ def frozen(value: Any) -> tuple[str, Any]:
     if isinstance(value, (list, tuple)):
         return ("array", tuple([frozen(item) for item in value]))
     if isinstance(value, float) and value != value:
-        # One that is not a number equals nothing: the same binding would be made again and again.
+        # NaN equals nothing, not even itself: a repeated bind would add a binding each time.
         return ("float", "nan")
     return (type(value).__name__, value)
 
 
 def equal(wanted: Any, found: Any) -> bool:
-    """Tell whether a header has the value that a binding asks for.
+    """Whether a header has the value that a binding requires.
 
-    Numbers compare by value, whatever their width, and strings by their bytes. Nothing else equals something of
-    another type.
+    Numbers compare by value, whatever their width, and strings by their bytes. Values of different types otherwise
+    differ.
     """
     if isinstance(wanted, bool) or isinstance(found, bool):
         return wanted is found
@@ -46,7 +46,7 @@ def _octets(text: str | bytes) -> bytes:
 
 
 def type_name(value: Any) -> str:
-    """Return RabbitMQ's name of the type of the value, for messages to people."""
+    """Return RabbitMQ's name of the value's type, for reply texts."""
     if value is None:
         return "void"
     if isinstance(value, bool):
@@ -86,21 +86,21 @@ def _field_shown(name: str, value: Any) -> str:
 
 
 def _term(value: Any) -> str:
-    """Return the value as Erlang writes it inside others."""
+    """Return the value in Erlang's notation, nested in another."""
     return f'<<"{shown(value)}">>' if isinstance(value, (str, bytes)) else shown(value)
 
 
 def _seconds(value: Any) -> Any:
-    """Return the seconds of a time, and any other value as it is."""
+    """Return the seconds of a timestamp, any other value unchanged."""
     if isinstance(value, Timestamp):
         return value.seconds
     return int(value.timestamp()) if isinstance(value, datetime) else value
 
 
 def alike(known: Any, declared: Any) -> bool:
-    """Tell whether an argument is declared again with the same value: unlike in headers, 10.0 is not 10.
+    """Whether an argument is redeclared with the same value: unlike in headers, 10.0 is not 10.
 
-    A time is the number of its seconds, as in RabbitMQ.
+    A timestamp equals the number of its seconds, as in RabbitMQ.
     """
     known, declared = _seconds(known), _seconds(declared)
     return isinstance(known, float) == isinstance(declared, float) and equal(known, declared)
