@@ -266,7 +266,7 @@ def test_a_try_that_is_broken_off_counts() -> None:
 
 
 def test_the_names_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempts, "MOST", 10)
+    monkeypatch.setattr(attempts, "MAX_BUCKETS", 10)
 
     async def run() -> None:
         tried = Attempts(now=Clock())
@@ -278,7 +278,7 @@ def test_the_names_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPat
 
 
 def test_names_that_are_made_up_push_out_nobody_who_is_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempts, "MOST", 60)
+    monkeypatch.setattr(attempts, "MAX_BUCKETS", 60)
 
     async def run() -> None:
         tried = Attempts(now=Clock())

@@ -104,7 +104,7 @@ def test_a_loop_that_is_not_reported_any_more_is_gone_and_at_last_forgotten() ->
 def test_a_loop_is_that_of_the_user_who_reported_it_first() -> None:
     loops = Loops()
     report(loops, user="anna")
-    with pytest.raises(NotPermitted, match="somebody else"):
+    with pytest.raises(NotPermitted, match="another user"):
         report(loops, user="bert")
     trusted = LoopReport(samples=[sample(101.0)])
     assert loops.report("orders", trusted, "root", 101.0, is_trusted=True) is not None

@@ -192,14 +192,14 @@ def test_a_hash_of_ours_may_come_from_elsewhere(passwords: Passwords) -> None:
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (("$argon2id", "$argon2i"), "no hash of a password that Flyball makes"),
-        (("$aGFzaGhhc2hoYXNoaGFzaGhhc2hoYXNoaGFzaGhhc2g", "$"), "no hash of a password that Flyball makes"),
-        (("$c2FsdHNhbHRzYWx0c2FsdA", "$"), "no hash of a password that Flyball makes"),
-        ((HASH, "kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR"), "no hash of a password that Flyball makes"),
-        ((HASH, "x" * 1000), "no hash of a password that Flyball makes"),
-        (("m=19456", "m=99999999"), "cost too much"),
-        (("t=2", "t=1000"), "cost too much"),
-        (("p=1", "p=99"), "cost too much"),
+        (("$argon2id", "$argon2i"), "not a password hash of Flyball"),
+        (("$aGFzaGhhc2hoYXNoaGFzaGhhc2hoYXNoaGFzaGhhc2g", "$"), "not a password hash of Flyball"),
+        (("$c2FsdHNhbHRzYWx0c2FsdA", "$"), "not a password hash of Flyball"),
+        ((HASH, "kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR"), "not a password hash of Flyball"),
+        ((HASH, "x" * 1000), "not a password hash of Flyball"),
+        (("m=19456", "m=99999999"), "too expensive to verify"),
+        (("t=2", "t=1000"), "too expensive to verify"),
+        (("p=1", "p=99"), "too expensive to verify"),
     ],
 )
 def test_a_hash_that_is_not_ours_or_takes_too_much_is_refused(change: tuple[str, str], problem: str) -> None:

@@ -178,7 +178,7 @@ def test_name_pattern_priority_and_kind_are_checked() -> None:
         policies.set(Policy("p", "(", SHORT))
     with pytest.raises(InvalidArgument, match="32-bit"):
         policies.set(Policy("p", ".*", SHORT, priority=2**31))
-    with pytest.raises(InvalidArgument, match="not to 'streams'"):
+    with pytest.raises(InvalidArgument, match="apply-to 'streams'"):
         policies.set(Policy("p", ".*", SHORT, apply_to="streams"))
     assert policies.all() == [Policy("p", ".*", SHORT)]
 

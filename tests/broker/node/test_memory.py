@@ -225,7 +225,7 @@ def test_transaction_that_is_too_large_is_told_so(node: ServeProcess) -> None:
         peer.ask(spec.Tx.Select(), spec.Tx.SelectOk)
         for _ in range(400):
             peer.publish(bytes(100_000), routing_key="queue", properties=PERSISTENT)
-        peer.expect_connection_close(506, "RESOURCE_ERROR - the connection holds")
+        peer.expect_connection_close(506, "RESOURCE_ERROR - the connection uses")
 
 
 def test_transaction_within_its_share_is_committed(node: ServeProcess) -> None:

@@ -1,4 +1,4 @@
-"""Errors in the arguments of commands, without the values: those may be secret."""
+"""Error messages for invalid command arguments, without the values, which may be secret."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from flyball.errors import InvalidArgument
 
 
 def invalid_argument(command: str, error: ValidationError) -> InvalidArgument:
-    """Return what is wrong with the arguments of a command, in one line."""
+    """Return the first validation error of a command's arguments, in one line."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    # The value stays out of it: it may be a password.
+    # Without the value, which may be a password.
     place = ".".join(str(part) for part in first["loc"])
     return InvalidArgument(f"{command}: {place}: {first['msg']}")

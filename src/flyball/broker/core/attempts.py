@@ -1,10 +1,10 @@
-"""How often a client may try to log in: a few times at once, then slowly. Knows neither protocols nor passwords.
+"""Rate limit of login attempts: token buckets per user name and per address.
 
-Tries are counted by name and by address: neither one password for many names nor many passwords for one name can be
-tried quickly. A name has more tries than an address, so that one address cannot use up those of a name. Tries of a
-name from an address where it has logged in before are counted apart, so that nobody who guesses elsewhere shuts it
-out. There, too, one who says what was right a short while ago need not wait for those who guess, unless they do it
-all the time: then they could try all passwords.
+Both are counted, so that neither one password for many names nor many passwords for one name can be tried quickly. A
+name has more attempts than an address, so that one address cannot use up those of a name. Attempts on a name from an
+address where it has logged in before have a bucket of their own: guessing elsewhere does not lock the user out.
+There, a login with credentials verified a short while ago does not wait for guesses from the same address (`glance`);
+these checks have a bucket as well, since otherwise they could be used to try all passwords.
 """
 
 from __future__ import annotations
@@ -19,29 +19,30 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-# Failures of an address, or of a name at an address where it has logged in, before it has to wait.
+# Failures allowed to an address, or to a name at an address where it has logged in.
 TRIES = 5
-# Seconds until it has another try.
+# Interval at which one attempt is refilled.
 REFILL_S = 2.0
 
-# Failures of a name, from anywhere. It fills faster than one address can use it up: a peer that guesses the password
-# of a name delays nobody who logs in with that name elsewhere.
+# Failures allowed to a name from all addresses. It refills faster than one address can use it up: a peer that guesses
+# the password of a name does not delay logins with that name from elsewhere.
 NAME_TRIES = 20
 NAME_REFILL_S = 0.5
 
-# Clients of one address or name that wait for their next try; further ones are refused. With REFILL_S all of them
-# are through before AMQP's handshake has to be over.
+# Maximum number of clients of one address or name that wait for an attempt; further ones are refused. With REFILL_S
+# all of them finish before the timeout of the AMQP handshake.
 MAX_DELAYED = 4
 
+# Failed lookups of recent logins allowed to a name at an address.
 GLANCES = 20
-# After GLANCES in vain there is another each so many seconds.
+# Interval at which one of them is refilled.
 GLANCE_S = 0.2
 
-# So many names and addresses are remembered; then those are forgotten that were not used for longest.
-MOST = 10_000
+# Maximum number of names and addresses that are remembered; the least recently used are dropped.
+MAX_BUCKETS = 10_000
 
 
-# Characters of a name that is remembered as it is; of a longer one it is a digest.
+# Maximum length of a name that is stored as it is; a longer one is stored as a digest.
 MAX_REMEMBERED_NAME = 64
 
 
@@ -49,27 +50,27 @@ T = TypeVar("T")
 
 
 class TooManyAttempts(Exception):
-    """No further try is allowed yet."""
+    """No further attempt is allowed yet."""
 
     def __init__(self, retry_after_s: float) -> None:
-        super().__init__(f"too many failed log-ins: try again in {retry_after_s:.0f} s")
+        super().__init__(f"too many failed logins: try again in {retry_after_s:.0f} s")
         self.retry_after_s = retry_after_s
 
 
 @dataclass(slots=True)
 class _Bucket:
-    """The tries that a name or an address has left."""
+    """The attempts that a name or an address has left."""
 
     maximum: int
     refill_s: float
     tries: float
     at_s: float
-    # Tries whose outcome is open. They count as failed until it is known: many at once do not count as one.
+    # Attempts in progress. They count as failed until they end, so that many at once do not count as one.
     under_way: int = 0
-    # Those that may only begin if one that is under way succeeds; the first to come is the first to go on.
+    # Attempts that may begin only if one in progress succeeds, first in, first out.
     waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
 
-    # Those that wait for the next try.
+    # Attempts that wait for a refill.
     delayed: int = 0
 
     def refill(self, now_s: float) -> None:
@@ -77,7 +78,7 @@ class _Bucket:
         self.at_s = now_s
 
     def wake(self) -> None:
-        """Let those go on that can begin now; if none can and nothing is under way, all of them: they are refused."""
+        """Wake the attempts that may begin; if none may and none is in progress, all, to be refused."""
         count = int(self.tries) - self.under_way
         if count < 1 and not self.under_way:
             count = len(self.waiting)
@@ -89,7 +90,7 @@ class _Bucket:
 
 
 class Attempt:
-    """One try to log in. It counts as failed unless `succeed` is called."""
+    """One login attempt. It counts as failed unless `succeed` is called."""
 
     __slots__ = ("has_succeeded",)
 
@@ -101,29 +102,28 @@ class Attempt:
 
 
 class Attempts:
-    """Who may try to log in now."""
+    """Limits login attempts by name and address."""
 
     def __init__(self, *, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._buckets: OrderedDict[tuple[str, ...], _Bucket] = OrderedDict()
-        # Names with the places from which they have logged in.
+        # Names with the addresses or networks from which they have logged in.
         self._known: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     def __len__(self) -> int:
-        """How many names and addresses are remembered as having failed, or else as having logged in."""
+        """The larger of the number of buckets and that of known places."""
         return max(len(self._buckets), len(self._known))
 
     @contextlib.asynccontextmanager
     async def attempt(self, name: str, address: str, *, can_wait: bool = False) -> AsyncIterator[Attempt]:
-        """Let a client try; those that would have no try left if it failed wait for that. Raises TooManyAttempts.
+        """Guard a login attempt, which waits for others in progress that may use up the limit.
 
-        With `can_wait` a few are delayed until there is another try, instead of refused. One that is cancelled while
-        it waits has not tried; one that is cancelled later has failed.
+        Raises TooManyAttempts. With `can_wait` a few are delayed until a refill instead of refused. An attempt
+        cancelled while it waits does not count, one cancelled later counts as failed.
         """
         name, place = _key_of(name), place_of(address)
         is_known = (name, place) in self._known
-        # The place comes first: who is refused there may have made up the name, and for each that is remembered
-        # another is forgotten.
+        # The place is checked first: a refused peer may invent names, and each one remembered would evict another.
         keys = [("known", name, place)] if is_known else [("place", place), ("name", name)]
         attempt = Attempt()
         buckets: list[_Bucket] = []
@@ -134,7 +134,7 @@ class Attempts:
                 buckets.append(bucket)
         except BaseException:
             for bucket in buckets:
-                # It was not tried.
+                # No attempt was made.
                 bucket.under_way -= 1
                 bucket.wake()
             raise
@@ -149,7 +149,7 @@ class Attempts:
                 self._remember(name, place)
 
     async def _enter(self, bucket: _Bucket, can_wait: bool) -> None:
-        """Wait while those under way may use up the tries. Raises TooManyAttempts if they are used up."""
+        """Wait while attempts in progress may use up the bucket. Raises TooManyAttempts if it is empty."""
         while True:
             bucket.refill(self._now())
             if bucket.tries - bucket.under_way >= 1:
@@ -172,12 +172,12 @@ class Attempts:
                 if woken in bucket.waiting:
                     bucket.waiting.remove(woken)
                 else:
-                    # It was to go on: another can.
+                    # It was woken: pass its turn on.
                     bucket.wake()
                 raise
 
     def glance(self, name: str, address: str, look: Callable[[], T | None]) -> T | None:
-        """Return what `look` finds, where the name has logged in before and not too many have looked in vain."""
+        """Return the result of `look`, None where the name has not logged in before or lookups failed too often."""
         name, place = _key_of(name), place_of(address)
         if (name, place) not in self._known:
             return None
@@ -195,26 +195,26 @@ class Attempts:
         if bucket is None:
             bucket = self._buckets[key] = _Bucket(maximum, refill_s, maximum, self._now())
         self._buckets.move_to_end(key)
-        if len(self._buckets) > MOST:
+        if len(self._buckets) > MAX_BUCKETS:
             self._buckets.popitem(last=False)
         return bucket
 
     def _remember(self, name: str, place: str) -> None:
         self._known[name, place] = None
         self._known.move_to_end((name, place))
-        if len(self._known) > MOST:
+        if len(self._known) > MAX_BUCKETS:
             self._known.popitem(last=False)
 
 
 def _key_of(name: str) -> str:
-    """Return what a name is remembered by: peers that have not logged in choose it, and may choose long ones."""
+    """Return the key of a name, of bounded size: unauthenticated peers choose names, and may choose long ones."""
     if len(name) <= MAX_REMEMBERED_NAME:
         return name
     return hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def place_of(address: str) -> str:
-    """Return what an address counts as: one of IPv6 as its network, of which one client has all the addresses."""
+    """Return the address, or of an IPv6 address its /64 network, all of which one client can use."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:

@@ -1,6 +1,6 @@
-"""The one authority on users, virtual hosts, permissions and policies: decides in memory, keeps in the journal.
+"""Users, virtual hosts, permissions, policies and limits: decided in memory, made durable in the journal.
 
-All protocols ask it, all management goes through it. It knows no protocol and never tells a secret.
+Used by every protocol and by all of management. Independent of protocols; secrets never leave it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from flyball.model import DEFAULT_VHOST, OWNER, Definition, Permission, Policy, 
 
 log = logging.getLogger(__name__)
 
-# Who is there at the first start, with its name as the password.
+# The user created at the first start, whose password is its name.
 FIRST_USER = "guest"
 
 _USER, _VHOST, _PERMISSION, _POLICY = "user", "vhost", "permission", "policy"
@@ -34,10 +34,10 @@ _VHOST_LIMITS, _USER_LIMITS = "vhost_limits", "user_limits"
 
 
 class Authority:
-    """Who may log in and do what, and which policies apply. What has been changed on return is durable.
+    """Authenticates and authorizes users, and holds the policies. A change is durable when its method returns.
 
-    A change counts at once, before it is durable. If the store fails at it, it is taken back, except a deletion: that
-    is done later. Every change raises the errors of `Access` and `Policies`, and StoreError.
+    A change takes effect at once, before it is durable. If the store fails, it is undone; a deletion is retried
+    instead. Every change raises the errors of `Access` and `Policies`, and StoreError.
     """
 
     def __init__(
@@ -50,22 +50,22 @@ class Authority:
         attempts: Attempts | None = None,
         owner_token: bytes = b"",
     ) -> None:
-        """`owner_token` is the password of the node's owner; without one nobody logs in as that."""
+        """`owner_token` is the password of the node's owner, who cannot log in without one."""
         self.access = Access()
         self.policies = Policies()
         self.vhost_limits = Limits(VHOST_LIMITS)
         self.user_limits = Limits(USER_LIMITS)
-        # Those who may log in from the node's own machine only.
+        # Users who may log in only from the node's own machine.
         self.loopback_users = frozenset(loopback_users)
-        # Each happens in memory, before it is durable.
-        # A user is gone: its connections have to end.
+        # All of these events fire when the change takes effect, before it is durable.
+        # A user was deleted: its connections must be closed.
         self.user_deleted = Event[[str]]()
-        # A virtual host is gone, before anything in it: the connections to it have to end.
+        # A virtual host was deleted, its contents not yet: its connections must be closed.
         self.vhost_closed = Event[[str]]()
-        # A virtual host is gone: what is in it has to go too. The second argument says whether another node has
-        # deleted it, and all that it knew to be in it.
+        # A virtual host was deleted: its contents must be too. The second argument says whether another node deleted
+        # it, with all contents that it knew.
         self.vhost_deleted = Event[[str, bool]]()
-        # Other policies than before may apply in a virtual host.
+        # Other policies may apply in a virtual host.
         self.policies_changed = Event[[str]]()
         self._journal = journal
         self._passwords = Passwords() if passwords is None else passwords
@@ -75,7 +75,7 @@ class Authority:
         self._load(definitions)
 
     async def start(self) -> None:
-        """At the very first start, create the default virtual host and the first user, who may do everything."""
+        """At the first start of a domain, create the default virtual host and an administrator."""
         if not self._is_first_start:
             return
         user = User(FIRST_USER, await self._passwords.hash_password(FIRST_USER), (ADMINISTRATOR,))
@@ -92,13 +92,13 @@ class Authority:
     async def log_in(
         self, name: str, password: str | bytes, address: str, peer_is_loopback: bool, *, can_wait: bool = False
     ) -> User | None:
-        """Do what `authenticate` does for a client at an address, which may not try often. All protocols use it.
+        """Authenticate a client with a rate limit of attempts by name and address. All protocols use it.
 
-        With `can_wait` a client that has failed often is delayed rather than refused, if not many are. Raises
-        TooManyAttempts, and NotAdmitted if too many logins wait already. Whoever is cancelled waits no more.
+        With `can_wait` a few clients that failed often are delayed instead of refused. Raises TooManyAttempts, and
+        NotAdmitted if too many logins are waiting.
         """
         if name == OWNER and not peer_is_loopback:
-            # It is refused there whatever it says, and must not use up the tries of the owner on this machine.
+            # Always refused, and must not use up the attempts of the owner on this machine.
             name = ""
         user = self._attempts.glance(name, address, lambda: self.recognise(name, password, peer_is_loopback))
         if user is not None:
@@ -112,9 +112,10 @@ class Authority:
     async def authenticate(
         self, name: str, password: str | bytes, peer_is_loopback: bool, place: str = ""
     ) -> User | None:
-        """Return the user if the password is the right one and it may log in from there.
+        """Return the user if the password is right and the user may log in from there.
 
-        Whatever is wrong, it takes as long to find out. Checks for different places take turns. Raises NotAdmitted.
+        The duration does not reveal whether name or password is wrong. Checks for different places take turns.
+        Raises NotAdmitted.
         """
         if name == OWNER:
             return self._recognise_owner(password, peer_is_loopback)
@@ -122,14 +123,14 @@ class Authority:
         is_right = await self._passwords.verify(None if user is None else user.password_hash, password, place)
         if user is None or not is_right:
             return None
-        # It may have been deleted or given another password while this one was checked.
+        # The user may have been deleted, or its password changed, during the check.
         now = self.access.find_user(name)
         if now is None or now.password_hash != user.password_hash:
             return None
         return now if self._may_come_from(name, peer_is_loopback) else None
 
     def recognise(self, name: str, password: str | bytes, peer_is_loopback: bool) -> User | None:
-        """Return the user if `authenticate` has let it in with that password a short while ago. It takes no time."""
+        """Return the user if `authenticate` verified the password a short while ago, without another check."""
         if name == OWNER:
             return self._recognise_owner(password, peer_is_loopback)
         user = self.access.find_user(name)
@@ -143,7 +144,7 @@ class Authority:
         return OWNER_USER if is_right and peer_is_loopback else None
 
     def authenticate_certificate(self, common_name: str, peer_is_loopback: bool = False) -> User | None:
-        """Return the user that a verified certificate names, if there is one that may log in from there."""
+        """Return the user named by a verified certificate, if it exists and may log in from there."""
         return self.access.find_user(common_name) if self._may_come_from(common_name, peer_is_loopback) else None
 
     def _may_come_from(self, name: str, peer_is_loopback: bool) -> bool:
@@ -152,7 +153,7 @@ class Authority:
     # Users
 
     async def add_user(self, name: str, password: str | None, tags: Collection[str] = ()) -> None:
-        """Add a user; without a password it can log in with a certificate only."""
+        """Add a user; without a password it can log in only with a certificate."""
         check_user_name(name)
         check_tags(tuple(tags))
         if self.access.find_user(name) is not None:
@@ -165,7 +166,7 @@ class Authority:
     async def put_user(
         self, name: str, tags: Collection[str], *, password: str | None = None, password_hash: str | None = None
     ) -> None:
-        """Let there be just such a user, with a password or the hash of one; without both it has none."""
+        """Create or replace a user, with a password, the hash of one, or none."""
         check_user_name(name)
         check_tags(tuple(tags))
         if password is None and password_hash is not None:
@@ -179,7 +180,7 @@ class Authority:
         await self._put_user(user, before)
 
     async def change_password(self, name: str, password: str | None) -> None:
-        """Give the user another password, or none. Who is logged in stays so."""
+        """Change or remove the user's password. Open connections stay."""
         self.access.user(name)
         password_hash = await self._hash(password)
         before = self.access.user(name)
@@ -189,7 +190,7 @@ class Authority:
         await self._put_user(user, before)
 
     async def set_tags(self, name: str, tags: Collection[str]) -> None:
-        """Give the user just these tags."""
+        """Replace the user's tags."""
         before = self.access.user(name)
         user = replace(before, tags=tuple(tags))
         self.access.put_user(user)
@@ -197,7 +198,7 @@ class Authority:
         await self._put_user(user, before)
 
     async def delete_user(self, name: str) -> None:
-        """Delete the user and its permissions, also if it is the last administrator."""
+        """Delete the user and its permissions, even the last administrator."""
         permissions = self.access.delete_user(name)
         log.info("user %r deleted", name)
         self.user_deleted(name)
@@ -234,7 +235,7 @@ class Authority:
         await self._put(_of_vhost(vhost), undo)
 
     async def delete_vhost(self, vhost: str) -> None:
-        """Delete the virtual host, and with it its permissions, its policies and what `vhost_deleted` removes."""
+        """Delete the virtual host with its permissions and policies, and what listeners of `vhost_deleted` remove."""
         permissions = self.access.delete_vhost(vhost)
         policies = self.policies.delete_vhost(vhost)
         log.info("vhost %r deleted", vhost)
@@ -248,7 +249,7 @@ class Authority:
     # Permissions
 
     async def set_permission(self, permission: Permission) -> None:
-        """Let a user do just this in a virtual host."""
+        """Set a user's permission in a virtual host."""
         before = self.access.find_permission(permission.user, permission.vhost)
         self.access.set_permission(permission)
         log.info("%r set", permission)
@@ -263,7 +264,7 @@ class Authority:
         await self._put(_of_permission(permission), undo)
 
     async def clear_permission(self, user: str, vhost: str) -> None:
-        """Shut the user out of the virtual host; it may have been so before."""
+        """Remove the user's permission in the virtual host, if it has one."""
         if self.access.clear_permission(user, vhost) is not None:
             log.info("permission of user %r in vhost %r cleared", user, vhost)
         await self._delete([], _PERMISSION, _key(vhost, user))
@@ -271,7 +272,7 @@ class Authority:
     # Policies
 
     async def set_policy(self, policy: Policy) -> None:
-        """Add the policy, or put it in the place of the one of its name. Raises VhostNotFound, too."""
+        """Add the policy or replace the one with its name. Raises VhostNotFound, too."""
         self.access.check_vhost(policy.vhost)
         before = self.policies.find(policy.vhost, policy.name)
         self.policies.set(policy)
@@ -298,7 +299,7 @@ class Authority:
     # Limits
 
     async def set_vhost_limits(self, vhost: str, limits: Mapping[str, object]) -> None:
-        """Let just these limits hold for a virtual host. Raises VhostNotFound and InvalidArgument."""
+        """Replace the limits of a virtual host. Raises VhostNotFound, InvalidArgument."""
         self.access.check_vhost(vhost)
         before = self.vhost_limits.of(vhost)
         self.vhost_limits.set(vhost, limits)
@@ -311,7 +312,7 @@ class Authority:
         await self._put(_of_vhost_limits(vhost, limits), undo)
 
     async def set_user_limits(self, name: str, limits: Mapping[str, object]) -> None:
-        """Let just these limits hold for a user. Raises UserNotFound and InvalidArgument."""
+        """Replace the limits of a user. Raises UserNotFound, InvalidArgument."""
         self.access.user(name)
         before = self.user_limits.of(name)
         self.user_limits.set(name, limits)
@@ -324,25 +325,26 @@ class Authority:
         await self._put(_of_user_limits(name, limits), undo)
 
     def _limits_of_user(self, name: str) -> list[Definition]:
-        """Forget the limits of a user that is gone, and return what is stored of them."""
+        """Drop the limits of a deleted user; return their stored definitions."""
         return [_of_user_limits(name, {})] if self.user_limits.delete(name) else []
 
     # Other nodes
 
     def knows(self, kind: str) -> bool:
-        """Whether definitions of that kind are for the authority."""
+        """Whether definitions of this kind belong to the authority."""
         return kind in _READERS
 
     def apply(self, change: DefinitionPut | DefinitionDeleted) -> None:
-        """Follow what another node has changed, and has made durable."""
+        """Apply a durable change made by another node."""
         try:
             if isinstance(change, DefinitionPut):
                 self._apply_put(change.definition)
             else:
                 self._apply_deletion(change.kind, change.key)
         except RequestError as error:
-            # Two nodes may have changed what hangs together at the same time.
-            log.warning("ignored a change of another node: %s", error)
+            # Two nodes may make conflicting changes at the same time, such as a permission of a user that the other
+            # deletes.
+            log.warning("change of another node ignored: %s", error)
 
     def _apply_put(self, definition: Definition) -> None:
         value = definition.value
@@ -388,12 +390,12 @@ class Authority:
                 try:
                     read(self, definition.value)
                 except RequestError as error:
-                    # A crash in mid-deletion may leave what belongs to nobody; and nobody is let in by mistake.
-                    log.error("ignored the stored %s %s: %s", kind, definition.key, error)
+                    # A crash during a deletion may leave orphans. Ignoring them never grants access.
+                    log.error("stored %s %s ignored: %s", kind, definition.key, error)
 
     def _load_vhost(self, value: Mapping[str, Any]) -> None:
         if value["name"] == DEFAULT_VHOST:
-            # It is kept from the first start on, and nobody can delete it.
+            # It exists from the first start on and cannot be deleted.
             self._is_first_start = False
         else:
             self.access.add_vhost(value["name"])
@@ -405,7 +407,7 @@ class Authority:
         permission = Permission(value["user"], value["vhost"], value["configure"], value["write"], value["read"])
         for problem in self.access.restore_permission(permission):
             log.error(
-                "permission of user %r in vhost %r allows nothing by one of its patterns, set it again: %s",
+                "pattern in the permission of user %r in vhost %r is invalid and matches nothing; set it again: %s",
                 permission.user,
                 permission.vhost,
                 problem,
@@ -424,7 +426,10 @@ class Authority:
         problem = self.policies.restore(policy)
         if problem is not None:
             log.error(
-                "policy %r of vhost %r applies to nothing, set it again: %s", policy.name, policy.vhost, problem
+                "pattern of policy %r in vhost %r is invalid and matches nothing; set it again: %s",
+                policy.name,
+                policy.vhost,
+                problem,
             )
 
     def _load_vhost_limits(self, value: Mapping[str, Any]) -> None:
@@ -436,17 +441,17 @@ class Authority:
         self.user_limits.set(value["user"], value["limits"])
 
     async def _put(self, definition: Definition, undo: Callable[[], None]) -> None:
-        """Make the definition durable, or undo what it says and raise a StoreError."""
+        """Make the definition durable, or undo the change and raise StoreError."""
         await outcome(lambda done: self._journal.change(DefinitionPut(definition), PendingChange(done, undo)))
 
     async def _delete(self, before: Collection[Definition], kind: str, key: str) -> None:
-        """Make durable that a definition and what hangs on it are gone. Raises StoreUnavailable if it takes long."""
+        """Make the deletion of a definition and its dependents durable. Raises StoreUnavailable after the timeout."""
         changes: list[Change] = [DefinitionDeleted(definition.kind, definition.key) for definition in before]
         changes.append(DefinitionDeleted(kind, key))
         await outcome(lambda done: change_for_good(self._journal, changes, done))
 
 
-# In this order: permissions, policies and limits are of users and virtual hosts that exist.
+# In order of dependence: permissions, policies and limits refer to users and virtual hosts.
 _READERS: dict[str, Callable[[Authority, Mapping[str, Any]], None]] = {
     _VHOST: Authority._load_vhost,
     _USER: Authority._load_user,
@@ -458,7 +463,7 @@ _READERS: dict[str, Callable[[Authority, Mapping[str, Any]], None]] = {
 
 
 def _key(vhost: str, name: str) -> str:
-    """Return a text for a pair, whatever characters are in it."""
+    """Return an unambiguous key for a pair of arbitrary names."""
     return json.dumps([vhost, name], ensure_ascii=False)
 
 

@@ -1,4 +1,4 @@
-"""Which messages the protocols of readers can express: one that they cannot stays in its queue."""
+"""Which message bodies a reader's protocol can represent. A message that it cannot stays in its queue."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from flyball.broker.wire.telesto import FRAME_MAX
 from flyball.errors import InvalidBody
 from flyball.model import Message
 
-# The longest text that a ReadMessageResponse has room for.
+# Maximum size of the text in a ReadMessageResponse.
 TELESTO_TEXT_BYTES = FRAME_MAX - 38
 
 
 class BodyFormat(enum.IntEnum):
-    """What a reader can be sent. The numbers are those of the link."""
+    """The bodies that a reader accepts. The numbers are those of the inter-node link."""
 
     ALL = 0
-    # ThorBangMQ ends each message with a zero byte.
+    # ThorBangMQ terminates each message with a zero byte.
     NO_ZERO = 1
-    # Text that fits into a frame of Telesto's protocol; what is not valid UTF-8 becomes U+FFFD.
+    # Text that fits into a Telesto frame; invalid UTF-8 becomes U+FFFD.
     TELESTO_TEXT = 2
 
 
 def fits(message: Message, fit: int) -> bool:
-    """Whether a reader can be sent the message."""
+    """Whether the reader's protocol can represent the message."""
     if fit == BodyFormat.NO_ZERO:
         return b"\0" not in message.body
     if fit == BodyFormat.TELESTO_TEXT:
@@ -33,14 +33,14 @@ def fits(message: Message, fit: int) -> bool:
 
 
 def format_error(message: Message, fit: int) -> InvalidBody:
-    """Return the error that says why a reader cannot be sent the message."""
+    """Return the error for a message that the reader's protocol cannot represent."""
     if fit == BodyFormat.NO_ZERO:
         return InvalidBody(f"message {message.id} contains a zero byte")
     return InvalidBody(f"message {message.id} of {len(message.body)} bytes does not fit this protocol")
 
 
 def as_text(body: bytes) -> bytes:
-    """Return the body as valid UTF-8; what is not becomes U+FFFD."""
+    """Return the body as valid UTF-8, with U+FFFD for invalid bytes."""
     try:
         body.decode()
     except UnicodeDecodeError:

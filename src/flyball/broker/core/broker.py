@@ -1,4 +1,4 @@
-"""The engine made durable: every decision goes to the journal, and is answered when it is committed.
+"""The engine with durability: every decision goes to the journal and is confirmed when it is committed.
 
 Protocol sessions call the broker; it calls them back. Nothing here knows a socket or a protocol.
 """
@@ -53,33 +53,33 @@ from flyball.model import CLIENT_BYTES, MAX_COPIES, Client, ClientMode, Draft, M
 
 log = logging.getLogger(__name__)
 
-# So many message ids are reserved in the store at a time.
+# Message ids reserved from the store per block.
 ID_BLOCK = 1_000_000
 
-NO_IDS = "the store has not given out numbers for new messages yet: put it again"
+NO_IDS = "no message ids available: the store has not reserved a block yet; publish the message again"
 
-# When so much waits for the store, sessions stop reading or slow their peers down. A change counts 200 bytes beside
-# its body. With more, commits would not be faster, only later.
+# Commit queue above which publishers are throttled. A change counts 200 bytes besides its body. A longer queue would
+# not make commits faster, only later.
 CONGESTED_BYTES = 8 * 1024 * 1024
 
-# So many messages of a backlog are given to a consumer before others have their turn.
+# Messages of a backlog handed to one consumer before others get a turn.
 FEED_AT_ONCE = 1000
 
-# With so many bytes of a backlog others have their turn as well, and the consumer may turn out not to read.
+# The same in bytes: within this time it may also turn out that the consumer does not read.
 FEED_BYTES = 256 * 1024
 
-# Of more messages that are purged, those that the store has are removed there, without a look at each: half a million
-# would keep the loop for seconds.
+# A larger purge deletes stored messages by a range in the store instead of one by one: half a million would block the
+# event loop for seconds.
 PURGED_ONE_BY_ONE = 1000
 
-# Oldest first, whoever it is addressed to.
+# All messages, oldest first.
 _EVERYTHING = Selector()
 
 Accepts = Callable[[Message], bool]
 
 
 class Broker:
-    """Puts, reads, consumers, queues and clients: each carried out by the engine and made durable."""
+    """Executes puts, reads, acks and changes of clients in the engine, and makes them durable."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Broker:
         )
         self.ledger = Ledger(self.engine, memory_limit_bytes)
         self.meters = Meters()
-        # The time of messages; tests put another clock here.
+        # The clock of messages, which tests replace.
         self.now_us: Callable[[], int] = clock.now_us
         self.listing_limiter = ListingLimiter(time_limit_s)
         self.reader = StoreReader(
@@ -125,14 +125,14 @@ class Broker:
             undo=self,
         )
         self.max_message_bytes = max_message_bytes
-        # Whether the disk of the store has no room for more messages: publishers wait or are refused, others go on.
+        # Whether the store's disk is nearly full: publishers are blocked or refused, consumers are not.
         self.is_low_on_disk = False
-        # Whether other nodes use the same store: then it knows every queue, also one that will not be kept.
+        # Whether other nodes use the same store: then it records every queue, even transient ones.
         self.is_clustered = False
         self._time_limit_s = time_limit_s
         self._supervisor = Supervisor(tasks, self.faults)
         self._is_reserving = False
-        # What was handed over by other nodes and taken in, while the store has not forgotten that.
+        # Hand-overs from other nodes that were accepted and not yet confirmed to the store.
         self._arrived: list[Arrived] = []
         self._taking_in = asyncio.Lock()
         self.dead_lettering = DeadLettering(self, self.reader, self.spawn)
@@ -141,13 +141,13 @@ class Broker:
 
     @property
     def is_congested(self) -> bool:
-        """Whether so much waits for the store that nothing more should be let in."""
+        """Whether the commit queue exceeds `CONGESTED_BYTES`."""
         return self.journal.pending_bytes > CONGESTED_BYTES
 
     @property
     def has_message_ids(self) -> bool:
-        """Whether there are numbers for new messages, so many that nobody has to ask again soon."""
-        # One message may go to all queues, and the dead letter of one that it pushes out as well.
+        """Whether there is a sufficient reserve of message ids; requests a block before it runs out."""
+        # One message may go to all queues, and the dead letter of a message that it displaces as well.
         maximum = 2 * self.engine.max_copies
         left = self.engine.message_ids_left
         if left < max(ID_BLOCK // 2, 2 * maximum):
@@ -155,18 +155,18 @@ class Broker:
         return left > max(ID_BLOCK // 10, maximum)
 
     def has_ids_for(self, count: int) -> bool:
-        """Whether there are numbers for so many new messages; if not, more are asked for."""
+        """Whether there are ids for `count` new messages; requests a block if few are left."""
         left = self.engine.message_ids_left
         if left - count < ID_BLOCK // 2:
             self._reserve_ids(count)
         return left >= count
 
     def when_numbered(self, count: int, work: Callable[[], None]) -> None:
-        """Do what makes so many new messages, now or when there are numbers for them."""
+        """Call `work`, which creates up to `count` messages, now or when there are ids for them."""
         if self.has_ids_for(count):
             work()
         elif self.dead_lettering.is_publishing:
-            # The message whose dead letter needs them would be removed before them: it is parked instead.
+            # The message would be removed before its dead letter is put: it is parked instead.
             raise StoreUnavailable(NO_IDS)
         else:
             self.spawn(self._do_when_numbered(count, work))
@@ -178,43 +178,43 @@ class Broker:
             self.dead_lettering.go_on()
 
     async def obtain_ids(self, count: int) -> None:
-        """Wait for numbers for so many new messages; they are there when this returns. Raises StoreError."""
+        """Wait until there are ids for `count` new messages. Raises StoreError."""
         while self.engine.message_ids_left < count:
             await self._reserve(count)
 
     async def start(self) -> None:
-        """Reserve message ids and learn which stored messages will expire."""
+        """Reserve message ids and read when stored messages expire."""
         self.engine.grant_message_ids(await self.store.reserve_message_ids(ID_BLOCK), ID_BLOCK)
         self.engine.expect_expiries(await self.store.expiring())
 
     def quiesce(self) -> None:
-        """Begin nothing more: what expires or waits to be dead-lettered does so after the next start."""
+        """Start no more expiries and dead-lettering; the next start continues them."""
         self.dead_lettering.quiesce()
         self.retention.quiesce()
 
     async def stop(self) -> None:
-        """Give unused message ids back. Everything else has been committed before, or can be done after a start."""
+        """Stop all tasks and return unused message ids. The journal must have been closed before."""
         self.listing_limiter.stop()
         self.ledger.stop()
         self.quiesce()
         if self._ticking is not None:
             self._ticking.cancel()
         self._supervisor.cancel()
-        # Numbers that are not returned are skipped: no reason to fail while stopping.
+        # Ids that are not returned are only skipped: no reason to fail the stop.
         with contextlib.suppress(StoreError):
             await self.store.return_message_ids(self.engine.first_spare_message_id)
 
     # Clients and arrivals
 
     async def take_arrivals(self) -> None:
-        """Take in what other members of clustered queues have handed to ours. Raises StoreError."""
-        # One at a time: what another one has read, and this one forgotten meanwhile, would be taken in twice.
+        """Accept messages that other members of clustered queues handed over. Raises StoreError."""
+        # Serialized: a concurrent call may have read hand-overs that this one confirms, and accept them again.
         async with self._taking_in:
-            # The store may not have heard of what was taken in last: else that would come again.
+            # The last confirmation may have failed: the store would list those hand-overs again.
             await self._confirm_arrived()
             while self.engine.members:
                 for arrived in await self.store.arrivals(list(self.engine.members)):
-                    # What came for a queue that is gone by now is not for this node any more.
+                    # The queue may have been deleted or moved meanwhile.
                     if self.engine.has_queue(arrived.queue_id):
                         self._take_in(arrived)
                 if not self._arrived:
@@ -222,7 +222,7 @@ class Broker:
                 await self._confirm_arrived()
 
     async def _confirm_arrived(self) -> None:
-        """Let the store forget what was taken in; it may have done so before."""
+        """Confirm accepted hand-overs to the store; idempotent."""
         self._arrived = [arrived for arrived in self._arrived if self.engine.has_queue(arrived.queue_id)]
         if self._arrived:
             await self.store.received(self._arrived)
@@ -235,11 +235,11 @@ class Broker:
         self._arrived.append(arrived)
         state = self.engine.queue(arrived.queue_id)
         for message in arrived.messages:
-            # Until the transfer is received the store does not tell of it, as of what it does not have.
+            # Until the transfer is confirmed, the store does not list the message as one of this queue.
             message.stored = False
             former = state.unacked.get(message.id)
             if former is not None:
-                # This node has given it away, has not heard yet that it has gone, and gets it back.
+                # This node handed the message over, has not seen the commit of that yet, and gets it back.
                 self.engine.settle(former)
             delivery = self.engine.accept(state, message, self.now_us())
             if delivery is not None:
@@ -262,11 +262,11 @@ class Broker:
         change_for_good(self.journal, [ClientDeleted(client_id)], done)
 
     def purge(self, queue_id: int, done: Callable[[int, FlyballError | None], None]) -> None:
-        """Remove all ready messages and tell how many went."""
+        """Remove all ready messages and report their number."""
         state = self.engine.queue(queue_id)
         up_to_id = state.last_message_id
         gone, in_store = self.engine.purge(queue_id)
-        # What is not persistent is gone with that.
+        # Transient messages need no removal from the store.
         doomed = [message for message in gone if message.persistent]
         if len(doomed) > PURGED_ONE_BY_ONE:
             unstored = [message for message in doomed if not message.stored]
@@ -289,14 +289,15 @@ class Broker:
     def put(self, draft: Draft, queue_ids: Sequence[int], done: PutDone, *, is_forwarded: bool = False) -> list[int]:
         """Put a message into the queues that exist; return those that do not.
 
-        One that is forwarded by another node has been let in there.
+        A forwarded put was subject to the limits on the node that forwards it.
         """
         if self.is_low_on_disk and not is_forwarded:
-            done([], StoreUnavailable("low on disk: put it again when messages were consumed"))
+            done([], StoreUnavailable("low on disk: publish again after messages were consumed"))
             return []
         if self.ledger.is_full and not is_forwarded:
-            # The research protocols have one line for puts and takes: one that waits would keep others from taking.
-            done([], StoreUnavailable("low on memory: put it again when messages were consumed"))
+            # Refused, not delayed: connections of the research protocols are serial, so a waiting put would block
+            # the reads behind it.
+            done([], StoreUnavailable("low on memory: publish again after messages were consumed"))
             return []
         self.check_size(len(draft.body) + len(draft.properties))
         if not self.has_ids_for(len(queue_ids)):
@@ -327,17 +328,21 @@ class Broker:
         return arrival.missing
 
     def check_copies(self, count: int) -> None:
-        """Raise InvalidBody for a request that would store too many messages."""
+        """Raise InvalidBody if a request stores too many messages."""
         if count > MAX_COPIES:
-            raise InvalidBody(f"a request may store {MAX_COPIES} messages at most")
+            raise InvalidBody(f"the request stores more than {MAX_COPIES} messages: split it")
 
     def check_size(self, size_bytes: int) -> None:
-        """Raise InvalidBody for a message whose body and properties are too large."""
+        """Raise InvalidBody if body and properties exceed the maximum message size."""
         if size_bytes > self.max_message_bytes:
-            raise InvalidBody(f"a message of {size_bytes} bytes exceeds {self.max_message_bytes}")
+            raise InvalidBody(f"message of {size_bytes} bytes exceeds the maximum of {self.max_message_bytes}")
 
     def accept(self, state: QueueState, message: Message) -> None:
-        """Take a message in and hand it on. It is durable with the batch that is open, if it is persistent."""
+        """Add a message to its queue, journal it if it is persistent, and deliver it if a consumer waits.
+
+        It is appended before it is delivered: an ack must find the unwritten insert in the journal, to cancel it
+        (`test_an_append_and_its_remove_cancel_out_before_they_are_sent`).
+        """
         delivery = self.engine.accept(state, message, message.arrived_us)
         if message.persistent:
             self.journal.append(message, None)
@@ -351,24 +356,25 @@ class Broker:
             self.retention.look_after(state)
 
     def settle(self, message: Message, is_acknowledged: bool = False) -> bool:
-        """A message that was taken out or leased is dealt with: it is gone, and soon in the store as well.
+        """Remove an unacked message from the engine and from the store.
 
-        False if that has no effect: the queue is gone, or another node serves it, where the message comes again.
+        False if that has no effect: the queue was deleted, or moved to another node, which redelivers the message.
         """
         if not self.engine.settle(message, is_acknowledged) and message.persistent:
             return False
-        # What is not persistent has a receipt only if another node waits to know what became of it.
+        # An ack that finds the insert unwritten cancels it: nothing reaches the store, and the publisher is
+        # confirmed now. A transient message has a receipt only if another node waits for its outcome.
         if (not message.persistent or self.journal.remove(message, None)) and message.receipt is not None:
             tell, number = message.receipt
             tell(number, False)
         return True
 
     def settle_written(self, message: Message, is_acknowledged: bool = False) -> bool:
-        """As `settle`, for a removal that must be durable together with something else: a transaction, a successor.
+        """Settle a message whose removal must be durable together with something else: a transaction, a dead letter.
 
-        An insert that is not written yet stays in its batch, and its publisher is confirmed with that batch. To
-        cancel it would confirm the publisher now, and a crash before the next commit would lose a confirmed message
-        together with what takes its place.
+        An unwritten insert stays in its batch, and its publisher is confirmed with that batch. Cancelling it would
+        confirm the publisher now, and a crash before the next commit would lose a confirmed message together with its
+        successor.
         """
         if not message.persistent:
             return self.settle(message, is_acknowledged)
@@ -378,16 +384,16 @@ class Broker:
         return True
 
     def append_refused(self, message: Message) -> None:
-        """The store will never have the message: it leaves its queue, and its publisher hears of it."""
+        """Remove a message that the store refused, and report that to its publisher."""
         if not self.engine.withdraw(message):
-            # Somebody has it. If it comes back it must not be taken for one that survives a restart.
+            # It is delivered. If it is requeued it must not pass for one that survives a restart.
             message.persistent = False
         if message.receipt is not None:
             (tell, number), message.receipt = message.receipt, None
             tell(number, True)
 
     def remove_refused(self, message: Message) -> None:
-        """The store keeps a message that was acked or dropped: it is in its queue again."""
+        """Return a message to its queue whose removal the store refused."""
         if message.is_paged:
             self.spawn(self._read_refused(message.id))
         else:
@@ -439,12 +445,12 @@ class Broker:
                 self.reader.serve(queue_id)
 
     def feed(self, consumer: Consumer) -> None:
-        """Let the consumer have more, if it wants and there is something. In the line it is served anyway."""
+        """Deliver to the consumer what its credit allows, unless it waits, which means that nothing matches."""
         if not consumer.turn:
             self._feed(consumer)
 
     def take(self, queue_id: int, selector: Selector, done: TakeDone, accepts: Accepts | None = None) -> None:
-        """Remove the first message that fits. One that the protocol of the reader cannot express stays."""
+        """Remove and return the first match. One that the reader's protocol cannot represent stays."""
         if accepts is not None:
             found = self.engine.peek(queue_id, selector, self.now_us())
             if isinstance(found, Message) and not accepts(found):
@@ -463,7 +469,7 @@ class Broker:
             )
 
     def take_out(self, queue_id: int, selector: Selector, done: TakeDone) -> None:
-        """Take the first message that fits out of its queue; `settle` or `requeue` must follow."""
+        """Make the first match unacked and return it; `settle` or `requeue` must follow."""
         message = self.engine.take(queue_id, selector, self.now_us())
         if message is None or isinstance(message, Message):
             if self.engine.has_expired:
@@ -482,7 +488,7 @@ class Broker:
             self.reader.fetch(queue_id, message, partial(self.peek, queue_id, selector, done), partial(done, None))
 
     def remove(self, message: Message, done: TakeDone) -> None:
-        """Make durable that a message which was taken out is gone."""
+        """Remove an unacked message; call back when that is durable."""
         if message.persistent:
             self.journal.remove(message, PendingDelete(self.engine, message, done, self.requeue_undelivered))
         else:
@@ -490,7 +496,7 @@ class Broker:
             done(message, None)
 
     def remove_all(self, messages: Sequence[Message], done: Done) -> None:
-        """Make durable that messages which were taken out are gone."""
+        """Remove unacked messages; call back when that is durable."""
         if not messages:
             done(None)
             return
@@ -501,15 +507,15 @@ class Broker:
     def remove_oldest(
         self, queue_id: int, up_to_id: int, maximum: int, done: Callable[[int, FlyballError | None], None]
     ) -> None:
-        """Remove the ready messages up to an id, oldest first and so many at the most; tell how many went.
+        """Remove at most `maximum` ready messages up to an id, oldest first; report their number.
 
-        Fewer than `maximum` means that none is left. What is out is not touched.
+        Fewer than `maximum` means that none is left. Unacked messages stay.
         """
         self.engine.queue(queue_id)
         _Removal(self, self.reader, queue_id, up_to_id, maximum, done).go_on()
 
     def requeue_undelivered(self, message: Message) -> None:
-        """A message that was taken out could not be handed over: it goes back to its old place."""
+        """Requeue an unacked message that could not be delivered, at its original position."""
         state = self.engine.find_queue_by_id(message.queue_id)
         if state is not None and state.original is not None:
             self.requeue([message])
@@ -527,7 +533,7 @@ class Broker:
     def browse(
         self, queue_id: int, after_id: int, limit: int, done: Callable[[list[Message], FlyballError | None], None]
     ) -> None:
-        """Tell the queue's ready messages with a larger id, oldest first, without touching them."""
+        """Report ready messages with a larger id, oldest first; they stay ready."""
         state = self.engine.queue(queue_id)
         if state.absent or limit > CHEAP_MESSAGES:
             self.spawn(self.reader.list_ready(state, after_id, limit, done))
@@ -548,7 +554,7 @@ class Broker:
         priority: int = 0,
         shared: SharedWindow | None = None,
     ) -> None:
-        """Let the owner be sent messages, and tell it its consumer before the first one comes."""
+        """Add a consumer of the owner; `begun` is called with it before the first delivery."""
         consumer = self.engine.consume(
             queue_id, selector, prefetch, owner, no_ack=no_ack, priority=priority, shared=shared
         )
@@ -566,13 +572,13 @@ class Broker:
         self._tick_if_needed()
 
     def shared_window_changed(self, consumer: Consumer, prefetch: float) -> None:
-        """The window that a consumer shares has changed: if another node feeds it, that node has to know."""
+        """Forward a change of a consumer's shared window to the node that feeds it, if it is not this one."""
         state = self.engine.find_queue_by_id(consumer.queue_id)
         if state is not None and state.original is not None:
             state.original.set_prefetch(prefetch)
 
     def cancel(self, consumer: Consumer) -> None:
-        """Send the consumer no more; what it holds it may still settle."""
+        """Stop deliveries to the consumer, which may still ack what it has."""
         state = self.engine.find_queue_by_id(consumer.queue_id)
         successor = self.engine.cancel(consumer)
         if state is not None and state.original is not None:
@@ -581,7 +587,7 @@ class Broker:
             self._feed(successor)
 
     def pause(self, consumer: Consumer, reason: int = SLOW_PEER) -> None:
-        """Send the consumer no more until `resume` with the same reason."""
+        """Stop deliveries to the consumer until `resume` with the same reason."""
         self.engine.pause(consumer, reason)
 
     def resume(self, consumer: Consumer, reason: int = SLOW_PEER) -> None:
@@ -589,9 +595,9 @@ class Broker:
         self._feed(consumer)
 
     def acknowledge(self, consumer: Consumer, message_ids: Sequence[int], done: Done) -> None:
-        """The messages are dealt with: remove them, and let the consumer have more.
+        """Remove acked messages and deliver what the consumer's credit allows then.
 
-        LeaseNotFound is told, as it is raised, if another node serves the queue by now: they come again there.
+        Raises LeaseNotFound, or passes it to `done` if the queue has moved to another node, which redelivers them.
         """
         messages = self.engine.acknowledge(consumer, message_ids)
         state = self.engine.find_queue_by_id(consumer.queue_id)
@@ -606,23 +612,23 @@ class Broker:
         self._feed(consumer)
 
     def end(self, consumer: Consumer) -> None:
-        """The consumer's session is over: what it holds goes back to its old place."""
+        """Cancel the consumer of a closed session and requeue its unacked messages."""
         self.cancel(consumer)
         messages = self.engine.acknowledge(consumer, list(consumer.leases))
         self._bring_back(messages)
         self.reader.serve(consumer.queue_id)
 
     def when_durable(self, done: Done) -> None:
-        """Call back when everything that was changed before is committed."""
+        """Call back when all earlier changes are committed."""
         if self.journal.pending_count == 0:
             done(None)
         else:
             self.journal.mark(PendingMark(done, acks=True), is_limited=True)
 
-    # Inside
+    # Internals
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Start what takes longer. It ends with the broker, however long the store keeps it waiting."""
+        """Start a background task, which is cancelled when the broker stops."""
         self._supervisor.spawn(work)
 
     def _dispatch(self, deliveries: Sequence[Delivery]) -> None:
@@ -634,11 +640,11 @@ class Broker:
                 self._delivery_failed(delivery, error)
 
     def _delivery_failed(self, delivery: Delivery, error: Exception) -> None:
-        """A consumer cannot be sent a message: its session ends, and the message goes back for others."""
+        """Close a session that failed to deliver a message, and requeue the message."""
         consumer, message = delivery.consumer, delivery.message
         consumer.owner.crash(error)
         self.cancel(consumer)
-        # The session has given back what it knew of. It has failed before it knew this one, if that is still leased.
+        # The session has requeued the messages that it knew. If this one is still leased, it failed before that.
         if message.id in consumer.leases:
             consumer.release(message.id)
         elif not consumer.no_ack:
@@ -646,13 +652,13 @@ class Broker:
         self.requeue([message])
 
     def _bring_back(self, messages: Sequence[Message]) -> None:
-        """Requeue messages and let those who wait have some of them, the rest in further turns of the loop."""
+        """Requeue messages and deliver a batch to waiting consumers; feed them further in later turns of the loop."""
         self._dispatch(self.engine.requeue(messages, self.now_us(), FEED_AT_ONCE, FEED_BYTES))
         for consumers in self.engine.take_interrupted():
             asyncio.get_running_loop().call_soon(self._feed_all, deque(consumers))
 
     def _feed_all(self, consumers: deque[Consumer]) -> None:
-        """Feed consumers of a queue in turns of the loop: those of one priority by turns, before those of a lower."""
+        """Feed consumers of a queue in turns of the event loop: equal priorities take turns, higher ones go first."""
         consumer = consumers.popleft()
         if self._feed_part(consumer):
             place = sum([other.priority == consumer.priority for other in consumers])
@@ -661,12 +667,12 @@ class Broker:
             asyncio.get_running_loop().call_soon(self._feed_all, consumers)
 
     def _feed(self, consumer: Consumer) -> None:
-        """Let the consumer have what it wants, a part at a time: others want their turn."""
+        """Deliver to the consumer in batches, so that others get a turn of the event loop in between."""
         if self._feed_part(consumer):
             asyncio.get_running_loop().call_soon(self._feed, consumer)
 
     def _feed_part(self, consumer: Consumer) -> bool:
-        """Let the consumer have some messages; return whether it may want more."""
+        """Deliver one batch to the consumer; return whether there may be more."""
         deliveries = self.engine.feed(consumer, self.now_us(), FEED_AT_ONCE, FEED_BYTES)
         self._dispatch(deliveries)
         if self.engine.has_expired:
@@ -690,7 +696,7 @@ class Broker:
             self._tick_if_needed()
 
     def _reserve_ids(self, count: int = 0) -> None:
-        """Ask for a block of ids, and for more than that if one request needs them."""
+        """Start the reservation of a block of ids, of at least `count`."""
         if not self._is_reserving:
             self._is_reserving = True
             self.spawn(self._reserve(count))
@@ -701,7 +707,7 @@ class Broker:
             first = await self.reader.until_available(lambda: self.store.reserve_message_ids(block), patient=True)
             self.engine.grant_message_ids(first, block)
         finally:
-            # Also when it failed for good: whoever needs ids next asks again.
+            # Also after a permanent failure: the next request for ids tries again.
             self._is_reserving = False
 
     async def _purge_in_store(
@@ -723,10 +729,10 @@ class Broker:
 
 
 class _InUse:
-    """The ids of messages that a purge must not touch: what is out, and what has come since.
+    """The ids of messages that a purge in the store must keep: unacked ones, and those that arrived since.
 
-    They need not be above those of what is purged, which may have come from other nodes. Once the queue is another's,
-    all of it is.
+    Their ids are not always above those of purged messages, which may be from another node's range. After the queue
+    has moved, all messages are kept.
     """
 
     __slots__ = ("_engine", "_state")
@@ -743,7 +749,7 @@ class _InUse:
 
 
 class _Removal:
-    """One removal of the oldest messages of a queue: takes them out, reading from the store what is only there."""
+    """Removes the oldest messages of a queue, loading from the store those that are only there."""
 
     __slots__ = ("_broker", "_done", "_maximum", "_queue_id", "_reader", "_taken", "_up_to_id")
 

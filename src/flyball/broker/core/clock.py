@@ -1,4 +1,4 @@
-"""The node's clocks: the time of messages, in microseconds since 1970, UTC, and that of leases."""
+"""The node's clocks: wall-clock time of messages, in microseconds since 1970, UTC, and the clock of leases."""
 
 from __future__ import annotations
 
@@ -12,5 +12,8 @@ def now_us() -> int:
 
 
 def lease_time_s() -> float:
-    """Return seconds that go on while the machine is suspended: so does the registry, which counts leases too."""
+    """Return seconds of a clock that also runs while the machine is suspended, as the registry's clock does.
+
+    With a clock that stops, a node would wake up believing in a lease that expired during the suspension.
+    """
     return time.clock_gettime(_OF_LEASES)

@@ -1,6 +1,6 @@
-"""What becomes of messages that their queues give up: dead-lettered in turns of the loop, dropped, or parked.
+"""Removal of expired, rejected and displaced messages: dead-lettered in batches, dropped, or parked.
 
-Whether there is a dead letter and where it goes is decided by a publisher: see `dead_letters`.
+The publisher decides whether there is a dead letter and where it goes: see `dead_letters`.
 """
 
 from __future__ import annotations
@@ -27,36 +27,35 @@ from flyball.model import Message
 
 log = logging.getLogger(__name__)
 
-# While so much waits for the store, what would add to it and can wait is tried again after so long.
+# Retry interval of dead-lettering while the commit queue is congested.
 CONGESTED_S = 0.05
 
-# More messages than these that one request rejects are dead-lettered in further turns.
+# Maximum number of messages rejected by one request that are dead-lettered at once; more are deferred.
 MAX_DEAD_LETTERS_AT_ONCE = 100
 
-# Dead letters of one message that full queues may refuse and dead-letter in turn: queues that lead to each other
-# could multiply it endlessly.
+# Maximum number of dead letters of one message that full queues refuse and dead-letter in turn: queues that
+# dead-letter into each other could multiply a message endlessly.
 MAX_REFUSED = 1000
 
-# So long messages are dead-lettered at a time, before others have their turn of the loop: a hundred thousand may
-# expire at once, and one may die in a chain of a hundred queues. Then as long is left to others, so that dead
-# letters take half of the loop at most.
+# Duration of a batch of dead-lettering, and of the pause after it, so that it takes at most half of the event loop: a
+# hundred thousand messages may expire at once, and each may pass through a chain of a hundred queues.
 TURN_S = 0.01
 
-# Why messages die that a consumer gives up: it may do so in a transaction.
+# Reasons that come from a consumer's request, which may be part of a transaction.
 _ASKED_FOR = ("rejected", "delivery_limit")
 
 
 class DeadLetterResult(enum.Enum):
-    """What becomes of a message that nobody will get any more."""
+    """Whether a removed message has a dead letter."""
 
     NO_SUCCESSOR = 0
-    # Another message takes its place.
+    # The dead letter is in its queues.
     SUCCEEDED = 1
-    # Another one will take its place; `settle` follows when that is safe.
+    # The dead letter is on its way to another node; `settle` follows when it is safe there.
     LATER = 2
 
 
-# An unacked message that its queue has given up, and why: expired, maxlen, rejected or delivery_limit.
+# An unacked message to be dead-lettered, and the reason: expired, maxlen, rejected or delivery_limit.
 _Pending = tuple[QueueState, Message, str]
 
 
@@ -64,12 +63,12 @@ class Publisher(Protocol):
     """Publishes dead letters."""
 
     def publish(self, state: QueueState, message: Message, reason: str) -> DeadLetterResult:
-        """Publish the dead letter of a message that its queue gives up, if there is one, before it is removed."""
+        """Publish the dead letter of a message, if its queue has a dead-letter exchange, before it is removed."""
         ...
 
 
 class Keeper(Protocol):
-    """The broker, as far as messages that are given up need it."""
+    """The part of the broker that dead-lettering uses."""
 
     engine: Engine
     journal: GroupCommit
@@ -91,7 +90,7 @@ class Keeper(Protocol):
 
 
 class DeadLettering:
-    """Removes what queues have given up, after its dead letters were put into their queues."""
+    """Removes messages after their dead letters were put into queues."""
 
     def __init__(
         self, broker: Keeper, reader: StoreReader, spawn: Callable[[Coroutine[Any, Any, None]], object]
@@ -100,22 +99,21 @@ class DeadLettering:
         self._engine = broker.engine
         self._reader = reader
         self._spawn = spawn
-        # It publishes with what stands on the broker, exchanges and links, and so is made later. Until then nothing
-        # has a dead letter.
+        # Set later, since it needs exchanges and links, which need the broker. Until then there are no dead letters.
         self.publisher: Publisher | None = None
-        # By queue, messages that wait to be dead-lettered, and why: the first is being read from the store.
+        # By queue, messages and reasons in order; the first is being read from the store.
         self._loading: dict[int, deque[tuple[Message, str]]] = {}
-        # What is to be dead-lettered when its turn comes: what has expired, and what dead letters have displaced.
+        # Deferred messages: expired ones, and those displaced by dead letters.
         self._pending: deque[_Pending] = deque()
-        # How many of them each queue has.
+        # Their number by queue.
         self._pending_counts: dict[int, int] = {}
-        # Whether a dead letter is being published. What that displaces, and what is refused, is in these two.
+        # Whether a dead letter is being published; messages that it displaces or that are refused collect here.
         self._is_publishing = False
         self._displaced: list[_Pending] = []
         self._refused: list[tuple[QueueState, Message]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._is_quiescent = False
-        # Parked messages whose bodies are still in memory: not stored yet, or never.
+        # Parked messages whose bodies are still in memory, since they are not stored yet.
         self._parked_whole: dict[int, tuple[QueueState, Message]] = {}
 
     @property
@@ -124,13 +122,13 @@ class DeadLettering:
         return self._is_publishing
 
     def quiesce(self) -> None:
-        """Begin nothing more: what waits is found again after the next start."""
+        """Start no more dead-lettering; recovery after the next start finds the messages again."""
         self._is_quiescent = True
         if self._timer is not None:
             self._timer.cancel()
 
     def dead_letter(self, state: QueueState, message: Message, reason: str) -> None:
-        """Drop an unacked message for good; its queue may have it dead-lettered."""
+        """Remove an unacked message, and dead-letter it if its queue has a dead-letter exchange."""
         if state.original is not None:
             self._engine.settle(message)
             state.original.dead_letter(message)
@@ -141,12 +139,12 @@ class DeadLettering:
         if state.queue.id in self._pending_counts and not self._broker.journal.is_grouping:
             self.dead_letter_later(state, message, reason)
         else:
-            # In a transaction it must be in the same batch as the rest, and may overtake others for that.
+            # In a transaction it must be in the same batch as the rest, and may overtake deferred ones for that.
             self._dead_letter_or_load(state, message, reason)
         self.go_on()
 
     def dead_letter_all(self, messages: Sequence[Message], reason: str) -> None:
-        """Drop unacked messages for good: many of them in several turns of the loop, unless in a transaction."""
+        """Remove and dead-letter unacked messages: many of them in batches, unless in a transaction."""
         is_later = len(messages) > MAX_DEAD_LETTERS_AT_ONCE and not self._broker.journal.is_grouping
         for message in messages:
             state = self._engine.find_queue_by_id(message.queue_id)
@@ -159,19 +157,19 @@ class DeadLettering:
         self.go_on()
 
     def dead_letter_refused(self, state: QueueState, message: Message) -> None:
-        """Dead-letter a message that a full queue has refused: it is in no queue."""
+        """Dead-letter a message that a full queue refused and that is therefore in no queue."""
         if self._is_publishing:
             self._refused.append((state, message))
             return
         try:
             self._publish_with_refused(state, message, "maxlen")
         except Exception as error:
-            # Its publisher hears that it was refused.
+            # The publisher is told that it was refused.
             self._broker.faults.note("dead letters", error, quiet=True)
         self.go_on()
 
     def dead_letter_later(self, state: QueueState, message: Message, reason: str) -> None:
-        """Drop an unacked message when its turn comes; `go_on` follows."""
+        """Defer the dead-lettering of an unacked message; the caller must call `go_on`."""
         self._pending.append((state, message, reason))
         self._count_pending(state)
 
@@ -180,14 +178,14 @@ class DeadLettering:
         self._pending_counts[queue_id] = self._pending_counts.get(queue_id, 0) + 1
 
     def go_on(self) -> None:
-        """Dead-letter what waits for that, unless it is being done."""
+        """Dead-letter deferred messages, unless that is in progress."""
         if self._pending and self._timer is None and not (self._is_publishing or self._is_quiescent):
             self._dead_letter_pending()
 
     def _dead_letter_pending(self, *, is_urged: bool = True) -> None:
-        """Dead-letter what waits, as much as a turn of the loop has time for, and the rest in further turns.
+        """Dead-letter a batch of deferred messages, and schedule the rest.
 
-        All of it is unacked and, if it is persistent, in the store: whenever the node ends it is found again there.
+        All of them are unacked and, if persistent, in the store: recovery finds them again after a crash.
         """
         self._timer = None
         ends_s = time.monotonic() + TURN_S
@@ -199,12 +197,12 @@ class DeadLettering:
                 and self._broker.is_congested
                 and self._pending[0][0].traits.dead_letter_exchange is not None
             ):
-                # Dead letters wait for the store in memory, and no publisher is there to be slowed.
+                # Dead letters would fill the commit queue, with no publisher to throttle.
                 self._timer = loop.call_later(CONGESTED_S, again)
                 return
             self._dead_letter_first_pending()
             if time.monotonic() > ends_s:
-                # As long again for others: messages in a cycle of queues come back as fast as they are dropped.
+                # A pause of the same length: messages in a cycle of queues return as fast as they are removed.
                 self._timer = loop.call_later(TURN_S, again)
                 return
 
@@ -221,7 +219,7 @@ class DeadLettering:
                 self.park(state, message, reason, error)
 
     def _is_unacked(self, state: QueueState, message: Message) -> bool:
-        """Whether it still is, though its queue may have moved away meanwhile, and come back with the same ids."""
+        """Whether the message is still unacked; its queue may have moved away and returned with the same ids."""
         return self._engine.find_queue_by_id(state.queue.id) is state and state.unacked.get(message.id) is message
 
     def _dead_letter_or_load(self, state: QueueState, message: Message, reason: str) -> None:
@@ -229,7 +227,7 @@ class DeadLettering:
         if state.traits.dead_letter_exchange is not None and (
             message.is_paged or queue_id in self._loading or self._engine.message_ids_left < self._engine.max_copies
         ):
-            # Its dead letter needs its body and an id for each copy, and those behind it must not overtake it.
+            # The dead letter needs the body and an id for each copy, and later messages must not overtake it.
             line = self._loading.get(queue_id)
             if line is None:
                 self._loading[queue_id] = line = deque()
@@ -248,19 +246,19 @@ class DeadLettering:
         if result is DeadLetterResult.LATER:
             return
         if result is DeadLetterResult.SUCCEEDED or reason in _ASKED_FOR:
-            # Its publisher must not be told that it is safe before its successor is, or before the transaction is
-            # durable that rejects it.
+            # The publisher must not be confirmed before the dead letter, or the transaction that rejects the message,
+            # is durable.
             self._broker.settle_written(message)
         else:
             self._broker.settle(message)
 
     def _publish_with_refused(self, state: QueueState, message: Message, reason: str) -> DeadLetterResult:
-        """Publish the dead letter of a message, and those of all that full queues refuse on its way.
+        """Publish the dead letter of a message, and those of all copies that full queues refuse on its way.
 
-        What is refused is in no queue, so all of it has to be in the batch in which the message itself is removed: a
-        crash would lose it otherwise. What a dead letter displaces from a full queue is unacked there and can wait.
-        It goes before what waits already, so that few wait however often that happens. Both are loops, since a chain
-        of queues may have any length.
+        Refused copies are in no queue, so their dead letters must be in the batch that removes the message itself: a
+        crash would lose them otherwise. A message displaced by a dead letter is unacked in its queue and can be
+        deferred; it goes before those deferred already, which keeps the number of deferred messages small. Both are
+        loops, not recursion, since a chain of queues may have any length.
         """
         self._is_publishing = True
         try:
@@ -288,9 +286,9 @@ class DeadLettering:
         return DeadLetterResult.NO_SUCCESSOR if publisher is None else publisher.publish(state, message, reason)
 
     def park(self, state: QueueState, message: Message, reason: str, error: Exception) -> None:
-        """Keep a message, which is out and could not be dead-lettered, for an operator: nobody gets it meanwhile.
+        """Keep an unacked message that could not be dead-lettered for an operator, without delivering it.
 
-        It stays in the store, where it is found again, and tried once more, after a restart.
+        It stays in the store; recovery after a restart finds it and tries once more.
         """
         if message.id not in state.unacked:
             return
@@ -309,9 +307,9 @@ class DeadLettering:
             self._parked_whole[message.id] = (state, message)
 
     def page_out_parked(self) -> None:
-        """Leave the bodies of parked messages to the store that was not ready for that when they were parked.
+        """Page out the bodies of parked messages that were not stored yet when they were parked.
 
-        They may stay for days, and what they hold is taken from what publishers may fill.
+        They may stay for days and take memory from publishers.
         """
         for message_id, (state, message) in list(self._parked_whole.items()):
             is_here = self._engine.find_queue_by_id(state.queue.id) is state and message_id in state.parked
@@ -319,12 +317,12 @@ class DeadLettering:
                 del self._parked_whole[message_id]
 
     async def _dead_letter_in_order(self, state: QueueState, line: deque[tuple[Message, str]]) -> None:
-        """Dead-letter messages of which some have to be read from the store first, or for which there were no ids."""
+        """Dead-letter messages in order, after reading bodies from the store and obtaining ids."""
         engine = self._engine
         try:
             while line and not self._is_quiescent:
                 while self._broker.is_congested:  # noqa: ASYNC110
-                    # Dead letters wait for the store in memory, and no publisher is there to be slowed.
+                    # Dead letters would fill the commit queue, with no publisher to throttle.
                     await asyncio.sleep(CONGESTED_S)
                 await self._reader.page_in([message for message, _ in islice(line, LOAD_AT_ONCE) if message.is_paged])
                 await self._broker.obtain_ids(engine.max_copies)
@@ -338,7 +336,7 @@ class DeadLettering:
                 self.go_on()
                 await asyncio.sleep(TURN_S)
         except Fenced:
-            # The node has lost its queues: whoever serves them now has the messages.
+            # The node lost its queues: the nodes that serve them now have the messages.
             return
         except Exception as error:
             for message, reason in line:
@@ -347,20 +345,20 @@ class DeadLettering:
             del self._loading[state.queue.id]
 
     def requeue_parked(self, state: QueueState, message_ids: Iterable[int] | None = None) -> int:
-        """Let parked messages, or all, go back to their places; return how many did.
+        """Requeue parked messages, or all; return their number.
 
-        One whose time is up, or that came back too often, is given up again at once: that is another attempt.
+        An expired message, or one over the delivery limit, is dead-lettered again at once: another attempt.
         """
         messages = self._unpark(state, message_ids)
         self._broker.requeue(messages)
         return len(messages)
 
     def drop_parked(self, state: QueueState, message_ids: Iterable[int] | None, done: Done) -> int:
-        """Remove parked messages, or all, for good; return how many that are. Done when it is durable."""
+        """Remove parked messages, or all; return their number. Calls `done` when that is durable."""
         messages = self._unpark(state, message_ids)
         state.dropped += len(messages)
         for message in messages:
-            # Not `remove`: a message whose body is only in the store could not be written again.
+            # Not `remove`: it keeps the message to restore it, whose body is only in the store.
             self._broker.settle(message)
         self._broker.when_durable(done)
         return len(messages)

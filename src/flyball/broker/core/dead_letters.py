@@ -1,4 +1,4 @@
-"""Dead letters: what becomes of a message that a queue will not deliver. The headers are RabbitMQ's."""
+"""Publishes dead letters to the dead-letter exchange of a queue. The headers are RabbitMQ's."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from flyball.model import Message, Queue
 
 X_DEATH = "x-death"
 
-# A dead letter that another node does not confirm is put again.
+# Backoff of dead letters that another node does not confirm.
 PUT_AGAIN = Backoff(first_s=0.5, max_s=30.0, jitter_ratio=0.0)
 
-# The highest count that a field of 64 bits can hold.
+# Maximum count in x-death, a signed field of 64 bits.
 MAX_COUNT = (1 << 63) - 1
 
 
 class DeadLetters:
-    """Publishes dead messages to the exchange that their queue names for them, if it names one."""
+    """Publishes messages to the dead-letter exchange of their queue, if it has one."""
 
     def __init__(self, queues: Queues, intake: Intake) -> None:
         self._queues = queues
@@ -51,9 +51,9 @@ class DeadLetters:
         self._intake = intake
 
     def publish(self, state: QueueState, message: Message, reason: str) -> DeadLetterResult:
-        """Publish a message that its queue gives up, if there is an exchange and a route for it.
+        """Publish the dead letter of a message, if there is an exchange and a route for it.
 
-        Raises InvalidArgument if the queue, which was declared before that was checked, names what cannot be.
+        Raises InvalidArgument if the queue's dead-letter routing key is too long, which was not always checked.
         """
         traits = state.traits
         exchange = traits.dead_letter_exchange
@@ -99,7 +99,7 @@ class DeadLetters:
         )
         self._intake.put_content(targets, content)
         if elsewhere:
-            # Until another node has its successor it stays where it is.
+            # The message stays until another node has the dead letter.
             self._send(elsewhere, content, state, message, reason)
             return DeadLetterResult.LATER
         return DeadLetterResult.SUCCEEDED if targets else DeadLetterResult.NO_SUCCESSOR
@@ -112,9 +112,9 @@ class DeadLetters:
         message: Message,
         reason: str,
     ) -> None:
-        """Put a dead letter into remote queues, and remove the dead message when that is done.
+        """Put a dead letter into remote queues, and remove the message when they have it.
 
-        While nobody knows whether it is, it is put again: better twice than never.
+        While the outcome is unknown the put is repeated: at least once, maybe twice.
         """
         broker, peering = self._topology.broker, self._queues.peering
         is_out = message.id in state.unacked
@@ -124,7 +124,7 @@ class DeadLetters:
             if outcome == PutOutcome.UNKNOWN and is_out and broker.engine.has_queue(message.queue_id):
                 asyncio.get_running_loop().call_later(retries.next_delay_s(), put_again)
             elif is_out:
-                # Queues of this node may have got a copy, whose insert need not be written yet.
+                # Local queues may have got copies whose inserts are not written yet.
                 broker.settle_written(message)
 
         def put_again() -> None:
@@ -143,7 +143,7 @@ def _check_routing_key(routing_key: str, queue: Queue) -> None:
     if size > MAX_SHORTSTR_BYTES:
         raise InvalidArgument(
             f"the x-dead-letter-routing-key of {described(queue.name, queue.vhost)} has {size} bytes, more than"
-            f" {MAX_SHORTSTR_BYTES}: declare the queue anew"
+            f" {MAX_SHORTSTR_BYTES}: delete and redeclare the queue"
         )
 
 
@@ -166,16 +166,16 @@ def _with_death(
     routing_keys: list[str],
     expiration: str | None,
 ) -> list[Death]:
-    """Note a death in the headers: a queue and a reason have one entry, the latest is the first.
+    """Record a death in the headers: one entry per queue and reason, the latest first.
 
-    Clients can write x-death, too. What they have written stays as it is, octet for octet, but for one count: so no
-    value of theirs has to fit into what this node can encode.
+    Clients can write x-death, too. Their entries are copied byte for byte, except for one count, so that this node
+    need not be able to encode their values.
     """
     raw = headers.get(X_DEATH)
     is_array = raw is not None and raw[:1] == b"A"
     elements = split_array(raw) if raw is not None and is_array else []
     entries = _merged([split_table(element[1:]) for element in elements if element[:1] == b"F"])
-    # RabbitMQ loses a message with other elements; they mean nothing, and go last.
+    # Elements that are not tables have no meaning and go last. RabbitMQ loses a message with such elements.
     others = [element for element in elements if element[:1] != b"F"]
     own = (_octets(queue_name), reason.encode())
     known = next((entry for entry in entries if _key_of(entry) == own), None)
@@ -205,8 +205,8 @@ def _with_death(
 def _merged(entries: list[Death]) -> list[Death]:
     """Merge entries of the same queue and reason, as RabbitMQ does for those of versions that did not count.
 
-    The first of them stays; without a count it gets the number of them. RabbitMQ reverses the order of what is left,
-    and does nothing to an entry that is alone.
+    The first one stays; if it has no count, it gets the number of merged entries. As in RabbitMQ, the order of the
+    result is reversed, and a single entry is left alone.
     """
     if len(entries) == 1:
         return entries
@@ -227,7 +227,7 @@ def _key_of(entry: Death) -> tuple[bytes | None, bytes | None]:
 
 
 def _content(raw: bytes | None) -> bytes | None:
-    """Return the octets of a string or of binary data, without type and length; of anything else all of it."""
+    """Return the bytes of a string or of binary data without type and length; any other field unchanged."""
     return raw if raw is None or raw[:1] not in (b"S", b"x") else raw[5:]
 
 
@@ -236,13 +236,13 @@ def _octets(text: str) -> bytes:
 
 
 def _one_more(raw: bytes | None) -> int:
-    """Return a count that is one higher, but not higher than a field can hold: RabbitMQ's would become negative."""
+    """Return the count incremented, at most to `MAX_COUNT`, where RabbitMQ's would become negative."""
     count = None if raw is None else read_value(raw)
     return min(count + 1, MAX_COUNT) if isinstance(count, int) and not isinstance(count, bool) else 1
 
 
 def _is_cycle(queue_name: str, reason: str, deaths: list[Death]) -> bool:
-    """Whether the message was in that queue before, and nobody has rejected it since: it would go round for ever."""
+    """Whether the message was in the queue before and not rejected since: such a cycle is dropped."""
     if reason == "rejected":
         return False
     name = _octets(queue_name)

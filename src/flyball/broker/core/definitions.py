@@ -1,4 +1,4 @@
-"""What is declared beside exchanges, users and the like: clustered queues, topics. Kept for whoever knows them."""
+"""Stored definitions of features such as clustered queues and topics, which interpret them."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from flyball.model import Definition
 
 
 class Definitions:
-    """All definitions of some kinds, by kind and key. A change counts at once, and is taken back if it fails."""
+    """Definitions by kind and key. A change takes effect at once, and is undone if the store fails."""
 
     def __init__(self, journal: GroupCommit, kinds: Iterable[str], definitions: Iterable[Definition]) -> None:
         self._journal = journal
         self._kept: dict[str, dict[str, Mapping[str, Any]]] = {kind: {} for kind in kinds}
-        # Whom to tell, by kind, with the key of what has changed, here or on another node.
+        # Callbacks by kind, called with the key of a definition that changed here or on another node.
         self.on_changed: dict[str, Callable[[str], None]] = {}
         for definition in definitions:
             if definition.kind in self._kept:
                 self._kept[definition.kind][definition.key] = definition.value
 
     def of(self, kind: str) -> Mapping[str, Mapping[str, Any]]:
-        """Return what is defined of a kind, by key."""
+        """Return the definitions of a kind, by key."""
         return self._kept[kind]
 
     def put(self, definition: Definition, done: Done) -> None:
-        """Define it, in the place of what had its kind and key."""
+        """Add the definition or replace the one with its kind and key."""
         kept = self._kept[definition.kind]
         before = kept.get(definition.key)
         kept[definition.key] = definition.value
@@ -45,7 +45,7 @@ class Definitions:
         self._journal.change(DefinitionPut(definition), PendingChange(done, undo))
 
     def delete(self, kind: str, key: str, done: Done) -> None:
-        """Forget it, if it is there."""
+        """Delete the definition, if it exists."""
         kept = self._kept[kind]
         before = kept.pop(key, None)
         if before is not None:
@@ -62,7 +62,7 @@ class Definitions:
         return kind in self._kept
 
     def apply(self, change: DefinitionPut | DefinitionDeleted) -> None:
-        """Follow another node."""
+        """Apply a change made by another node."""
         if isinstance(change, DefinitionPut):
             self._kept[change.definition.kind][change.definition.key] = change.definition.value
             self._tell(change.definition.kind, change.definition.key)

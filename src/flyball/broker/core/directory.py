@@ -1,4 +1,4 @@
-"""The queues that other nodes of the domain serve: who has which, kept up to date from what the nodes tell."""
+"""The directory of remote queues: which node serves which, updated from the changes of the other nodes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from flyball.model import PlacedQueue, Queue
 
 
 class RemoteQueue:
-    """A queue that another node serves."""
+    """A queue served by another node."""
 
     __slots__ = ("owner", "queue")
 
     def __init__(self, queue: Queue, owner: int) -> None:
         self.queue = queue
-        # The id of the node; it may be dead, until another one has taken over.
+        # The id of the node, which may be dead until another one has taken over.
         self.owner = owner
 
     @property
@@ -26,16 +26,16 @@ class RemoteQueue:
 
 
 class Directory:
-    """All queues of other nodes, by id and by name."""
+    """All remote queues, by id and by name."""
 
     def __init__(self, queues: Iterable[PlacedQueue] = (), version: Version | None = None) -> None:
         self._by_id: dict[int, RemoteQueue] = {}
         self._by_name: dict[tuple[str, str], dict[int, RemoteQueue]] = {}
-        # How many names there are, by virtual host.
+        # Number of queue names by virtual host.
         self._counts: dict[str, int] = {}
-        # Advances whenever a name may mean another queue than before.
+        # Advances whenever a name may refer to another queue.
         self.version = version or Version()
-        # Called with the id of each queue that is put or removed.
+        # Fires with the id of each queue that is put or removed.
         self.changed = Event[[int]]()
         for placed in queues:
             self.put(placed.queue, placed.owner)
@@ -45,11 +45,11 @@ class Directory:
 
     @property
     def name_count(self) -> int:
-        """How many queues there are if those of the same name, members of a clustered one, are one."""
+        """Number of queues; members of a clustered queue, which share its name, count as one."""
         return len(self._by_name)
 
     def count_in(self, vhost: str) -> int:
-        """How many names of queues of that virtual host other nodes serve."""
+        """Number of queue names in the virtual host."""
         return self._counts.get(vhost, 0)
 
     def all(self) -> list[RemoteQueue]:
@@ -63,19 +63,19 @@ class Directory:
         return self._by_id.get(queue_id)
 
     def find(self, vhost: str, name: str) -> RemoteQueue | None:
-        """Return the queue of that name: of a clustered one, the member that came first."""
+        """Return the queue with the name; of a clustered queue, the first member."""
         named = self._by_name.get((vhost, name))
         return next(iter(named.values())) if named else None
 
     def members(self, vhost: str, name: str) -> list[RemoteQueue]:
-        """Return all queues of that name: several, if it is that of a clustered one."""
+        """Return all queues with the name: several if it is a clustered queue."""
         return list(self._by_name.get((vhost, name), {}).values())
 
     def of_node(self, node_id: int) -> list[RemoteQueue]:
         return [remote for remote in self._by_id.values() if remote.owner == node_id]
 
     def put(self, queue: Queue, owner: int) -> RemoteQueue:
-        """Note that a node serves the queue from now on."""
+        """Record that a node serves the queue."""
         self.version.advance()
         remote = self._by_id.get(queue.id)
         if remote is None:
@@ -90,7 +90,7 @@ class Directory:
         return remote
 
     def remove(self, queue_id: int) -> RemoteQueue | None:
-        """Forget a queue: it is gone, or this node serves it now."""
+        """Remove a queue that was deleted, or that this node serves now."""
         remote = self._by_id.pop(queue_id, None)
         if remote is not None:
             self.version.advance()

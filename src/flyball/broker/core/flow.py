@@ -1,9 +1,13 @@
-"""How much publishers may send: their credit.
+"""Flow control: the credit of publishers, in bytes.
 
-While nothing is scarce a publisher gets credit for the asking, and no clock runs. Under pressure a rate is decided
-every 20 ms (see `governor`), and what it allows is handed out in turn: a publisher that has used its share waits in
-line with the message that it wanted to publish next, and its connection is not read. Only a message needs credit:
-what else comes on a connection, as the acknowledgements of a consumer, is not held back.
+Without pressure a publisher gets credit on request, and no timer runs. Under pressure the governor decides a rate
+every 20 ms, and the bytes that it allows are shared in turns: a publisher without credit waits with its next message,
+and its connection is not read. Only messages need credit; other commands on the connection, such as acks, are not
+held back.
+
+The credit law: within a sample, publishers together get what the rate allows and no more. Credit that is not used is
+revoked at the next sample (`_revoke`), so it cannot be saved up for a burst. A message larger than the credit is let
+in whole, since it has been received, and the excess is a debt charged against the publisher's next shares.
 """
 
 from __future__ import annotations
@@ -18,16 +22,16 @@ from flyball.broker.core.loops import Reading
 
 log = logging.getLogger("flyball.server")
 
-# Less is not handed out at a time: it would cost more than it is worth.
+# Minimum share: handing out less costs more than it is worth.
 MIN_SHARE_BYTES = 2048
 
-# So much of a message that exceeded its publisher's share is counted against the next ones.
+# Maximum debt of a publisher whose message exceeded its credit.
 MAX_DEBT_BYTES = 256 * 1024
 
-# Publishers that could not send anything for so long are told.
+# Time without any credit after which publishers are notified (connection.blocked).
 BLOCK_AFTER_S = 1.0
 
-# After so many samples without pressure in which nobody had to wait, everybody sends freely again.
+# Consecutive samples without pressure and without waiting publishers after which the loops stop.
 CALM_SAMPLES = 10
 
 NO_STORE = "the store does not keep up"
@@ -36,54 +40,53 @@ NO_DISK = "low on disk"
 
 
 class CreditedSession(Protocol):
-    """A connection that needs credit to publish."""
+    """A publishing connection."""
 
     credit: int
 
     def go_on(self) -> None:
-        """Try again what waited for credit."""
+        """Retry the message that waits for credit."""
 
     def block(self, reason: str) -> None:
-        """Tell the peer that it cannot publish at present."""
+        """Notify the peer that it cannot publish at present."""
 
     def unblock(self) -> None:
-        """Tell the peer that it can publish again."""
+        """Notify the peer that it can publish again."""
 
     def crash(self, error: Exception) -> None:
-        """End the connection after a defect."""
+        """Close the connection after an unexpected error."""
 
 
 class Flow:
-    """Gives publishers leave to send."""
+    """Grants credit to publishers."""
 
     def __init__(self, broker: Broker, memory_bytes: int) -> None:
-        """`memory_bytes` is the setpoint for what the ledger counts."""
+        """`memory_bytes` is the setpoint of the ledger's level."""
         self._broker = broker
         self._journal = Tank(NO_STORE, CONGESTED_BYTES, JOURNAL_KP, JOURNAL_KI_PER_S)
         self._memory = Tank(NO_MEMORY, memory_bytes, MEMORY_KP)
         # Runs only under pressure.
         self._timer: asyncio.TimerHandle | None = None
-        # Who waits, longest first.
+        # Waiting publishers, in the order in which they began to wait.
         self._line: dict[CreditedSession, None] = {}
-        # Who may have credit left.
+        # Publishers that may have credit left.
         self._holders: set[CreditedSession] = set()
         self._blocked: set[CreditedSession] = set()
-        # What the one whose turn it is gets; 0 while it is nobody's turn.
+        # The share of the publisher that is being served; 0 otherwise.
         self._share = 0
         self._is_serving_soon = False
-        # Whether somebody had to wait since the last sample.
+        # Whether a publisher had to wait since the last sample.
         self._has_kept_waiting = False
         self._calm = 0
-        # Since when nobody may send anything.
+        # Since when the rate is zero.
         self._still_since: float | None = None
 
     # For sessions
 
     def grant(self, session: CreditedSession, wanted: int) -> bool:
-        """Give credit to a connection that has none: so many bytes at most. False if it has to wait for `go_on`.
+        """Grant at most `wanted` bytes of credit to a connection that has none. False if it must wait for `go_on`.
 
-        Its last message may exceed the credit: under pressure it then gets the less. Such credit is good until the
-        next sample.
+        Under pressure a debt from an earlier message is deducted, and the credit expires at the next sample.
         """
         if self._timer is None:
             if not self._is_scarce():
@@ -105,15 +108,15 @@ class Flow:
         return False
 
     def forget(self, session: CreditedSession) -> None:
-        """The connection is gone."""
+        """Remove a closed connection."""
         self._line.pop(session, None)
         self._holders.discard(session)
         self._blocked.discard(session)
 
-    # For those who want to know
+    # Reports
 
     def report(self) -> dict[str, Any]:
-        """Return the loops' state as plain values."""
+        """Return the state of the loops as plain values."""
         return {
             "under_pressure": self._timer is not None,
             "waiting_connections": len(self._line),
@@ -124,11 +127,11 @@ class Flow:
         }
 
     def read_commit_queue(self) -> Reading:
-        """Return how the loop stands that holds the commit queue."""
+        """Return the reading of the loop that controls the commit queue."""
         return self._reading_of(self._journal, self._broker.journal.pending_bytes)
 
     def read_memory(self) -> Reading:
-        """Return how the loop stands that holds the memory."""
+        """Return the reading of the loop that controls the memory."""
         return self._reading_of(self._memory, self._broker.ledger.level_bytes)
 
     def _reading_of(self, tank: Tank, level_bytes: int) -> Reading:
@@ -166,7 +169,7 @@ class Flow:
     # Under pressure
 
     def _begin(self) -> None:
-        """Something becomes scarce: take back what was given freely, and let the loops run."""
+        """Start the loops under pressure, and revoke the credit granted without limit."""
         journal = self._broker.journal
         loop = asyncio.get_running_loop()
         now = loop.time()
@@ -179,10 +182,10 @@ class Flow:
         self._timer = loop.call_later(SAMPLE_S, self._tick)
 
     def _tick(self) -> None:
-        """Decide the next rate, and hand out what it allows."""
+        """Decide the next rate and hand out the credit that it allows."""
         journal = self._broker.journal
         loop = asyncio.get_running_loop()
-        # Before all else: whatever goes wrong below, those who wait are looked at again.
+        # First of all: if an error occurs below, waiting publishers are still served at the next sample.
         self._timer = loop.call_later(SAMPLE_S, self._tick)
         now = loop.time()
         is_open = not (self._has_kept_waiting or self._line)
@@ -201,19 +204,19 @@ class Flow:
         self._serve()
 
     def _revoke(self) -> None:
-        """Take back the credit that was not used."""
+        """Revoke unused credit; debts stay."""
         holders, self._holders = self._holders, set()
         for session in holders:
             session.credit = min(session.credit, 0)
 
     def _serve(self) -> None:
-        """Let those in line go on, each for its share, while there is room. Who wants more stands in line again."""
+        """Serve waiting publishers, each for its share, while there is room; those that need more wait again."""
         self._is_serving_soon = False
         for session in list(self._line):
             if self._room_bytes() <= 0:
                 return
             share = self._fair_share()
-            if session in self._line:  # else it has gone meanwhile
+            if session in self._line:  # else it was closed meanwhile
                 del self._line[session]
                 self._share = share
                 session.go_on()
@@ -221,7 +224,7 @@ class Flow:
         self._serve_soon()
 
     def _serve_soon(self) -> None:
-        """Serve those who wait in this sample too if there is room, but not before others have had their turn."""
+        """Serve waiting publishers again in this sample if there is room, in another turn of the event loop."""
         if self._line and not self._is_serving_soon and self._room_bytes() > 0:
             self._is_serving_soon = True
             asyncio.get_running_loop().call_soon(self._serve)
@@ -229,7 +232,7 @@ class Flow:
     def _fair_share(self) -> int:
         return max(MIN_SHARE_BYTES, int(self._room_bytes() / max(1, len(self._line))))
 
-    # The last step
+    # Standstill
 
     def _still_for(self, seconds: float) -> bool:
         return self._still_since is not None and asyncio.get_running_loop().time() - self._still_since >= seconds
@@ -239,7 +242,7 @@ class Flow:
             self._still_since = None
             blocked, self._blocked = self._blocked, set()
             if blocked:
-                log.warning("%d publishing connections may go on", len(blocked))
+                log.warning("publishing connections unblocked connections=%d", len(blocked))
             for session in blocked:
                 try:
                     session.unblock()
@@ -256,7 +259,7 @@ class Flow:
                     session.crash(error)
 
     def _reason(self) -> str | None:
-        """Return why nobody may send anything; None if that is not so."""
+        """Return why the rate is zero; None if it is not."""
         if self._broker.is_low_on_disk:
             return NO_DISK
         if self._memory.rate_per_s <= 0:
@@ -269,6 +272,6 @@ class Flow:
         if session not in self._blocked:
             reason = self._reason() or self._journal.reason
             if not self._blocked:
-                log.warning("publishing connections are blocked: %s", reason)
+                log.warning("publishing connections blocked: %s", reason)
             self._blocked.add(session)
             session.block(reason)

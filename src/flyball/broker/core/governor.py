@@ -1,17 +1,16 @@
-"""How fast publishers may fill what is scarce: a loop for each tank, which is anything with a level that they raise.
+"""The rate limit of publishers: a control loop for each tank, that is for each resource whose level they raise.
 
-Decides and does nothing: levels and the time come in, a rate comes out. Who may send how much of it, and when these
-loops run at all, is the flow's business.
+Pure control laws: level and time in, rate out. `flow` shares the rate among publishers, and runs the loops.
 
-The plant is an integrator: a level rises by what flows in and falls by what drains. The actuator is exact, since what
-has flowed in is measured and not guessed: a message that goes into ten queues has cost ten times as much, one that
-was taken out before it was written nothing. What is left is delay: a rate holds for one sample (20 ms), it is up to
-one sample old when it is used up, and the commit queue shows the effect with the commit under way (1 to 20 ms):
-50 ms together. For an integrator with a delay of d the SIMC rules (Skogestad, Journal of Process Control 13 (2003),
-Table 1) give kp = 1 / (c + d) and ki = kp / (4 (c + d)) for a wanted time constant c. With c = 3 d, so c + d = 0.2 s:
-kp = 5 /s and ki = 6.25 /s². The loop then bears six times the gain or the delay before it swings (pi/2 / (kp d) =
-6.3), so a commit may take 0.3 s. A commit takes the level down at once by all that it wrote, which no rate can
-smooth: while the store is the bottleneck the level saws about its setpoint by the size of a batch, commit by commit.
+The plant is an integrator: the level rises by the inflow and falls by the drain. The actuator is exact, since the
+inflow is measured and not estimated: a message routed to ten queues costs ten times as much, one acked before it was
+written costs nothing. What is left is delay: a rate holds for one sample (20 ms), it is up to one sample old when it
+is used up, and the commit queue shows the effect with the commit in progress (1 to 20 ms): 50 ms in total. For an
+integrator with a delay of d the SIMC rules (Skogestad, Journal of Process Control 13 (2003), Table 1) give
+kp = 1 / (c + d) and ki = kp / (4 (c + d)) for a closed-loop time constant c. With c = 3 d, so c + d = 0.2 s:
+kp = 5 /s and ki = 6.25 /s². The loop then tolerates six times the gain or the delay before it oscillates
+(pi/2 / (kp d) = 6.3), so a commit may take 0.3 s. A commit lowers the level at once by all that it wrote, which no
+rate can smooth: while the store is the bottleneck the level is a sawtooth about its setpoint, by the size of a batch.
 """
 
 from __future__ import annotations
@@ -24,32 +23,32 @@ from flyball.control.timed_pi import PiLaw, PiState
 
 SAMPLE_S = 0.02
 
-# From this part of its setpoint on a level is watched; below, everybody sends as fast as they can.
+# Fraction of its setpoint above which a level is controlled; below it, publishers are not limited.
 PRESSURE_RATIO = 0.5
 
 JOURNAL_KP = 5.0
 JOURNAL_KI_PER_S = 6.25
 
-# What drains from memory is not measured apart but shows in its level, so the rate is that at which it may grow: none
-# at the setpoint, which needs no integral. A time constant of 2 s makes the slowing gentle.
+# The drain of memory is not measured separately but shows in its level, so the rate is the growth allowed: zero at
+# the setpoint, which needs no integral action. A time constant of 2 s throttles gently.
 MEMORY_KP = 0.5
 
-# In bytes per second; nobody can send so much.
+# Bytes per second that no publisher reaches: unlimited.
 MAX_RATE = 4e9
 
-# A rate that would fill the tank in a thousand seconds or more is none: publishers stand, and should hear why.
+# A rate that would fill the tank in a thousand seconds or more counts as zero, so that publishers are notified.
 STANDSTILL_RATIO_PER_S = 0.001
 
-# Above this multiple of its setpoint nothing is let in, whatever the rate: a store that has just begun to hang is
-# still believed to drain.
+# Multiple of the setpoint above which nothing is let in, whatever the rate: the drain of a store that just stopped
+# responding is still estimated from the past.
 CEILING_RATIO = 2.0
 
-# Over about so long the drain is averaged: commits come one by one.
+# Time constant of the average of the drain, which is measured commit by commit.
 DRAIN_MEMORY_S = 0.5
 
 
-# What `flyball.control.verification` finds for the law in samples, on a tank with two samples of delay. A test
-# compares, since that takes long to import.
+# The result of `flyball.control.verification` for the sampled law on a tank with two samples of delay. A constant,
+# since that module takes long to import; a test compares them.
 JOURNAL_CERTIFICATE = Certificate(
     law={"kind": "pi", "kp": JOURNAL_KP, "ki": JOURNAL_KI_PER_S * SAMPLE_S},
     plant="y(k+1) = 1 y(k) + 0.02 u(k-2)",
@@ -72,7 +71,7 @@ MEMORY_CERTIFICATE = Certificate(
 
 
 class Tank:
-    """One level and its loop: `begin` when there is pressure, then `sample` again and again, `rest` after it."""
+    """A level and its loop: `begin` under pressure, then `sample` periodically, then `rest`."""
 
     __slots__ = (
         "_budget_bytes",
@@ -88,13 +87,13 @@ class Tank:
     )
 
     def __init__(self, reason: str, setpoint_bytes: int, kp: float, ki_per_s: float = 0.0) -> None:
-        # What a publisher is told that cannot send because of it.
+        # The reason sent to publishers that are blocked because of it.
         self.reason = reason
         self.setpoint_bytes = setpoint_bytes
         self._ceiling_bytes = CEILING_RATIO * setpoint_bytes
         self._law = PiLaw(setpoint_bytes, kp, ki_per_s, Limits(0.0, MAX_RATE))
         self.drain_per_s = 0.0
-        # The action: so many bytes may flow in each second.
+        # The control action: inflow in bytes per second.
         self.rate_per_s = MAX_RATE
         self._state = PiState(0.0, 0.0)
         self._level_bytes = 0
@@ -105,14 +104,14 @@ class Tank:
         return level_bytes >= PRESSURE_RATIO * self.setpoint_bytes
 
     def begin(self, level_bytes: int, drained_bytes: int, drain_per_s: float, now: float) -> None:
-        """Start the loop. `drained_bytes` counts all that ever left, `drain_per_s` is a first guess at its rate."""
+        """Start the loop. `drained_bytes` is a counter of the outflow, `drain_per_s` a first estimate of its rate."""
         self._state = PiState(0.0, now)
         self._drained_bytes = drained_bytes
         self.drain_per_s = drain_per_s
         self.sample(level_bytes, drained_bytes, now, is_open=False)
 
     def sample(self, level_bytes: int, drained_bytes: int, now: float, *, is_open: bool) -> None:
-        """Set the rate for the next sample time. The loop is open if nobody had to wait since the last one."""
+        """Set the rate for the next sample. The loop is open if no publisher had to wait since the last one."""
         elapsed_s = now - self._state.at
         if elapsed_s > 0:
             share = 1.0 - math.exp(-elapsed_s / DRAIN_MEMORY_S)
@@ -127,11 +126,11 @@ class Tank:
         self._drained_bytes = drained_bytes
 
     def rest(self) -> None:
-        """The pressure is over: nothing is limited."""
+        """Stop the loop: the rate is unlimited."""
         self.rate_per_s = MAX_RATE
 
     def room_bytes(self, level_bytes: int, drained_bytes: int) -> float:
-        """Return how much may still flow in before the next sample; 0 or less if nothing."""
+        """Return the inflow left until the next sample; 0 or less if none."""
         if self.rate_per_s <= 0:
             return 0.0
         come_bytes = level_bytes - self._level_bytes + drained_bytes - self._drained_bytes

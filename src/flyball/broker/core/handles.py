@@ -1,8 +1,7 @@
-"""What a session does with a queue, wherever that is served.
+"""Handles: the operations of a session on a queue, wherever it is served.
 
-A handle stands for one queue. `LocalQueue` is that of a queue which this node serves. That of a queue which another
-node serves comes from `peering`: it follows the queue when it moves, and retries when a node is lost. Sessions need
-not know which of both they have.
+`LocalQueue` is the handle of a queue that this node serves. The handle of a remote queue comes from `peering`: it
+follows the queue when it moves, and retries when a node is lost. Sessions do not know which of both they have.
 """
 
 from __future__ import annotations
@@ -24,23 +23,23 @@ _UNLIMITED = float("inf")
 
 
 class QueueCounts(NamedTuple):
-    """What a queue holds."""
+    """The number of ready messages and of consumers of a queue."""
 
     ready: int = 0
     consumers: int = 0
 
 
 class Got(NamedTuple):
-    """A message that was taken out of a queue, None if there was none, and how many more are ready."""
+    """The message fetched by a get, None if the queue was empty, and the number of messages still ready."""
 
     message: Message | None = None
     ready: int = 0
 
 
 class Subscriber(Protocol):
-    """A consumer of a session. It may go on with the same queue on another node, or with another queue.
+    """A session's consumer. It survives a move of its queue, and may switch to another member of a clustered queue.
 
-    It is a `Receiver`, without inheriting from it: that is compiled, and typing knows no compiled protocol.
+    It implements `Receiver` without inheriting from it: a mypyc-compiled class cannot be a protocol's base.
     """
 
     queue: Queue
@@ -48,22 +47,22 @@ class Subscriber(Protocol):
     priority: int
     exclusive: bool
     no_ack: bool
-    # Which messages it asks for; None: all, in the order of the queue.
+    # Filter and order of its messages; None: all, in the order of the queue.
     selector: Selector | None
 
     @property
     def window(self) -> SharedWindow | None:
-        """The window that it shares with others of its session."""
+        """The window that it shares with other consumers of its session."""
         ...
 
     @property
     def is_over(self) -> bool:
-        """Whether its client has cancelled it, or has gone."""
+        """Whether it was cancelled or its session closed."""
         ...
 
     @property
     def is_attached(self) -> bool:
-        """Whether a queue sends it messages."""
+        """Whether it is a consumer of a queue at present."""
         ...
 
     def deliver(self, consumer: Consumer, message: Message) -> None: ...
@@ -75,16 +74,16 @@ class Subscriber(Protocol):
     def crash(self, error: BaseException) -> None: ...
 
     def started(self, consumer: Consumer, queue: Queue) -> None:
-        """From now on it is sent what this consumer of the engine gets."""
+        """Attach it to this consumer of the engine."""
         ...
 
     def ended(self) -> None:
-        """There is nowhere to go on."""
+        """Cancel it: its queue was deleted and there is no other."""
         ...
 
 
 class QueueHandle(Protocol):
-    """A queue, wherever it is served. An operation raises an error, or calls back once, maybe before it returns."""
+    """A queue, wherever it is served. An operation raises an error or calls back once, maybe before it returns."""
 
     @property
     def queue(self) -> Queue: ...
@@ -97,31 +96,31 @@ class QueueHandle(Protocol):
         ...
 
     def declare(self, declared: Queue, owner: object, done: Answer[QueueCounts]) -> None:
-        """Compare it with a declaration, and use it. Raises QueueLocked, UnlikeDeclared."""
+        """Compare it with a declaration, and renew its expiry. Raises QueueLocked, UnlikeDeclared."""
         ...
 
     def use(self, done: Answer[QueueCounts]) -> None:
-        """Return what it holds; it expires later."""
+        """Return its counts, and renew its expiry."""
         ...
 
     def purge(self, done: Answer[int]) -> None:
-        """Remove all ready messages, and return how many there were."""
+        """Remove all ready messages, and return their number."""
         ...
 
     def delete(self, done: Answer[int], *, if_unused: bool = False, if_empty: bool = False) -> None:
-        """Delete it, and return how many messages were ready."""
+        """Delete it, and return the number of its ready messages."""
         ...
 
     def delete_empty(self, done: Answer[None]) -> None:
-        """Delete it if it holds no message, not even an unacked one."""
+        """Delete it if it has no message, not even an unacked one."""
         ...
 
     def get(self, done: Answer[Got], *, no_ack: bool) -> None:
-        """Take a message out; it has to be settled, requeued or dead-lettered."""
+        """Fetch a message, which the caller must settle, requeue or dead-letter."""
         ...
 
     def consume(self, subscriber: Subscriber, done: Done) -> None:
-        """Send its messages to a consumer; `done` is called before the first one."""
+        """Attach a consumer; `done` is called before the first delivery."""
         ...
 
     def take(
@@ -131,14 +130,14 @@ class QueueHandle(Protocol):
         fit: int = BodyFormat.ALL,
         taken: Callable[[Message], None] | None = None,
     ) -> None:
-        """Remove the first message that fits. One that the reader cannot be sent stays: InvalidBody.
+        """Remove and return the first match. One that the reader's protocol cannot represent stays: InvalidBody.
 
-        If this node serves the queue `taken` is called with the message while its removal is on the way to the store.
+        If this node serves the queue, `taken` is called with the message before its removal is durable.
         """
         ...
 
     def peek(self, selector: Selector | None, done: TakeDone, fit: int = BodyFormat.ALL) -> None:
-        """Return the first message that fits; without a selector the next one. It stays where it is."""
+        """Return the first match, without a selector the next message; it stays ready."""
         ...
 
     def browse(self, after_id: int, limit: int, done: Answer[list[Message]]) -> None:
@@ -146,16 +145,16 @@ class QueueHandle(Protocol):
         ...
 
     def list_ids(self, after_id: int, limit: int, done: Answer[list[int]]) -> None:
-        """Return the ids of such messages, when all of these are durable."""
+        """Return the ids of such messages once all of them are durable."""
         ...
 
     def remove_oldest(self, up_to_id: int, limit: int, done: Answer[int]) -> None:
-        """Remove the oldest ready messages up to an id, so many at the most, and return how many there were."""
+        """Remove at most `limit` ready messages up to an id, oldest first, and return their number."""
         ...
 
 
 class LocalQueue:
-    """A queue that this node serves."""
+    """A queue served by this node."""
 
     __slots__ = ("_broker", "_state", "_topology")
 
@@ -233,7 +232,7 @@ class LocalQueue:
             priority=subscriber.priority,
             shared=None if subscriber.no_ack else subscriber.window,
         )
-        # It may have failed meanwhile, with its first message.
+        # The delivery of its first message may have failed.
         if subscriber.is_attached:
             self._topology.consumer_added(state, subscriber, exclusive=subscriber.exclusive)
 

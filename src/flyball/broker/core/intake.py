@@ -1,6 +1,6 @@
-"""Where messages enter queues: a message for some queues becomes one in each, with its priority and time to live.
+"""Puts routed messages into queues: a copy in each, with its effective priority and time to live.
 
-Publishers, dead letters and what other nodes send come through here.
+Used for messages from publishers, dead letters and messages forwarded by other nodes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from flyball.model import Correlation, Message, Receipt
 
 
 class Intake:
-    """Puts messages into queues, as far as those take them."""
+    """Puts messages into queues, subject to their length limits."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -34,7 +34,7 @@ class Intake:
         receipt: Receipt | None = None,
         correlation: Correlation | None = None,
     ) -> list[QueueState]:
-        """Put a message into each of the queues; return those that are full and refuse it.
+        """Put a message into each of the queues; return the full ones that refuse it.
 
         `receipt` is for a message that goes to one queue.
         """
@@ -43,7 +43,8 @@ class Intake:
         if not engine.keeps_messages:
             return []
         if len(targets) > 1 and engine.message_ids_left < len(targets) and not broker.has_ids_for(len(targets)):
-            # Before the first has its copy. Whoever routes to that many waits for ids, so that this is rare.
+            # Checked before the first copy is put: all or none. Callers that route to many queues wait for ids, so
+            # this is rare.
             raise StoreUnavailable(NO_IDS)
         now_us = broker.now_us()
         refused: list[QueueState] = []
@@ -83,7 +84,7 @@ class Intake:
         return refused
 
     def put_content(self, targets: Sequence[QueueState], content: Content) -> PutOutcome | None:
-        """Put a message into each of the queues. Return what became of it, or None: the next commit tells."""
+        """Put a message into each of the queues. Return the outcome, None if it depends on the next commit."""
         refused = self.put(
             targets,
             content.body,

@@ -1,7 +1,7 @@
-"""Lets those who list long queues have their turn while the node has time for it: puts and takes go first.
+"""Admission control for listings of long queues: puts and reads take precedence.
 
-Listings cost the event loop as much as thousands of puts. Cheap requests never wait here; what they cost is measured,
-and listings get what is left, a page at a time. Knows neither queues nor messages.
+A listing costs the event loop as much as thousands of puts. Cheap requests never wait here; their cost is measured,
+and listings get the remaining capacity, page by page.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from flyball.admission.admission import Admission
 from flyball.admission.sensors.thread import ThreadSensor
 from flyball.errors import NotAdmitted, StoreUnavailable
 
-# So busy listings may keep the node; what cheap requests take of it is taken from listings.
+# Target utilization of the event loop. The load of cheap requests reduces what listings get of it.
 BUSY_RATIO = 0.75
-# A listing of so many messages costs less than to wait for its turn.
+# Listings of at most this size bypass admission: they cost less than the wait.
 CHEAP_MESSAGES = 100
 MAX_WAITING = 10_000
 
 
 class ListingLimiter:
-    """Admission control for pages of listings, by how busy the node's thread is."""
+    """Admits pages of listings by the utilization of the node's thread."""
 
     def __init__(self, time_limit_s: float) -> None:
         self.admission = Admission(
@@ -40,7 +40,7 @@ class ListingLimiter:
 
     @asynccontextmanager
     async def turn(self, size: int) -> AsyncIterator[None]:
-        """Wait until a page of so many messages may be read. Raises StoreUnavailable if there is no time for it."""
+        """Wait until a page of `size` messages may be read. Raises StoreUnavailable if it is not admitted in time."""
         try:
             admitted = await self.admission.admit(f"page {_magnitude(size)}")
         except NotAdmitted as error:
@@ -55,10 +55,10 @@ class ListingLimiter:
             admitted.end(is_failure)
 
     def stop(self) -> None:
-        """Turn away those who wait."""
+        """Refuse all waiting pages."""
         self.admission.stop()
 
 
 def _magnitude(size: int) -> int:
-    """Return a power of ten that is not below: pages of one key cost about the same, and there are few keys."""
+    """Round up to a power of ten: pages of one class cost about the same, and there are few classes."""
     return int(10 ** len(str(size)))

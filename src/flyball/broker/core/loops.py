@@ -1,6 +1,6 @@
-"""The loops that a node knows, its own and those that clients report: what they are, and their last samples.
+"""The registry of control loops: those of the node and those that clients report, with their last samples.
 
-Remembers and tells; what a loop does is its own business. The bounds: so many loops, so many samples of each.
+It only records them; the loops run elsewhere. Both the number of loops and the samples of each are bounded.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from flyball.control.certificate import Certificate, certificate_summary
 from flyball.errors import LoopNotFound, NotPermitted, NotSwitchable, TooManyLoops
 
 MAX_LOOPS = 500
-# Nobody who reports many keeps others from it.
+# Limit per user, so that one user cannot use up `MAX_LOOPS`.
 MAX_LOOPS_OF_USER = 200
 KEPT_SAMPLES = 300
 SAMPLE_FIELDS = ("at", "setpoint", "measurement", "action")
 GONE_AFTER_SAMPLES = 10
-# A client that reports many samples a second does so in batches: it is not gone before this.
+# Minimum silence before a loop counts as gone: clients with short sample times report in batches.
 MIN_ABSENCE_S = 5.0
 FORGOTTEN_AFTER_S = 600.0
 
@@ -36,27 +36,27 @@ Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class _Report(BaseModel):
-    """Something that may come from outside: what is not known is refused, nothing changes later."""
+    """Immutable input from clients: unknown fields are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class Quantity(_Report):
-    """Something that has a number."""
+    """A measured or set quantity."""
 
     what: Text
     unit: Text
 
 
 class Bounds(_Report):
-    """Between which the action may be; None is no bound."""
+    """Lower and upper bound of the control action; None is unbounded."""
 
     lowest: Number | None = None
     highest: Number | None = None
 
 
 class Margins(_Report):
-    """How far a loop is from swinging; None is farther than any number."""
+    """Stability margins; None is infinite."""
 
     gain: Number | None = None
     delay_samples: Number | None = None
@@ -64,21 +64,21 @@ class Margins(_Report):
 
 
 class Proof(_Report):
-    """What is known about a law on its plant; see `flyball.control.certificate`."""
+    """The verification of a law on its plant; see `flyball.control.certificate`."""
 
     is_sound: bool
     kind: Text
     margins: Margins
-    # Why a loop should not be started with it.
+    # Why a loop must not be activated with it.
     reasons: Annotated[list[Text], Field(max_length=10)]
     text: Text
 
 
 class LoopFacts(_Report):
-    """What a loop is. It changes seldom, if ever."""
+    """The description of a loop, which seldom changes."""
 
     title: Text
-    # What it is for, in a sentence.
+    # Its purpose, in a sentence.
     about: Text
     measures: Quantity
     acts: Quantity
@@ -87,12 +87,12 @@ class LoopFacts(_Report):
     limits: Bounds = Bounds()
     sample_time_s: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)]
     certificate: Proof | None = None
-    # Which process runs it, if it is not the node.
+    # The process that runs it, if not the node.
     client: Text | None = None
 
 
 class LoopSample(_Report):
-    """One step of a loop; what is None was not there, as an action while nothing is limited."""
+    """One step of a loop; None for a value that did not exist, such as the action while nothing is limited."""
 
     # Unix time.
     at: Number
@@ -102,18 +102,18 @@ class LoopSample(_Report):
 
 
 class LoopReport(_Report):
-    """What a client tells of its loop, about once a second."""
+    """A client's report of its loop, about once a second."""
 
     facts: LoopFacts | None = None
     is_shadow: bool = False
-    # Why it does not obey.
+    # Why it refuses the requested mode.
     refusal: Text | None = None
     samples: Annotated[list[LoopSample], Field(max_length=KEPT_SAMPLES)] = []
 
 
 @dataclass(slots=True, frozen=True)
 class Reading:
-    """How a loop inside the node stands; without an action it has nothing to control now."""
+    """The state of a loop inside the node; without an action it is idle."""
 
     setpoint: float
     measurement: float
@@ -121,7 +121,7 @@ class Reading:
 
 
 class Ring:
-    """The last rows of some numbers: plain ones, so that a hundred rings take one megabyte and no more."""
+    """A ring buffer of rows of floats, in an array, so that a hundred rings take only a megabyte."""
 
     __slots__ = ("_length", "_names", "_next", "_values", "count")
 
@@ -133,7 +133,7 @@ class Ring:
         self.count = 0
 
     def append(self, *row: float | None) -> None:
-        """Keep a row, a number for each name or None; the oldest row makes way."""
+        """Append a row, a number or None for each name, and drop the oldest row if full."""
         width = len(self._names)
         begin = self._next * width
         self._values[begin : begin + width] = array("d", [math.nan if value is None else value for value in row])
@@ -141,7 +141,7 @@ class Ring:
         self.count = min(self.count + 1, self._length)
 
     def last(self) -> dict[str, float | None] | None:
-        """Return the newest row, as what JSON can say."""
+        """Return the newest row, as JSON values."""
         return self._row(self._next - 1) if self.count else None
 
     def all(self) -> list[dict[str, float | None]]:
@@ -158,7 +158,7 @@ class Ring:
 
 
 class KnownLoop:
-    """A loop, and what is remembered of it."""
+    """A registered loop with its last samples."""
 
     __slots__ = (
         "_read",
@@ -186,14 +186,14 @@ class KnownLoop:
     ) -> None:
         self.name = name
         self.facts = facts
-        # Who reports it; None for a loop of the node.
+        # The user that reports it; None for a loop of the node.
         self.user = user
         self.is_shadow = False
-        # What somebody has switched it to; None if nobody has.
+        # The requested mode; None if it was never switched.
         self.wanted_mode: Mode | None = None
         self.refusal: str | None = None
         self.reported_at: float | None = None
-        # Why it cannot be switched; None if it can.
+        # Why it cannot be switched; None if it can be.
         self.why_fixed = why_fixed
         self.samples = Ring(SAMPLE_FIELDS)
         self._read = read
@@ -205,7 +205,7 @@ class KnownLoop:
         return self._read is not None
 
     def state(self, now: float) -> str:
-        """Return whether it is running, idle (nothing to control) or gone (not heard of)."""
+        """Return running, idle (nothing to control) or gone (no report for `gone_after_s`)."""
         if not self.is_own:
             return "gone" if now - (self.reported_at or 0.0) > self.gone_after_s else "running"
         last = self.samples.last()
@@ -220,7 +220,7 @@ class KnownLoop:
             self.samples.append(sample.at, sample.setpoint, sample.measurement, sample.action)
 
     def tick(self, now: float) -> None:
-        """Take a sample of a loop of the node."""
+        """Sample a loop of the node."""
         if self._read is None:
             return
         reading = self._read()
@@ -229,7 +229,7 @@ class KnownLoop:
             self.reported_at = now
 
     def check_switch(self, mode: Mode) -> None:
-        """Raise NotSwitchable if the loop may not be in that mode."""
+        """Raise NotSwitchable if the loop does not support the mode."""
         if self.why_fixed is not None:
             raise NotSwitchable(self.name, self.why_fixed)
         if mode == SHADOW or not self.is_shadow:
@@ -242,7 +242,7 @@ class KnownLoop:
             raise NotSwitchable(self.name, f"its certificate is not sound: {reasons}")
 
     def switch(self, mode: Mode) -> None:
-        """Have the loop act, or only compute. A client's hears of it with its next report. Raises NotSwitchable."""
+        """Switch the loop; a client's loop gets the mode in the response to its next report. Raises NotSwitchable."""
         self.check_switch(mode)
         self.wanted_mode = mode
         self.refusal = None
@@ -251,7 +251,7 @@ class KnownLoop:
             self.is_shadow = mode == SHADOW
 
     def document(self, node: str, now: float, *, with_samples: bool = False) -> dict[str, Any]:
-        """Return all of it as what JSON can say."""
+        """Return the complete loop as JSON values."""
         facts = self.facts.model_dump()
         last = self.samples.last()
         found = {
@@ -275,13 +275,13 @@ class KnownLoop:
         return found
 
     def brief(self, now: float) -> dict[str, Any]:
-        """Return what changes each second."""
+        """Return the values that change with each sample."""
         values = self.samples.last() or dict.fromkeys(SAMPLE_FIELDS)
         return {"name": self.name, **values, "is_shadow": self.is_shadow, "state": self.state(now)}
 
 
 class Loops:
-    """All loops that a node knows, by name."""
+    """All registered loops, by name."""
 
     def __init__(self) -> None:
         self._loops: dict[str, KnownLoop] = {}
@@ -295,9 +295,9 @@ class Loops:
         switch: Callable[[bool], None] | None = None,
         why_fixed: str | None = None,
     ) -> KnownLoop:
-        """Let a loop of the node be seen; `read` is called about once a second.
+        """Register a loop of the node; `read` is called about once a second.
 
-        `switch` lets it only compute (True) or act; a loop without it says why it cannot be switched.
+        `switch` is called with True for shadow mode; a loop without it gives the reason in `why_fixed`.
         """
         loop = KnownLoop(name, facts, read=read, switch=switch, why_fixed=why_fixed)
         self._loops[name] = loop
@@ -307,7 +307,7 @@ class Loops:
         self._loops.pop(name, None)
 
     def all(self) -> list[KnownLoop]:
-        """Return them in the order of their names."""
+        """Return all loops, sorted by name."""
         return [self._loops[name] for name in sorted(self._loops)]
 
     def find(self, name: str) -> KnownLoop | None:
@@ -323,14 +323,14 @@ class Loops:
     def report(
         self, name: str, report: LoopReport, user: str, now: float, *, is_trusted: bool = False
     ) -> KnownLoop | None:
-        """Take what a client tells of its loop; return the loop, None if its facts have to be told first.
+        """Record a client's report; return the loop, None if the client must send its facts first.
 
-        A loop is that of the user who reported it first, unless one comes who is trusted with all of them. Raises
-        NotPermitted, and TooManyLoops.
+        A loop belongs to the user that reported it first; a trusted user may report any. Raises NotPermitted,
+        TooManyLoops.
         """
         loop = self._loops.get(name)
         if loop is not None and (loop.is_own or (loop.user != user and not is_trusted)):
-            raise NotPermitted(f"the loop {name!r} is reported by somebody else: choose another name")
+            raise NotPermitted(f"loop {name!r} is reported by another user: choose another name")
         if loop is None:
             if report.facts is None:
                 return None
@@ -345,7 +345,7 @@ class Loops:
         return loop
 
     def _check_room(self, user: str, now: float) -> None:
-        """Raise TooManyLoops if no further loop of a user can be kept; those that are gone make way."""
+        """Raise TooManyLoops if the user may not add a loop; loops that are gone are removed first."""
         if self._is_full(user):
             self.forget_gone(now, 0.0)
         if self._is_full(user):
@@ -357,13 +357,13 @@ class Loops:
         return len(self._loops) >= MAX_LOOPS or of_user >= MAX_LOOPS_OF_USER
 
     def tick(self, now: float) -> None:
-        """Take a sample of each loop of the node, and forget those that nobody has reported for long."""
+        """Sample each loop of the node, and remove loops that were not reported for `FORGOTTEN_AFTER_S`."""
         for loop in self._loops.values():
             loop.tick(now)
         self.forget_gone(now, FORGOTTEN_AFTER_S)
 
     def forget_gone(self, now: float, after_s: float) -> None:
-        """Forget loops that have been gone for so long."""
+        """Remove loops that were not reported for `after_s`."""
         gone = [
             loop.name
             for loop in self._loops.values()
@@ -374,5 +374,5 @@ class Loops:
 
 
 def proof_of(certificate: Certificate) -> Proof:
-    """Return a certificate as it is shown."""
+    """Convert a certificate for display."""
     return Proof.model_validate(certificate_summary(certificate))

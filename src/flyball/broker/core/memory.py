@@ -1,32 +1,32 @@
-"""The memory ledger: one account of all that clients can make a node hold, and what is done when it is too much.
+"""The memory ledger: one account of all memory that clients can make a node use, and the policy when it runs short.
 
-What is held is charged to one of these:
+Memory is charged to one of these categories:
 
 - messages: bodies, properties and `model.MESSAGE_OVERHEAD_BYTES` each, ready or unacked (`Engine.resident_bytes`),
-  and the places in indexes of those that are only in the store (`Engine.absent_bytes`);
-- connections: what each has sent that is not complete, transactions that are not committed, what it has not read,
-  channels, consumers and caches (`Holder.held_bytes`);
-- links to other nodes: what those have not read or answered. Puts wait before a link holds much (`peering.puts`),
-  and what waits is charged to the connection that it came from;
-- HTTP: requests that are not answered and answers that are not sent;
+  and the index entries of those that are only in the store (`Engine.absent_bytes`);
+- connections: incomplete input, open transactions, unsent output, channels, consumers and caches
+  (`Holder.held_bytes`);
+- links to other nodes: unsent output and unanswered requests. Puts wait before a link has many (`peering.puts`),
+  and waiting puts are charged to the connection that they came from;
+- HTTP: requests in progress and unsent responses;
 - definitions: queues, exchanges, bindings and their arguments, and registered clients.
 
-What waits for the store (`GroupCommit.pending_bytes`) has a loop and a setpoint of its own: see `core.flow`.
+The commit queue (`GroupCommit.pending_bytes`) has a loop and a setpoint of its own: see `core.flow`.
 
 The policy has three steps:
 
-1. Page out. Above `--resident-bytes` messages that the store has are dropped from memory: ready ones first, then the
-   bodies of unacked ones.
-2. Back-pressure. Publishers are slowed as what cannot be paged out approaches `--memory-bytes` (`core.flow`,
-   which reads `Ledger.level_bytes`), those of other nodes by answers that wait; puts of the research protocols are
-   refused when it is reached. From half of it on, connections that hold more than their share of unacked messages get
-   no more until they ack some.
-3. Refuse. When connections hold more than three eighths of `--memory-bytes`, the one that holds most is closed, with
-   an error that says so. Links do not count for that: no client is to be closed for what another node does not read.
-   Definitions beyond three eighths of it are refused.
+1. Page out. Above `--resident-bytes`, stored messages are dropped from memory: ready ones first, then the bodies of
+   unacked ones.
+2. Backpressure. Publishers are throttled as memory that cannot be paged out approaches `--memory-bytes` (`core.flow`,
+   which reads `Ledger.level_bytes`), those on other nodes by delayed responses; puts of the research protocols are
+   refused when it is reached. Above half of it, connections with more than their share of unacked messages get no
+   deliveries until they ack some.
+3. Refuse. When connections use more than three eighths of `--memory-bytes`, the largest is closed with an error that
+   says so. Links are exempt: no client is closed because another node does not read. Definitions beyond three eighths
+   are refused.
 
-So a process stays below `--memory-bytes` + `--resident-bytes` + `BASE_BYTES`. No I/O here, and nothing is looked up
-or locked for a message: the engine and the connections count in plain integers, and the ledger adds them up.
+So a process stays below `--memory-bytes` + `--resident-bytes` + `BASE_BYTES`. No I/O here, and no lookup or lock per
+message: the engine and the connections count in plain integers, and the ledger adds them up.
 """
 
 from __future__ import annotations
@@ -46,36 +46,36 @@ from flyball.model import Message
 
 log = logging.getLogger("flyball.server")
 
-# What a process takes beside what is charged: the interpreter and its libraries (about 90 MB), the commit queue with
-# its copies on the way to PostgreSQL (four times 16 MiB), a read from the store of 16 MiB twice, one message of the
-# largest size on its way in or out, and what the allocator keeps. `tests/broker/node/test_memory.py` measures it.
+# Memory of a process besides what is charged: the interpreter and its libraries (about 90 MB), the commit queue with
+# its copies on the way to PostgreSQL (four times 16 MiB), a read from the store of 16 MiB twice, one message of
+# maximum size in transit, and free memory kept by the allocator. `tests/broker/node/test_memory.py` measures it.
 BASE_BYTES = 256 * 1024 * 1024
 
-# A connection is charged again when what it holds has changed by so much, and about once a second. It is looked at
-# whenever it has sent so many bytes.
+# A connection is charged again when its memory has changed by `CHARGE_STEP_BYTES`, which is checked after each
+# `CHARGE_READ_BYTES` of input, and about once a second.
 CHARGE_STEP_BYTES = 64 * 1024
 CHARGE_READ_BYTES = 4 * 1024
 
-# The parts of `--memory-bytes` for what connections hold, for unacked messages under pressure, and for definitions.
-# Together less than all of it: whatever one sort of clients does, something is left for the others.
+# The fractions of `--memory-bytes` for connections, for unacked messages under pressure, and for definitions.
+# Together less than 1: whatever clients of one kind do, some memory is left for the others.
 CONNECTIONS_RATIO = 0.375
 UNACKED_RATIO = 0.125
 DEFINITIONS_RATIO = 0.375
 
-# What requests and answers over HTTP may hold, and which part of `--memory-bytes` where that is less.
+# Limit of requests and responses over HTTP: the smaller of this size and this fraction of `--memory-bytes`.
 HTTP_BYTES = 64 * 1024 * 1024
 HTTP_RATIO = 0.25
 
-# From this part of `--memory-bytes` on consumers are held to their share of unacked messages.
+# Fraction of `--memory-bytes` above which connections are limited to their share of unacked messages.
 PRESSURE_RATIO = 0.5
 
-# No connection is held back, or closed, for less; where they are many, for less than an equal share.
+# Connections with less are not held back or closed; where there are many, those with less than an equal share.
 MIN_SHARE_BYTES = 1024 * 1024
 
-# How often connections are looked at under pressure, and those that are held back.
+# Minimum interval between checks of connections under pressure.
 LOOK_S = 0.02
 
-# When so much was let go of, the allocator is asked to give it back to the system.
+# Freed memory after which the allocator is asked to return it to the system.
 TRIM_BYTES = 16 * 1024 * 1024
 
 CONNECTION_BYTES = 8 * 1024
@@ -84,8 +84,8 @@ CONSUMER_BYTES = 2 * 1024
 UNCONFIRMED_BYTES = 100
 
 
-# Of one connection, unacked messages that are looked at in search of what can be paged out; and those in a row that
-# were paged out before, after which older ones were, too.
+# Maximum number of unacked messages of a connection examined by a page-out; and of consecutive ones found paged out,
+# after which older ones are assumed to be, too.
 _MAX_EXAMINED = 20_000
 _PAGED_IN_A_ROW = 1000
 
@@ -99,11 +99,11 @@ class Messages(Protocol):
 
 
 class Holder(Protocol):
-    """One that memory is charged to: a connection."""
+    """A connection, to which memory is charged."""
 
-    # What it was charged last.
+    # The last charge.
     charged_bytes: int
-    # Whether its consumers get nothing because it holds too much.
+    # Whether its consumers are paused because it has too many unacked messages.
     is_held_back: bool
 
     @property
@@ -111,25 +111,25 @@ class Holder(Protocol):
 
     @property
     def unacked_bytes(self) -> int:
-        """What the messages take that it has not acked, as far as they are in memory."""
+        """Memory of its unacked messages that are not paged out."""
         ...
 
     def held_bytes(self) -> int:
-        """What it holds now, beside messages."""
+        """Its memory besides messages."""
         ...
 
     def page_out(self, wanted_bytes: int) -> int:
-        """Leave bodies of unacked messages to the store; return how much that freed."""
+        """Page out bodies of its unacked messages; return the number of bytes freed."""
         ...
 
     def hold_back(self) -> None:
-        """Send its consumers nothing more until `let_go_on`."""
+        """Pause its consumers until `let_go_on`."""
         ...
 
     def let_go_on(self) -> None: ...
 
     def exhaust(self, reason: str) -> None:
-        """End it, and let go of what it holds at once."""
+        """Close it and free its memory at once."""
         ...
 
 
@@ -139,46 +139,46 @@ class Ledger:
     def __init__(self, messages: Messages, limit_bytes: int) -> None:
         self._messages = messages
         self.limit_bytes = limit_bytes
-        # All that is charged: the hub's connections.
+        # All charged connections: those of the hub.
         self.holders: set[Holder] = set()
-        # What clients' connections hold.
+        # Memory of clients' connections.
         self.connections_bytes = 0
-        # What links to and from other nodes hold.
+        # Memory of links to and from other nodes.
         self.links_bytes = 0
-        # What the definitions took at the last tick and what was declared since; what was deleted since still counts.
+        # Memory of definitions at the last tick plus what was declared since; deletions since then still count.
         self.definitions_bytes = 0
-        # What requests over HTTP hold that are not answered, and answers that are not sent.
+        # Memory of HTTP requests in progress and of unsent responses.
         self.http_bytes = 0
-        # How many connections were closed since they held too much.
+        # Number of connections closed because of their memory.
         self.refused = 0
         self._held_back: set[Holder] = set()
-        # What one connection may hold of unacked messages, as of the last look.
+        # Each connection's share of unacked messages, as of the last check.
         self._share_bytes = 0
         self._next_look = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._highest_bytes = 0
 
-    # What is held
+    # Levels
 
     @property
     def messages_bytes(self) -> int:
-        """What messages take, in memory and with their places in indexes."""
+        """Memory of messages and of index entries."""
         return self._messages.resident_bytes + self._messages.absent_bytes
 
     @property
     def unpageable_bytes(self) -> int:
-        """What messages take beyond what they may, since the store cannot take them over."""
+        """Memory of messages beyond their budget, since they could not be paged out."""
         return max(0, self.messages_bytes - (self._messages.resident_limit_bytes or 0))
 
     @property
     def level_bytes(self) -> int:
-        """What is held of `limit_bytes`."""
+        """Memory that counts against `limit_bytes`."""
         held_bytes = self.connections_bytes + self.links_bytes + self.definitions_bytes + self.http_bytes
         return self.unpageable_bytes + held_bytes
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more is to be let in."""
+        """Whether the limit is reached."""
         return self.level_bytes >= self.limit_bytes
 
     @property
@@ -188,7 +188,7 @@ class Ledger:
 
     @property
     def http_limit_bytes(self) -> int:
-        """What `http_bytes` may be."""
+        """The limit of `http_bytes`."""
         return min(HTTP_BYTES, int(HTTP_RATIO * self.limit_bytes))
 
     def report(self) -> dict[str, Any]:
@@ -210,7 +210,7 @@ class Ledger:
     # Connections
 
     def charge(self, holder: Holder, held_bytes: int) -> None:
-        """Note what a connection holds. If that is too much for all of them, the largest are refused."""
+        """Charge a connection for its memory. If all of them exceed their limit, close the largest."""
         self._add(holder, held_bytes - holder.charged_bytes)
         holder.charged_bytes = held_bytes
         self._highest_bytes = max(self._highest_bytes, self.total_bytes)
@@ -218,7 +218,7 @@ class Ledger:
             self._refuse_largest()
 
     def forget(self, holder: Holder) -> None:
-        """The connection is gone, and with it what it held."""
+        """Remove the charge of a closed connection."""
         self._add(holder, -holder.charged_bytes)
         holder.charged_bytes = 0
         self._held_back.discard(holder)
@@ -231,9 +231,9 @@ class Ledger:
 
     def _refuse_largest(self) -> None:
         limit_bytes = int(CONNECTIONS_RATIO * self.limit_bytes)
-        # Of thousands of connections that each hold little, all together may hold too much.
+        # Thousands of connections may exceed the limit together with little memory each.
         min_bytes = min(MIN_SHARE_BYTES, limit_bytes // max(1, len(self.holders)))
-        # Links are other nodes of the domain: what they hold is what many clients want.
+        # Links are exempt: a link carries the traffic of many clients.
         holders = sorted(
             [holder for holder in self.holders if not holder.is_link and holder.charged_bytes > min_bytes],
             key=lambda holder: holder.charged_bytes,
@@ -244,14 +244,15 @@ class Ledger:
             self.refused += 1
             self.forget(holder)
             holder.exhaust(
-                f"the connection holds {held_bytes} bytes, more than any other, and all together exceed the limit of"
-                f" {limit_bytes}: commit or complete what was sent, read what was delivered, or raise --memory-bytes"
+                f"the connection uses {held_bytes} bytes, more than any other, and all connections together exceed"
+                f" the limit of {limit_bytes}: commit or complete what was sent, read what was delivered, or raise"
+                " --memory-bytes"
             )
 
     # Definitions
 
     def charge_definition(self, size_bytes: int) -> None:
-        """Count a new queue, exchange, binding or client. Raise MemoryLimitReached if there is no room for it."""
+        """Charge a new queue, exchange, binding or client. Raises MemoryLimitReached."""
         limit_bytes = int(DEFINITIONS_RATIO * self.limit_bytes)
         if self.definitions_bytes + size_bytes > limit_bytes:
             raise MemoryLimitReached(self.definitions_bytes, limit_bytes)
@@ -260,24 +261,24 @@ class Ledger:
     # Unacked messages
 
     def page_out(self, wanted_bytes: int) -> int:
-        """Leave bodies of unacked messages to the store; return how much that freed. See `Engine`."""
+        """Page out bodies of unacked messages; return the number of bytes freed. See `Engine`."""
         freed = 0
         for holder in list(self.holders):
             freed += holder.page_out(wanted_bytes - freed)
             if freed >= wanted_bytes:
                 break
         else:
-            # Called in the middle of a decision of the engine: nobody may be fed now, only held back.
+            # Called in the middle of a decision of the engine: consumers may be paused now, but not fed.
             self._hold_back()
         return freed
 
     @property
     def is_pressed(self) -> bool:
-        """Whether consumers are held to their share of unacked messages."""
+        """Whether connections are limited to their share of unacked messages."""
         return self.level_bytes >= PRESSURE_RATIO * self.limit_bytes
 
     def _hold_back(self) -> None:
-        """Send those nothing more that hold more than their share of unacked messages."""
+        """Pause the consumers of connections with more than their share of unacked messages."""
         if not self.is_pressed:
             return
         now = time.monotonic()
@@ -295,7 +296,7 @@ class Ledger:
             self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._let_go_on)
 
     def _let_go_on(self) -> None:
-        """Let those go on that hold less by now, and all if the pressure is over."""
+        """Resume the connections that have less now, and all if the pressure is over."""
         self._timer = None
         is_pressed = self.is_pressed
         for holder in list(self._held_back):
@@ -305,10 +306,10 @@ class Ledger:
         if self._held_back and self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._let_go_on)
 
-    # Housekeeping
+    # Maintenance
 
     def tick(self, definitions_bytes: int) -> None:
-        """Called about once a second: charge everyone for what they hold by now, and give memory back."""
+        """Charge all connections again, and return freed memory to the system. Called about once a second."""
         self.definitions_bytes = definitions_bytes
         for holder in list(self.holders):
             held_bytes = holder.held_bytes()
@@ -327,9 +328,9 @@ class Ledger:
 
 
 def page_out(engine: Engine, newest_first: Iterable[tuple[Consumer | None, Message]], wanted_bytes: int) -> int:
-    """Leave the bodies of unacked messages to the store until that has freed so much; return how much it has.
+    """Page out bodies of unacked messages until `wanted_bytes` are freed; return the number of bytes freed.
 
-    Older ones were looked at before, when memory ran short the last time, but for those that were not stored yet.
+    From new to old: older ones were examined when memory ran short before, and paged out unless they were not stored.
     """
     freed = in_a_row = 0
     for consumer, message in islice(newest_first, _MAX_EXAMINED):
@@ -346,9 +347,9 @@ def page_out(engine: Engine, newest_first: Iterable[tuple[Consumer | None, Messa
 
 
 def _trim() -> None:
-    """Let the C library give free memory back: it keeps what lies between blocks that are in use."""
+    """Have the C library return free memory, which it otherwise keeps between blocks in use."""
     try:
         ctypes.CDLL(None).malloc_trim(0)
     except (OSError, AttributeError):
-        # Another C library than glibc keeps less, or has another name for it.
+        # Not glibc: other C libraries keep less, or name the function differently.
         return

@@ -1,4 +1,4 @@
-"""How many connections and channels there are, by virtual host and by user: what limits are compared with."""
+"""The number of connections and channels by virtual host and user, and the limits of these."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from flyball.errors import ConnectionLimitReached
 
 
 class Occupancy:
-    """Counts the connections and channels of this node, and says whether there may be another."""
+    """Counts the connections and channels of this node, and enforces their limits."""
 
     def __init__(self, authority: Authority) -> None:
         self._authority = authority
         self._in_vhost: Counter[str] = Counter()
         self._of_user: Counter[str] = Counter()
         self._channels: Counter[str] = Counter()
-        # How many there are of all users.
+        # Channels of all users.
         self.channels = 0
 
     def check_connection(self, vhost: str, user: str = "") -> None:
-        """Raise ConnectionLimitReached if there may not be another connection, of that user if it has one."""
+        """Raise ConnectionLimitReached if the virtual host, or the user if any, is at its limit."""
         limit = self._authority.vhost_limits.limit(vhost, MAX_CONNECTIONS)
         if limit is not None and self._in_vhost[vhost] >= limit:
             who = f" for user '{user}'" if user else ""
@@ -41,13 +41,13 @@ class Occupancy:
             self._of_user[user] += 1
 
     def leave(self, vhost: str, user: str = "") -> None:
-        """Count a connection no more."""
+        """Uncount a connection."""
         _less(self._in_vhost, vhost, 1)
         if user:
             _less(self._of_user, user, 1)
 
     def channel_limit(self, user: str) -> int | None:
-        """Return the limit that another channel of the user would exceed, None if it may have one."""
+        """Return the limit that one more channel of the user would exceed, else None."""
         limit = self._authority.user_limits.limit(user, MAX_CHANNELS)
         return limit if limit is not None and self._channels[user] >= limit else None
 
@@ -64,5 +64,5 @@ class Occupancy:
 def _less(counter: Counter[str], key: str, count: int) -> None:
     counter[key] -= count
     if not counter[key]:
-        # Users and virtual hosts come and go.
+        # Without this the counter would grow with every user and virtual host that ever existed.
         del counter[key]

@@ -1,7 +1,7 @@
-"""Passwords: hashed with argon2, checked off the event loop, and never kept.
+"""Passwords: hashed with argon2, verified off the event loop, never stored in clear.
 
-A check takes tens of milliseconds on purpose. A thousand connections of one user do not pay it a thousand times:
-a success is remembered for a short while, in a form from which nobody gets the password.
+A verification takes tens of milliseconds on purpose. So that a thousand connections of one user do not pay this a
+thousand times, a success is cached for a short time as a keyed hash, from which the password cannot be recovered.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from flyball.broker.core.turns import Turns
 from flyball.errors import InvalidArgument
 
 TIME_COST = 2
-# The least that OWASP recommends for argon2id: a node checks several passwords at once and has other work.
+# The minimum that OWASP recommends for argon2id: a node verifies several passwords at once and has other work.
 MEMORY_KIB = 19 * 1024
 
-# Runs of argon2 under way; further ones wait, with the memory that they would need.
+# Concurrent runs of argon2, each of which needs `MEMORY_KIB`; further ones wait.
 MAX_CONCURRENT_RUNS = 2
 
-# Runs that may wait. The longest line of one place is cut when there are more.
+# Maximum number of waiting runs; above it, the longest queue of one place is cut.
 MAX_WAITING = 1000
 
-# A success that nobody repeats for so long is forgotten.
+# Lifetime of a cached success since its last use.
 REMEMBER_S = 300.0
-# When more successes are remembered the oldest is forgotten.
+# Maximum number of cached successes; the oldest is dropped.
 MAX_REMEMBERED = 1000
 
 MAX_PASSWORD_BYTES = 1024
@@ -38,7 +38,7 @@ MAX_PASSWORD_BYTES = 1024
 MAX_HASH_LENGTH = 512
 MAX_TIME_COST = 16
 MAX_MEMORY_KIB = 256 * 1024
-# A hash that comes from elsewhere is not taken if it costs more to check.
+# Maximum cost of a hash that is imported.
 MAX_THREADS = 16
 
 _SALT_BYTES = 16
@@ -46,7 +46,7 @@ _DIGEST_BYTES = 32
 
 
 class Passwords:
-    """Hashes passwords and checks them against hashes. A hash carries its salt and cost."""
+    """Hashes passwords and verifies them. A hash includes its salt and cost."""
 
     def __init__(self, *, now: Callable[[], float] = time.monotonic) -> None:
         self._hasher = PasswordHasher(
@@ -59,31 +59,31 @@ class Passwords:
         self._now = now
         self._turns = Turns(MAX_CONCURRENT_RUNS, MAX_WAITING)
         self._key = secrets.token_bytes(hashlib.blake2b.MAX_KEY_SIZE)
-        # Until when a success is remembered, by its mark; the oldest first.
+        # Expiry of cached successes, by mark; the oldest first.
         self._remembered: dict[bytes, float] = {}
         self._decoy = _decoy()
-        # How many times argon2 was run.
+        # Number of runs of argon2.
         self.runs = 0
 
     async def hash_password(self, password: str | bytes) -> str:
-        """Return a new hash of the password. Raises InvalidArgument for one that nobody could log in with."""
+        """Return a new hash of the password. Raises InvalidArgument for an unusable password."""
         data = _bytes_of(password)
-        # Without the password in the message: messages are shown and logged.
+        # Messages leave out the password, since they are shown and logged.
         if not data:
             raise InvalidArgument("a password cannot be empty")
         if len(data) > MAX_PASSWORD_BYTES:
-            raise InvalidArgument(f"a password has at most {MAX_PASSWORD_BYTES} bytes")
+            raise InvalidArgument(f"a password cannot be longer than {MAX_PASSWORD_BYTES} bytes")
         if b"\0" in data:
-            raise InvalidArgument("a password cannot hold a zero character")
+            raise InvalidArgument("a password cannot contain a null character")
         async with self._turns.turn("") as turn:
             self.runs += 1
             return await turn.run(self._hasher.hash, data)
 
     async def verify(self, password_hash: str | None, password: str | bytes, place: str = "") -> bool:
-        """Return whether the password is the one of the hash.
+        """Whether the password matches the hash.
 
-        Without a hash, for a user that does not exist or has no password, it is not, and the answer takes as long.
-        Places where passwords are checked take turns. Raises NotAdmitted if too many checks wait already.
+        Without a hash, for a user that does not exist or has no password, the result is False after the same time.
+        Places take turns. Raises NotAdmitted if too many verifications are waiting.
         """
         data = _bytes_of(password)
         if password_hash is None or not 0 < len(data) <= MAX_PASSWORD_BYTES:
@@ -92,7 +92,7 @@ class Passwords:
         if self._is_remembered(mark):
             return True
         async with self._turns.turn(place) as turn:
-            # Somebody may have found out meanwhile: all connections of a program log in at the same moment.
+            # Another connection may have verified it meanwhile: a program's connections log in at the same time.
             if self._is_remembered(mark):
                 return True
             self.runs += 1
@@ -102,7 +102,7 @@ class Passwords:
         return is_right
 
     def remembers(self, password_hash: str, password: str | bytes) -> bool:
-        """Whether the password was found to be the one of the hash a short while ago. It takes no time to say so."""
+        """Whether the password was verified against the hash a short while ago: a lookup in the cache."""
         return self._is_remembered(self._mark(password_hash, _bytes_of(password)))
 
     def _mark(self, password_hash: str, data: bytes) -> bytes:
@@ -132,25 +132,25 @@ class Passwords:
 
 
 def check_hash(password_hash: str) -> None:
-    """Raise InvalidArgument unless it is a hash that `Passwords` makes, or could."""
+    """Raise InvalidArgument unless it is an argon2id hash of acceptable strength and cost."""
     try:
         found = extract_parameters(password_hash) if len(password_hash) <= MAX_HASH_LENGTH else None
     except (InvalidHashError, ValueError):
         found = None
     is_ours = found is not None and found.type is Type.ID
     if found is None or not is_ours or found.salt_len < _SALT_BYTES or found.hash_len < _DIGEST_BYTES:
-        raise InvalidArgument("this is no hash of a password that Flyball makes (argon2id): give a password instead")
+        raise InvalidArgument("not a password hash of Flyball (argon2id): set a password instead")
     if found.memory_cost > MAX_MEMORY_KIB or found.time_cost > MAX_TIME_COST or found.parallelism > MAX_THREADS:
-        raise InvalidArgument("this hash of a password would cost too much to check: give a password instead")
+        raise InvalidArgument("the password hash is too expensive to verify: set a password instead")
 
 
 def _bytes_of(password: str | bytes) -> bytes:
-    # Whatever a peer sends is compared, also what is no text.
+    # A peer may send a password that is not valid Unicode.
     return password if isinstance(password, bytes) else password.encode("utf-8", "surrogatepass")
 
 
 def _decoy() -> str:
-    """Return a hash that no password has, and that costs as much to check as any other."""
+    """Return a hash that no password matches, with the usual cost of verification."""
     salt, digest = (
         base64.b64encode(secrets.token_bytes(size)).decode().rstrip("=") for size in (_SALT_BYTES, _DIGEST_BYTES)
     )

@@ -1,4 +1,4 @@
-"""The other nodes, as far as queues and sessions need them."""
+"""The interface to the other nodes that queues and sessions use."""
 
 from __future__ import annotations
 
@@ -16,64 +16,63 @@ PutDone = Callable[[int, int], None]
 
 
 class Settled:
-    """Which way acknowledgements went that are not known to be durable: here all into this node's own journal."""
+    """Acks forwarded to other nodes and not confirmed yet; of a single node none."""
 
     async def flush(self) -> None:
-        """Return when they are durable. Raises ClusterError if a message was lost to this node before its ack."""
+        """Wait until they are durable. Raises ClusterError if a message moved away before its ack."""
 
 
 class Peering:
-    """The other nodes, of which this one has none: see `peering.domain` for one that has."""
+    """The peers of a single node: none. See `peering.domain` for a node in a domain."""
 
-    # The name of this node among them.
+    # The name of this node in its domain.
     name = ""
     node_id = 0
 
     @property
     def is_clustered(self) -> bool:
-        """Whether there are others."""
+        """Whether there are peers."""
         return False
 
     def name_of(self, node_id: int) -> str:
-        """Return the name of a node."""
         return str(node_id)
 
     def can_reach(self, node_id: int) -> bool:
-        """Whether it is worth trying to reach a node."""
+        """Whether a node is expected to be reachable."""
         return False
 
     async def ask_owners(
         self, command: str, arguments: Mapping[str, Any], time_limit_s: float
     ) -> tuple[dict[int, Any], list[FlyballError]]:
-        """Ask all nodes that serve queues; return their answers by node, and why others did not answer."""
+        """Send a command to all nodes that serve queues; return their responses by node, and the errors."""
         return {}, []
 
-    # What changes
+    # Changes
 
     async def catch_up(self) -> None:
-        """Return when this node knows all that others had changed before. Raises StoreError."""
+        """Apply all changes that the peers made before this call. Raises StoreError."""
 
     async def followed(self) -> None:
-        """Return when the others know what was changed and is durable, as far as they can be reached soon."""
+        """Wait until the peers have applied this node's durable changes, as far as they respond soon."""
 
     async def may_create(self, vhost: str, name: str) -> bool:
-        """Whether a new queue of that name may be made here: then the name is claimed. Raises StoreError."""
+        """Claim the name of a new queue; False if another node has it. Raises StoreError."""
         return True
 
     async def settle_name(self, vhost: str, name: str) -> None:
-        """Return when a new queue of that name may be made here, or the directory has one of another node.
+        """Wait until this node has claimed the name, or the directory has a queue of another node with it.
 
-        Raises StoreError, and PeerLost if another node has claimed the name and makes no queue of it.
+        Raises StoreError, and PeerLost if another node has claimed the name and does not create the queue.
         """
 
     async def news(self, time_limit_s: float) -> None:
-        """Return when something has changed about which node serves what, or the time is up."""
+        """Wait for a change in which node serves which queue, at most `time_limit_s`."""
         await asyncio.sleep(time_limit_s)
 
     # Queues
 
     def handle(self, remote: RemoteQueue) -> QueueHandle:
-        """Return the handle of a queue that another node serves."""
+        """Return the handle of a remote queue."""
         raise QueueNotFound(remote.queue.name, remote.queue.vhost)
 
     def put(
@@ -87,29 +86,29 @@ class Peering:
     ) -> None:
         """Put a message into remote queues; call back with the token and a `PutOutcome`, maybe before this returns.
 
-        Of several queues one that is gone refuses nothing, as a local one; ids of such queues are added to `missing`.
-        What has to wait should be charged to the `owner`, whose end `forget` tells.
+        As with local queues, a deleted queue among several is not an error; its id is added to `missing`. A put that
+        has to wait is charged to the `owner`; when the owner is closed, `forget` must be called.
         """
         done(token, PutOutcome.UNKNOWN)
 
     def forget(self, owner: object) -> None:
-        """Drop the puts of an owner that wait: it has gone."""
+        """Drop the waiting puts of a closed owner."""
 
     @property
     def must_wait(self) -> bool:
-        """Whether a put would wait, since other nodes owe too many answers."""
+        """Whether a put would wait, because too many puts are unconfirmed."""
         return False
 
     def when_clear(self, go_on: Callable[[], None]) -> None:
-        """Call back, once, when puts need not wait."""
+        """Call back once when puts need not wait."""
         go_on()
 
     def take_settled(self) -> Settled:
-        """Return which way acknowledgements went since the last call."""
+        """Return the acks forwarded since the last call."""
         return Settled()
 
     def settled_in_vain(self) -> None:
-        """A message was acked that belongs to others again."""
+        """Record the ack of a message whose queue has moved away."""
 
     def reply(self, node_id: int, name: str, content: Content) -> None:
-        """Send a direct reply to a channel of another node, if that is there and reads."""
+        """Send a direct reply to a channel on another node, if it exists and reads."""

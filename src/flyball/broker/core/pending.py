@@ -1,7 +1,7 @@
-"""What is on its way to the store, and whom to tell when it has arrived.
+"""Callbacks of the journal for messages and changes that are being made durable.
 
-The journal calls back once for each message or change; these turn that into the answer of a request, and undo in the
-engine what could not be made durable.
+The journal calls back once for each message or change. These classes complete the request, and undo in the engine
+what could not be made durable.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Done = Callable[[FlyballError | None], None]
 
 T = TypeVar("T")
 
-# Called once with the result of an operation, which means nothing if there is an error.
+# Called once with the result of an operation, which is undefined if there is an error.
 Answer = Callable[[T, FlyballError | None], None]
 
 
 class PendingPut:
-    """A message on its way to the store; it is taken back if that fails."""
+    """A put that is not durable yet; the message is withdrawn if it fails."""
 
     __slots__ = ("_done", "_engine", "_message")
 
@@ -41,13 +41,13 @@ class PendingPut:
         self._done(self._message, None)
 
     def failed(self, error: FlyballError) -> None:
-        # Unless somebody has it already, whose removal of it fails as well.
+        # No effect if the message was delivered: its removal then fails as well.
         self._engine.withdraw(self._message)
         self._done(self._message, error)
 
 
 class PendingDelete:
-    """A removal on its way to the store; the message comes back if it fails."""
+    """A removal that is not durable yet; the message is requeued if it fails."""
 
     __slots__ = ("_done", "_engine", "_message", "_requeue")
 
@@ -67,7 +67,7 @@ class PendingDelete:
 
 
 class Countdown:
-    """Counts several messages whose puts or removals are answered as one."""
+    """Completes one request when all of its puts or removals have completed."""
 
     __slots__ = ("_done", "_error", "_left")
 
@@ -84,9 +84,9 @@ class Countdown:
 
 
 class PendingChange:
-    """A change on its way to the store; it is undone if it fails, where it can be.
+    """A change that is not durable yet; it is undone if it fails.
 
-    While its outcome is unknown it stays; if it is refused after all it is undone then.
+    While its outcome is unknown it stays in effect; if it turns out to be refused, it is undone then.
     """
 
     __slots__ = ("_done", "_undo")
@@ -106,7 +106,7 @@ class PendingChange:
 
 
 class PendingMark:
-    """Waits at a mark for changes and messages of its own; others of the batch that were refused do not matter."""
+    """Waits at a mark for its own changes and messages; other refused operations of the batch are ignored."""
 
     __slots__ = ("_acks", "_changes", "_done", "_end_id", "_first_id", "_group")
 
@@ -119,7 +119,7 @@ class PendingMark:
         group: Group | None = None,
         acks: bool = False,
     ) -> None:
-        """With `acks` refused removals matter, whose they ever are: nobody else is told of a refused ack."""
+        """With `acks` any refused removal is an error: no other callback reports a refused ack."""
         self._done = done
         self._acks = acks
         self._group = group
@@ -145,22 +145,22 @@ class PendingMark:
 
 
 def change_for_good(journal: GroupCommit, changes: Sequence[Change], done: Done) -> None:
-    """Make changes durable that cannot be undone: if the time limit passes they are done later."""
+    """Make changes durable that cannot be undone: after the timeout they are still retried."""
     for change in changes:
         journal.change(change, None)
     journal.mark(PendingMark(done, changes), is_limited=True)
 
 
 def _ignore(error: FlyballError | None) -> None:
-    """Who asked was told before that the outcome is unknown."""
+    """Do nothing: the caller was told before that the outcome is unknown."""
 
 
 async def outcome(operation: Callable[[Done], object]) -> None:
-    """Begin something that calls back when it is done, and wait for that. Raises the error that is told."""
+    """Await an operation that calls back when it is done. Raises the error passed to the callback."""
     answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def done(error: FlyballError | None) -> None:
-        # Nobody waits any more if the one who did was cancelled.
+        # The waiting task may have been cancelled.
         if answer.done():
             return
         if error is None:
@@ -173,11 +173,11 @@ async def outcome(operation: Callable[[Done], object]) -> None:
 
 
 async def result(operation: Callable[[Answer[T]], object]) -> T:
-    """Begin something that calls back with its result, and wait for that. Raises the error that is told."""
+    """Await the result of an operation that calls back. Raises the error passed to the callback."""
     answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
     def done(result: T, error: FlyballError | None) -> None:
-        # Nobody waits any more if the one who did was cancelled.
+        # The waiting task may have been cancelled.
         if answer.done():
             return
         if error is None:

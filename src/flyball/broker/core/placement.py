@@ -1,6 +1,6 @@
-"""Where the clients of a clustered queue go: what a node asks of whoever places them, and who comes and leaves.
+"""Placement of the clients of clustered queues: the interface, and that of a single node.
 
-Here a client is served where it asked. A node in a domain has somebody else in this place, who knows the others.
+A single node serves every client itself. In a domain, the cluster provides a placement that knows all nodes.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from flyball.errors import QueueNotFound
 
 
 class Role(enum.IntEnum):
-    """What a client does with a queue."""
+    """Whether a client publishes to a queue or consumes from it."""
 
-    # Both, or not known.
+    # Both, or unknown.
     CLIENT = 0
     PRODUCER = 1
     CONSUMER = 2
@@ -27,92 +27,93 @@ class Role(enum.IntEnum):
 
 @dataclass(slots=True, frozen=True)
 class PlaceRequest:
-    """Somebody wants to use a queue, wherever it is best."""
+    """A client's request for the best node to use a queue."""
 
     vhost: str
     queue_name: str
     role: Role
     client_name: str = ""
-    # The session that looks for a new place; empty for a new one.
+    # The session that needs another place; empty for a new session.
     session_id: str = ""
-    # The name of a node that the client has lost, or could not reach.
+    # The name of a node that the client lost or could not reach.
     avoid: str = ""
-    # Whether the client will say its session id where it goes. A plain one cannot: it is known by what it does.
+    # Whether the client will present its session id at its place. Plain clients cannot: they are recognized by what
+    # they do.
     arrives: bool = True
 
 
 @dataclass(slots=True, frozen=True)
 class Place:
-    """Where to go."""
+    """The node and queue that a client shall use."""
 
     node: str
     queue_id: int
     session_id: str
-    # Where the node listens, by protocol. Without its own protocol, a client stays with the node it has asked.
+    # Addresses of the node by protocol. A client whose protocol is missing stays with the node that it asked.
     addresses: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True, frozen=True)
 class NoPlaceYet:
-    """There is no place at present: ask again."""
+    """There is no place at present: retry."""
 
     retry_s: float
     reason: str
 
 
 class Movable(Protocol):
-    """A connection whose client can be asked to go on elsewhere."""
+    """A connection whose client can be asked to move to another node."""
 
     @property
     def protocol(self) -> str:
-        """The name of the protocol it speaks: it goes on at an address for that."""
+        """The name of its protocol, which the address that it moves to must serve."""
         ...
 
     @property
     def requests(self) -> int:
-        """How many requests it has made: a measure of what its client does."""
+        """Number of its requests, a measure of its client's load."""
         ...
 
     @property
     def user_name(self) -> str:
-        """The user that its client has logged in as: a session belongs to one."""
+        """The user that its client is logged in as, to whom the session belongs."""
         ...
 
     def may(self, action: Action, vhost: str, queue_name: str) -> bool:
-        """Whether its client may do that to a queue."""
+        """Whether its client may perform the action on a queue."""
         ...
 
     def ask_to_move(self, session_id: str, node: str, address: str, queue_id: int, deadline_s: float) -> None:
-        """Ask the client to go to the queue at that address within so long. It may not: then it stays."""
+        """Ask the client to move to the queue at the address within `deadline_s`; otherwise it stays."""
         ...
 
 
 class Placement(Protocol):
-    """Decides where clients go, and is told where they are."""
+    """Decides where clients are served, and is notified where they are."""
 
     async def place(self, request: PlaceRequest) -> Place | NoPlaceYet:
-        """Return a place for the client. Raises RequestError if there will never be one."""
+        """Return a place for the client. Raises RequestError if there can be none."""
         ...
 
     def arrived(self, session_id: str, connection: Movable) -> None:
-        """A client that was placed, or has moved, is served through this connection now."""
+        """Record that a placed or moved client is served through this connection."""
         ...
 
     def left(self, session_id: str, connection: Movable, *, orderly: bool) -> None:
-        """A client is no longer served through this connection.
+        """Record that a client is no longer served through this connection.
 
-        If that is `orderly` it said so: its session is over. Else its connection has ended: it has moved, or is
-        lost, or will ask again.
+        If `orderly`, the client closed its session. Otherwise its connection ended: it moved, failed, or will ask for
+        another place.
         """
         ...
 
     async def ended(self, session_id: str, user_name: str) -> None:
-        """A client that was placed is gone again, or never got anywhere. Only its user can say so."""
+        """End the session of a client that was placed, at its user's request."""
         ...
 
 
 class HerePlacement:
-    """Places every client where it asked, if the queue is there."""
+    """Places every client on this node, if it has the queue."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -124,10 +125,10 @@ class HerePlacement:
         return Place("", state.queue.id, request.session_id or uuid.uuid4().hex)
 
     def arrived(self, session_id: str, connection: Movable) -> None:
-        """Nobody counts them."""
+        """Do nothing: a single node has no sessions to place."""
 
     def left(self, session_id: str, connection: Movable, *, orderly: bool) -> None:
-        """Nobody counts them."""
+        """Do nothing."""
 
     async def ended(self, session_id: str, user_name: str) -> None:
-        """Nobody counts them."""
+        """Do nothing."""

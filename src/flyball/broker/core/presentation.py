@@ -1,4 +1,4 @@
-"""How a message of another protocol looks to an AMQP client. docs/reference/protocols/amqp.md has the mapping."""
+"""Maps messages of other protocols to AMQP, as docs/reference/protocols/amqp.md describes."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _DELIVERY_COUNT = "x-delivery-count"
 SENDER, RECEIVER, CONTEXT = "x-flyball-sender", "x-flyball-receiver", "x-flyball-context"
 PROPERTIES = "x-flyball-properties"
 
-# What fits into the store and into the research protocols.
+# The ranges of the store and of the research protocols.
 MAX_CLIENT_ID = 2**31 - 1
 MIN_CONTEXT, MAX_CONTEXT = -(2**63), 2**63 - 1
 
 
 def present(message: Message, queue_name: str) -> tuple[bytes, bytes]:
-    """Return the origin and the properties that an AMQP client is shown of a message of another protocol.
+    """Return the AMQP origin and properties of a message of another protocol.
 
-    It seems to have been published to the default exchange. What AMQP has no word for is in the headers.
+    It appears as published to the default exchange. Fields that AMQP does not have are in the headers.
     """
     headers: dict[str, Value] = {
         name: value
@@ -55,7 +55,7 @@ def present(message: Message, queue_name: str) -> tuple[bytes, bytes]:
 
 
 def correlation_in(headers: Mapping[str, bytes]) -> Correlation | None:
-    """Return what the headers of an AMQP message say about who may select it. Raises InvalidArgument."""
+    """Return sender, receiver and context from the headers of an AMQP message. Raises InvalidArgument."""
     if SENDER not in headers and RECEIVER not in headers and CONTEXT not in headers:
         return None
     return (
@@ -66,8 +66,8 @@ def correlation_in(headers: Mapping[str, bytes]) -> Correlation | None:
 
 
 def own_properties(message: Message) -> bytes:
-    """Return what the sender has put beside the body: the header of that name."""
-    # Most messages do not have it, and to read headers takes long.
+    """Return the properties that the sender put into the header `x-flyball-properties`."""
+    # Most messages do not have it, and decoding headers is expensive.
     if PROPERTIES.encode() not in message.properties:
         return b""
     headers = Properties.decode(message.properties).headers
@@ -84,20 +84,20 @@ def _number_in(headers: Mapping[str, bytes], name: str, minimum: int, maximum: i
 
 
 def checked_number(value: object, what: str, minimum: int, maximum: int) -> int:
-    """Return a number that a client has given. Raises InvalidArgument."""
+    """Return a number received from a client if it is in range. Raises InvalidArgument."""
     if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
         raise InvalidArgument(f"invalid {what}: expected an integer from {minimum} to {maximum}")
     return value
 
 
 def _routing_key(queue_name: str) -> str:
-    """Return as much of a queue's name as a routing key can hold: other protocols count characters, AMQP bytes."""
+    """Return a queue's name as a routing key, truncated: other protocols limit characters, AMQP bytes."""
     octets = queue_name.encode("utf-8", "surrogateescape")
     return queue_name if len(octets) <= MAX_SHORTSTR_BYTES else octets[:MAX_SHORTSTR_BYTES].decode("utf-8", "ignore")
 
 
 def with_delivery_count(properties: bytes, count: int) -> bytes:
-    """Return the properties with the header that tells how often the message came back."""
+    """Return the properties with the header `x-delivery-count`."""
     decoded = Properties.decode(properties)
     headers = {} if decoded.headers is None else split_table(decoded.headers)
     headers[_DELIVERY_COUNT] = write_value(count)

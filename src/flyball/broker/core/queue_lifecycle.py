@@ -1,6 +1,6 @@
-"""The life of the queues that this node serves: stored, adopted from another node, released to one, deleted.
+"""The life cycle of the queues of this node: stored, adopted from another node, released to one, deleted.
 
-The engine is changed at once, the store with the next commit. What hangs on a queue is the listener's business.
+The engine changes at once, the store with the next commit. The listener handles bindings and the like.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from flyball.model import Message, Queue
 
 
 class QueueListener(Protocol):
-    """What has to follow when queues come and go: the topology."""
+    """Follows changes of the node's queues: the topology."""
 
     def queue_adopted(self, state: QueueState) -> None:
-        """This node serves a queue from now on that another one has served."""
+        """This node took over a queue from another one."""
         ...
 
     def queue_deleted(self, queue: Queue) -> None:
-        """The queue is gone, before that is durable."""
+        """The queue was deleted, which is not durable yet."""
         ...
 
     def queue_released(self, queue: Queue, owner: int) -> None:
-        """Another node serves the queue from now on."""
+        """Another node serves the queue now."""
         ...
 
 
 class QueueLifecycle:
-    """Lets queues come and go."""
+    """Stores, adopts, releases and deletes queues."""
 
     def __init__(self, broker: Broker, listener: QueueListener) -> None:
         self._broker = broker
@@ -46,7 +46,7 @@ class QueueLifecycle:
         self._listener = listener
 
     def store_queue(self, queue: Queue, done: Done) -> None:
-        """Make a queue durable that the engine has just created, if it is to be."""
+        """Store a queue that the engine just created, if it is to be stored."""
         if not self._registers(self._engine.queue(queue.id)):
             done(None)
             return
@@ -58,7 +58,7 @@ class QueueLifecycle:
         self._journal.change(QueueCreated(queue), PendingChange(done, undo))
 
     def delete(self, queue_id: int, done: Done, *, only_empty: bool = False) -> None:
-        """Remove the queue and its messages; done when nothing of it can come back."""
+        """Delete the queue and its messages; calls `done` when the deletion is durable."""
         unacked = list(self._engine.queue(queue_id).unacked.values())
         state = self._forget(queue_id, only_empty=only_empty)
         if not self._registers(state):
@@ -72,12 +72,12 @@ class QueueLifecycle:
             done(error)
 
         change_for_good(self._journal, [QueueDeleted(queue_id)], deleted)
-        # Not before: until then they may be written, or written again, and read back after a crash; and what was
-        # taken is answered with its commit.
+        # Only after the commit: until then the bodies may be written, or written again, and removed messages are
+        # returned to readers with their commit (`test_unacked_messages_of_a_deleted_queue_lose_their_bodies`).
         self._journal.mark(_Dropping(unacked))
 
     async def adopt(self, queue_ids: Sequence[int]) -> list[QueueState]:
-        """Serve queues whose owner this node has become, as far as they still exist. Raises StoreError."""
+        """Take over queues that the store assigned to this node, as far as they still exist. Raises StoreError."""
         summaries = await self._reader.until_available(lambda: self._store.adopt(queue_ids), patient=True)
         expiries = await self._reader.until_available(self._store.expiring, patient=True)
         await self._number_above(max((summary.last_message_id for summary in summaries), default=0))
@@ -90,9 +90,9 @@ class QueueLifecycle:
         return adopted
 
     def release(self, queue_id: int, owner: int, done: Done) -> list[Message]:
-        """Leave the queue to another node; return its messages that the store does not keep.
+        """Stop serving a queue that moves to another node; return its transient messages, for the new owner.
 
-        This node serves it to nobody from now on. What was leased comes again at the new owner.
+        The new owner redelivers unacked messages.
         """
         state = self._engine.queue(queue_id)
         known = (*state.oldest(0, len(state)), *state.unacked.values())
@@ -103,10 +103,10 @@ class QueueLifecycle:
         _notify(state, lambda consumer: consumer.owner.queue_moved(consumer))
         return passing
 
-    # Inside
+    # Internals
 
     def _registers(self, state: QueueState) -> bool:
-        """Whether the store has to know the queue."""
+        """Whether the queue is recorded in the store."""
         return state.is_stored or self._broker.is_clustered
 
     def _forget(self, queue_id: int, *, only_empty: bool = False) -> QueueState:
@@ -116,7 +116,10 @@ class QueueLifecycle:
         return state
 
     async def _number_above(self, message_id: int) -> None:
-        """Let new messages have higher ids than that, which another node has given: ids tell what comes first."""
+        """Reserve new ids if the next one is not above `message_id`, which another node assigned.
+
+        Ids are the order of a queue: a new message must follow those of the previous owner.
+        """
         if self._engine.next_message_id <= message_id:
             first = await self._reader.until_available(
                 lambda: self._store.reserve_message_ids(ID_BLOCK), patient=True
@@ -124,13 +127,13 @@ class QueueLifecycle:
             self._engine.renew_message_ids(first, ID_BLOCK)
 
     async def _sweep(self, queue_id: int, up_to_id: int) -> None:
-        """Delete what a deleted queue has left in the store. If it fails, the next start does it."""
+        """Delete the messages of a deleted queue from the store. After a failure the next start does it."""
         with contextlib.suppress(StoreError):
             await self._reader.until_available(lambda: self._store.delete_queue_messages(queue_id, up_to_id, ()))
 
 
 class _Dropping:
-    """Drops the bodies of a deleted queue's unacked messages once nothing will write them any more."""
+    """Drops the bodies of a deleted queue's unacked messages when no commit can need them."""
 
     __slots__ = ("_unacked",)
 
@@ -145,16 +148,16 @@ class _Dropping:
 
 
 def drop_bodies(unacked: Iterable[Message]) -> None:
-    """Let go of what unacked messages of a queue that is gone hold: no limit counts them, and they cannot come back.
+    """Drop the bodies of unacked messages of a deleted queue, which no memory limit counts and which cannot return.
 
-    Those who have got them may keep the messages for as long as they like.
+    Consumers may keep such messages unacked for as long as they like.
     """
     for message in unacked:
         message.body = message.properties = b""
 
 
 def _notify(state: QueueState, call: Callable[[Consumer], None]) -> None:
-    """Tell the consumers of a queue that is gone from here. One that fails must not keep it from the others."""
+    """Notify the consumers of a queue that was deleted or released; one that fails does not affect the others."""
     for consumer in list(state.consumers.values()):
         try:
             call(consumer)

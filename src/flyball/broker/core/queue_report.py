@@ -1,4 +1,4 @@
-"""What a queue of this node holds, as plain values: for the node's status and for its peers."""
+"""The state of a local queue as plain values, for the node's status and for its peers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from flyball.broker.engine.queue import QueueState
 
 
 def queue_report(state: QueueState) -> dict[str, Any]:
-    """Return what a queue of this node holds."""
+    """Return the state of a local queue."""
     return {
         "id": state.queue.id,
         "name": state.queue.name,

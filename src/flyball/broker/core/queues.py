@@ -27,14 +27,14 @@ from flyball.model import Draft, Message, Queue
 # A queue that could not be reached is tried again after this time, or earlier if peers report a change.
 RETRY_S = 0.5
 
-# By virtual host and name of clustered queues, the members (ids) that a connection has been sent to.
+# The ids of the members that a connection was placed at, by virtual host and name of the clustered queue.
 Homes = Mapping[tuple[str, str], int]
 
 _NO_HOMES: Homes = {}
 
 
 class _Copies:
-    """Waits until the store has the copies of a message here, and other nodes have theirs."""
+    """Waits until the local copies of a message are stored, and other nodes have confirmed theirs."""
 
     __slots__ = ("_done", "_is_refused", "_left")
 
@@ -61,22 +61,22 @@ class Queues:
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
-        # Links between nodes are connections, which need all of this: a node sets it when they are there.
+        # Replaced by the node once its links exist, which need this object.
         self.peering = Peering()
         self._engine = topology.engine
         self._directory = topology.directory
         self._intake = Intake(topology.broker)
 
     def find(self, vhost: str, name: str, homes: Homes = _NO_HOMES) -> QueueHandle | None:
-        """Return the queue that a name means, as far as this node knows: see `locate`."""
+        """Return a handle of the queue with the name, None if this node knows none: see `locate`."""
         return self._handle(self.locate(vhost, name, homes))
 
     def get(self, queue_id: int) -> QueueHandle | None:
-        """Return the queue of that id as far as this node knows."""
+        """Return a handle of the queue with the id, None if this node knows none."""
         return self._handle(self._by_id(queue_id))
 
     def locate(self, vhost: str, name: str, homes: Homes = _NO_HOMES) -> QueueState | RemoteQueue | None:
-        """Return what a name means for a connection: its home, else the queue of this node, else that of another."""
+        """Resolve a name for a connection: to its home, else to a local queue, else to a remote one."""
         if homes:
             home = homes.get((vhost, name))
             if home is not None:
@@ -103,7 +103,7 @@ class Queues:
         headers: Headers,
         homes: Homes = _NO_HOMES,
     ) -> tuple[list[QueueState], list[RemoteQueue]]:
-        """Return the queues here and on other nodes that get a message, each once. Raises ExchangeNotFound."""
+        """Return the local and remote queues that get a message, each once. Raises ExchangeNotFound."""
         router = self.topology.router(vhost)
         if len(routing_keys) == 1:
             names = router.route(exchange, routing_keys[0], headers)
@@ -127,10 +127,10 @@ class Queues:
         done: Callable[[bool], None] | None,
         owner: object,
     ) -> None:
-        """Put a message into queues here and on other nodes.
+        """Put a message into local and remote queues.
 
-        `done` is called when all have stored it, with whether one has refused it or is lost; it is None if nobody
-        asks. See `Peering.put` for the owner.
+        `done` is called when all copies are stored, with whether one was refused or lost; None needs no
+        confirmation. See `Peering.put` for the owner.
         """
         engine, journal = self._engine, self.topology.broker.journal
         first_id = engine.next_message_id
@@ -144,9 +144,9 @@ class Queues:
     def put_draft(
         self, draft: Draft, queue_ids: Sequence[int], done: Done, owner: object, waits: Callable[[], None]
     ) -> None:
-        """Put a message, which does not expire, into the queues of these ids, as far as they exist.
+        """Put a message without expiry into the queues with these ids, as far as they exist.
 
-        `done` is called when all have stored it. `waits` is called first if other nodes have to do so: see
+        `done` is called when all copies are stored. `waits` is called first if some queues are remote. See
         `Peering.put` for the owner.
         """
         here = [queue_id for queue_id in queue_ids if self._engine.has_queue(queue_id)]
@@ -170,24 +170,24 @@ class Queues:
         self.peering.put(elsewhere, content, put, 0, owner, missing)
 
     def is_lost(self, message: Message) -> bool:
-        """Whether a delivered message comes again from another node: to ack it has no effect."""
+        """Whether another node redelivers a delivered message: an ack here has no effect."""
         state = self._engine.find_queue_by_id(message.queue_id)
         if state is not None:
             return message.id not in state.unacked
-        # Shadows have negative ids. The messages of one whose queue was deleted have no receipt.
+        # Shadows have negative ids. Messages of a shadow whose queue was deleted have no receipt.
         if message.queue_id < 0:
             return message.receipt is not None
         return self._directory.get(message.queue_id) is not None
 
     async def follow(self, subscriber: Subscriber, homes: Homes) -> None:
-        """Attach a consumer to its queue wherever that is now; if it moves meanwhile, again."""
+        """Attach a consumer to its queue, wherever it is served; retry if the queue moves meanwhile."""
         has_looked = False
         while not subscriber.is_over:
             try:
                 found = self._home_of(subscriber, homes)
                 if found is not None:
                     await outcome(partial(found.consume, subscriber))
-                    # It may have been lost again before this task had its turn.
+                    # It may have been detached again before this task continued.
                     if subscriber.is_attached:
                         return
                 elif has_looked:
@@ -204,16 +204,16 @@ class Queues:
             has_looked = False
 
     def _home_of(self, subscriber: Subscriber, homes: Homes) -> QueueHandle | None:
-        """Return the queue of a consumer; if it was a member of a clustered queue and is gone, another member."""
+        """Return the queue of a consumer; if that was a member of a clustered queue and was deleted, another."""
         queue = subscriber.queue
         found = self.get(queue.id)
         return self.find(queue.vhost, queue.name, homes) if found is None and queue.member else found
 
 
 def _failure_of(outcome: int, first: Queue, missing: Sequence[int]) -> FlyballError | None:
-    """Return what is wrong with a put into remote queues, of which some are missing."""
+    """Return the error of a put into remote queues, of which some are missing; None if it succeeded."""
     if outcome == PutOutcome.FULL:
         return QueueFull(first.name, first.vhost)
     if outcome == PutOutcome.UNKNOWN:
-        return StoreUnavailable("another node has not answered: whether its queues have the message is unknown")
+        return StoreUnavailable("another node did not respond: its queues may or may not have the message")
     return QueueNotFound(missing[0]) if missing else None

@@ -1,6 +1,6 @@
-"""Messages that may not stay in their queues: their time is up, or their queue holds more than it may.
+"""Expiry of messages and enforcement of length limits of queues.
 
-What becomes of them is decided in `dead_lettering`.
+`dead_lettering` decides what becomes of the removed messages.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from flyball.broker.store.interface import Store
 from flyball.errors import FlyballError, StoreError
 from flyball.model import Message
 
-# What one turn of the loop removes: messages of a queue that is too long, and messages that expire.
+# Messages removed per turn of the event loop, by length limits and by expiry.
 DROPPED_AT_ONCE = 1000
 EXPIRED_AT_ONCE = 1000
 
-# A read of expired messages that has failed is tried again after this time.
+# Delay of a retry after a failed read of expired messages.
 RETRY_S = 1.0
 
 
 class Retention:
-    """Removes messages whose time is up, and those that are too many for their queues."""
+    """Removes expired messages, and those that exceed the length limits of their queues."""
 
     def __init__(
         self,
@@ -45,23 +45,23 @@ class Retention:
         self._reader = reader
         self._dead_lettering = dead_lettering
         self._spawn = spawn
-        # The queues that hold more than they may, and go on to drop messages in the next turn.
+        # Queues over their limits that continue to drop messages in the next turn.
         self._shrinking: dict[int, asyncio.TimerHandle] = {}
-        # Those that need the store, or an index, before they can go on.
+        # Those that wait for a read from the store, or for an index.
         self._reading: set[int] = set()
         self._is_quiescent = False
         self._expiry_timer: asyncio.TimerHandle | None = None
         self._expiry_due_us: int | None = None
 
     def quiesce(self) -> None:
-        """Begin nothing more: what expires does so after the next start."""
+        """Start no more expiries; the next start continues."""
         self._is_quiescent = True
         for timer in (self._expiry_timer, *self._shrinking.values()):
             if timer is not None:
                 timer.cancel()
 
     def expire(self) -> None:
-        """Remove what is past its time."""
+        """Remove expired messages."""
         for message in self._engine.expire(self._broker.now_us(), EXPIRED_AT_ONCE):
             state = self._engine.find_queue_by_id(message.queue_id)
             if state is None:
@@ -69,20 +69,20 @@ class Retention:
             if state.original is None and state.traits.dead_letter_exchange is not None:
                 self._dead_lettering.dead_letter_later(state, message, "expired")
             else:
-                # It needs no store, and does not wait for one that is slow or away. The others have left their queues
-                # already: one that fails must not keep them from their end.
+                # Without a dead letter the removal does not wait for a slow or unavailable store. All messages of the
+                # batch are unacked already: one that fails must not keep the others from being removed.
                 self._faults.guard("expiry", self._dead_lettering.dead_letter, state, message, "expired")
         self._dead_lettering.go_on()
         for queue_id in self._engine.overdue_queue_ids():
             self._faults.guard("expiry in the store", self._expire_absent, queue_id)
 
     def _expire_absent(self, queue_id: int) -> None:
-        """Remove what is past its time at the head of a queue and only in the store; further back it can wait."""
+        """Remove expired messages at the head of a queue that are only in the store; others expire at the head."""
         state = self._engine.find_queue_by_id(queue_id)
         if state is None:
             return
         if self._broker.is_congested:
-            # They may have dead letters, which wait for the store in memory.
+            # Their dead letters would fill the commit queue.
             asyncio.get_running_loop().call_later(CONGESTED_S, self._expire_absent, queue_id)
             return
         found = self._engine.peek(queue_id, state.traits.selector, self._broker.now_us())
@@ -97,10 +97,10 @@ class Retention:
             self._reader.fetch(queue_id, found, again, failed)
 
     def enforce_limits(self, state: QueueState) -> None:
-        """Drop messages from the head while the queue holds more than it may: of many, a part in each turn."""
+        """Drop messages from the head while the queue exceeds its limits, in batches."""
         queue_id = state.queue.id
         if queue_id in self._shrinking:
-            # It goes on in the next turn, and not with every message that comes meanwhile.
+            # The next batch is scheduled: do not start one with every arrival.
             return
         dropped = 0
         while state.is_too_long and not state.traits.rejects:
@@ -116,7 +116,7 @@ class Retention:
                 break
             else:
                 if queue_id not in self._reading:
-                    # Not once for each message that comes meanwhile.
+                    # One read, not one with every arrival.
                     self._reading.add(queue_id)
                     again = partial(self._read, state)
                     self._reader.fetch(queue_id, found, again, lambda error: self._reading.discard(queue_id))
@@ -133,16 +133,17 @@ class Retention:
             self.enforce_limits(state)
 
     def enforce_new_limits(self, state: QueueState) -> None:
-        """The queue may hold less than before: drop what is too much."""
+        """Enforce changed limits, after measuring the queue if necessary."""
         if state.is_unmeasured:
             self._spawn(self._measure_and_enforce(state))
         elif not state.traits.rejects:
             self.enforce_limits(state)
 
     async def measure(self, state: QueueState) -> None:
-        """Find out how many bytes a queue holds whose messages were found at the start. Raises StoreError.
+        """Read the size of a queue's stored messages. Raises StoreError.
 
-        Exact while the queue rests; what comes and goes meanwhile may be counted twice, until the queue is empty.
+        Exact while the queue is idle; messages that arrive or leave during the read may be counted twice, until the
+        queue is empty.
         """
         leaving = [*state.unacked, *self._broker.journal.removing_ids()]
         generation, before, unstored = state.generation, state.ready_bytes, state.unstored_bytes
@@ -157,13 +158,13 @@ class Retention:
             self.enforce_limits(state)
 
     def look_after(self, state: QueueState) -> None:
-        """A message waits in a queue with limits: see that they are kept, now and when its time is up."""
+        """Enforce limits and schedule expiries after a message became ready in a queue with limits."""
         if state.is_too_long and not state.traits.rejects:
             self.enforce_limits(state)
         self.watch_expiries()
 
     def watch_expiries(self) -> None:
-        """See that messages are removed when their time is up, and not only when somebody reads."""
+        """Schedule the removal of the next message to expire, so that it does not wait for a read."""
         if self._engine.has_expired:
             self.expire()
         next_us = self._engine.next_expiry_us

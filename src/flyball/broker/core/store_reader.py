@@ -1,4 +1,4 @@
-"""Reads from the store what the engine needs and has not in memory, while everything else goes on."""
+"""Reads messages and keys from the store that the engine needs and does not have in memory, in the background."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from flyball.errors import FlyballError, StoreError, StoreUnavailable
 from flyball.faults import Faults
 from flyball.model import Message, Order
 
-# At most so much is read back from the store at once, and listed at once.
+# Maximum size of a read from the store, and of a listing.
 LOAD_BYTES = 16 * 1024 * 1024
+# Size of the pages in which a listing is read, so that other requests get a turn in between.
 PAGE_BYTES = 1024 * 1024
-# A listing is read in pages of so much, so that others have their turn in between.
 PAGE_MESSAGES = 1000
 
 _RETRIES = Backoff(first_s=0.05, max_s=1.0, jitter_ratio=0.0)
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class StoreReader:
-    """Loads messages and builds indexes, one read at a time for each queue; waits for a store that is away."""
+    """Loads messages and builds indexes, one read per queue at a time; retries while the store is unavailable."""
 
     def __init__(
         self,
@@ -46,9 +46,9 @@ class StoreReader:
         removing_ids: Callable[[], set[int]],
         faults: Faults,
     ) -> None:
-        """`spawn` starts what takes longer; `dispatch` sends what consumers get because of a read.
+        """`spawn` starts a task; `dispatch` sends deliveries that result from a read.
 
-        `removing_ids` tells what the store may still have though it is removed.
+        `removing_ids` returns the ids of removed messages whose deletion from the store is pending.
         """
         self._store = store
         self._faults = faults
@@ -59,13 +59,13 @@ class StoreReader:
         self._dispatch = dispatch
         self._removing_ids = removing_ids
         self._listing_limiter = listing_limiter
-        # Held for a round of filling an index from memory.
+        # Held while a batch of messages in memory is indexed.
         self._filling = asyncio.Lock()
-        # Who waits for what is being read, by queue.
+        # Requests that wait for the read in progress, by queue.
         self._fetching: dict[int, list[_Waiting]] = {}
 
     def serve(self, queue_id: int) -> None:
-        """If consumers of the queue wait for something in the store, get it."""
+        """Start the read that consumers of the queue wait for, if any."""
         if self._engine.has_queue(queue_id):
             need = self._engine.queue(queue_id).need
             if need is not None and queue_id not in self._fetching:
@@ -75,9 +75,9 @@ class StoreReader:
     def fetch(
         self, queue_id: int, need: Need, retry: Callable[[], None], fail: Callable[[FlyballError], None]
     ) -> None:
-        """Read what the queue needs from the store, then retry; fail if that takes longer than the time limit.
+        """Read what the queue needs from the store, then call `retry`; call `fail` on an error or timeout.
 
-        There is one read at a time for each queue.
+        There is one read per queue at a time.
         """
         waiting = self._fetching.get(queue_id)
         if waiting is None:
@@ -96,7 +96,7 @@ class StoreReader:
             error = caught
         except Exception as fault:
             self._faults.note("reading a queue from the store", fault)
-            error = StoreError(f"a queue cannot be read: {type(fault).__name__}: {fault}")
+            error = StoreError(f"queue {queue_id} cannot be read from the store: {type(fault).__name__}: {fault}")
         for waiting in self._fetching.pop(queue_id):
             try:
                 waiting.end(error)
@@ -105,15 +105,15 @@ class StoreReader:
         if error is None:
             self.serve(queue_id)
         else:
-            # Consumers go on waiting, and the store may need a moment.
+            # Consumers keep waiting: retry for them after a pause.
             asyncio.get_running_loop().call_later(_RETRIES.max_s, self.serve, queue_id)
 
     def make_whole(self, messages: Sequence[Message], done: Callable[[Sequence[Message]], None]) -> None:
-        """Page in messages that are out, some at a time, and call `done` with those; what is lost is dropped."""
+        """Page in unacked messages in batches, and call `done` with each; lost messages are dropped."""
         self._spawn(self._make_whole(list(messages), done))
 
     async def page_in(self, messages: Sequence[Message]) -> None:
-        """Page in the first of these messages, which are out, and more if there is room. Raises StoreError."""
+        """Page in unacked messages, the first and as many others as fit into `LOAD_BYTES`. Raises StoreError."""
         wanted = {message.id: message for message in messages}
         if not wanted:
             return
@@ -129,7 +129,7 @@ class StoreReader:
             try:
                 await self.page_in(messages[:LOAD_AT_ONCE])
             except StoreError:
-                # The node has lost its queues: whoever serves them now has the messages.
+                # The node lost its queues: the nodes that serve them now have the messages.
                 return
             whole = [message for message in messages if not message.is_paged]
             messages = [message for message in messages if message.is_paged]
@@ -142,7 +142,7 @@ class StoreReader:
             self._dispatch(self._engine.loaded(queue_id, load, messages, self._now_us()))
 
     async def _build(self, queue_id: int, build: Build) -> None:
-        """Make an index of messages in memory and in the store, in rounds, while the queue is in use."""
+        """Build an index of messages in memory and in the store, in batches, while the queue is in use."""
         state = self._engine.find_queue_by_id(queue_id)
         if state is None:
             return
@@ -150,7 +150,7 @@ class StoreReader:
         self._engine.begin_index(state, shape, self._removing_ids())
         is_filled = False
         while not is_filled:
-            # One round in a turn of the loop, however many queues want an index.
+            # One batch per turn of the event loop, however many queues need an index.
             async with self._filling:
                 await asyncio.sleep(0)
                 if self._generation(queue_id) != generation:
@@ -185,7 +185,7 @@ class StoreReader:
         limit: int,
         done: Callable[[list[Message], FlyballError | None], None],
     ) -> None:
-        """List a queue's ready messages, when the node has time for it."""
+        """List a queue's ready messages, subject to the listing limiter."""
         try:
             found = None if state.absent else await self._list_resident(state, after_id, limit)
             done(await self._list_stored(state, after_id, limit) if found is None else found, None)
@@ -193,12 +193,12 @@ class StoreReader:
             done([], error)
 
     async def _list_resident(self, state: QueueState, after_id: int, limit: int) -> list[Message] | None:
-        """List a queue that is in memory, None if it is not any more when it is time."""
+        """List a queue that is in memory; None if some messages were evicted while the listing waited."""
         async with self._listing_limiter.turn(limit):
             return None if state.absent else state.oldest(after_id, limit)
 
     async def _list_stored(self, state: QueueState, after_id: int, limit: int) -> list[Message]:
-        """List a queue that is partly not in memory: what the store has, and what it does not have yet."""
+        """List a queue that is partly in the store: stored messages merged with those not stored yet."""
         unstored = [message for message in state.oldest(after_id, limit) if not message.stored]
         found: list[Message] = []
         size_bytes = 0
@@ -218,13 +218,13 @@ class StoreReader:
             size_bytes += sum(message.footprint_bytes for message in ready)
             after_id = page[-1].id
         known = {message.id for message in found}
-        # Only up to where the store was read: the next page begins there.
+        # Only up to where the store was read: the next page starts there.
         found += [message for message in unstored if message.id not in known and message.id <= after_id]
         found.sort(key=lambda message: message.id)
         return found[:limit]
 
     async def until_available(self, read: Callable[[], Awaitable[T]], *, patient: bool = False) -> T:
-        """Read from the store; while it is away try again, up to the time limit unless `patient`."""
+        """Read from the store; retry while it is unavailable, up to the time limit unless `patient`."""
         retries = Retries(_RETRIES)
         give_up_at = time.monotonic() + self._time_limit_s
         while True:
@@ -238,18 +238,18 @@ class StoreReader:
 
 
 class _Waiting:
-    """Somebody who waits for a read, for so long at most."""
+    """A request that waits for a read, with a timeout."""
 
     __slots__ = ("_fail", "_retry", "_timer")
 
     def __init__(self, retry: Callable[[], None], fail: Callable[[FlyballError], None], limit_s: float) -> None:
         self._retry = retry
         self._fail = fail
-        late = StoreUnavailable(f"the store did not answer within {limit_s:g} s")
+        late = StoreUnavailable(f"the store did not respond within {limit_s:g} s")
         self._timer: asyncio.TimerHandle | None = asyncio.get_running_loop().call_later(limit_s, self.end, late)
 
     def end(self, error: FlyballError | None) -> None:
-        """The read is done or has failed, or the time is up. Only the first of these counts."""
+        """Complete the request: the read succeeded or failed, or timed out, whichever comes first."""
         if self._timer is None:
             return
         self._timer.cancel()

@@ -1,4 +1,4 @@
-"""Owns the tasks of a node, so that one that fails is started again and takes no other one with it.
+"""Owns the tasks of a node: a task that fails is restarted and does not affect others.
 
 A task may end the node only with one of `FATAL`: the node has to join again, or an operator has to act.
 """
@@ -19,29 +19,29 @@ from flyball.faults import Faults
 
 log = logging.getLogger(__name__)
 
-# Retrying cannot help: the node has to join again, or an operator has to start another version. Whoever raises one of
-# these wants the node to stop: it is passed on to the owner of the node.
+# Errors that a retry cannot cure: the node has to join again, or an operator has to start another version. They are
+# passed on to the owner of the node, which stops it.
 FATAL: tuple[type[Exception], ...] = (Fenced, StoreMismatch)
 
 RESTARTS = Backoff(first_s=0.1, max_s=5.0, jitter_ratio=0.0)
 
-# A task that ran for longer than this before it failed starts again after the first backoff.
+# A task that ran for longer than this before it failed is restarted after the first backoff.
 HEALTHY_S = 60.0
 
 
 @dataclass(slots=True)
 class Supervised:
-    """How one long-lived task has fared."""
+    """The state of a long-lived task."""
 
     restarts: int = 0
-    # Whether it has failed and waits to be started again.
+    # Whether it failed and waits for its restart.
     is_waiting: bool = False
-    # Why it failed last.
+    # The last failure.
     problem: str = ""
 
 
 class Supervisor:
-    """Starts tasks in a group. What fails unexpectedly is logged and counted; long-lived tasks are restarted."""
+    """Starts tasks in a group. Unexpected failures are logged and counted; long-lived tasks are restarted."""
 
     def __init__(
         self,
@@ -59,28 +59,28 @@ class Supervisor:
         self._under_way: set[asyncio.Task[None]] = set()
 
     def within(self, tasks: asyncio.TaskGroup) -> Supervisor:
-        """Return a supervisor of tasks of another group, which are reported together with those of this one."""
+        """Return a supervisor of tasks in another group, reported together with those of this one."""
         other = Supervisor(tasks, self.faults, sleep=self._sleep, clock=self._clock)
         other.supervised = self.supervised
         return other
 
     def keep(self, name: str, run: Callable[[], Awaitable[object]]) -> asyncio.Task[None]:
-        """Run a long-lived task until it returns or is cancelled; start it again with backoff when it fails."""
+        """Run a long-lived task until it returns or is cancelled; restart it with backoff when it fails."""
         supervised = self.supervised.setdefault(name, Supervised())
         return self._tasks.create_task(self._keep(name, run, supervised), name=name)
 
     def spawn(
         self, work: Coroutine[Any, Any, None], on_fault: Callable[[BaseException], None] | None = None
     ) -> asyncio.Task[None] | None:
-        """Start something that ends by itself. `on_fault` is called if it fails unexpectedly.
+        """Start a short-lived task. `on_fault` is called if it fails unexpectedly.
 
-        It ends with the group at the latest: when that is about to end, None is returned.
+        Returns None, without starting it, if the group has ended or is about to.
         """
         contained = self._contain(work, on_fault)
         try:
             task = self._tasks.create_task(contained)
         except RuntimeError:
-            # The group has ended, or is about to, and takes no more.
+            # The group accepts no more tasks.
             contained.close()
             work.close()
             return None
@@ -92,17 +92,17 @@ class Supervisor:
 
     @property
     def under_way(self) -> int:
-        """How many tasks that `spawn` has started have not ended."""
+        """Number of running tasks started by `spawn`."""
         return len(self._under_way)
 
     def cancel(self) -> None:
-        """Cancel what `spawn` has started and is still under way."""
+        """Cancel the running tasks started by `spawn`."""
         for task in self._under_way:
             task.cancel()
 
     @property
     def restarts(self) -> int:
-        """How often long-lived tasks were started again."""
+        """Number of restarts of long-lived tasks."""
         return sum(task.restarts for task in self.supervised.values())
 
     def report(self) -> dict[str, Any]:
@@ -131,7 +131,7 @@ class Supervisor:
             supervised.restarts += 1
             supervised.is_waiting = True
             delay_s = retries.next_delay_s()
-            log.warning("task failed; starting it again task=%s in_s=%g", name, delay_s)
+            log.warning("task failed; restarting task=%s in_s=%g", name, delay_s)
             await self._sleep(delay_s)
             supervised.is_waiting = False
 
@@ -141,8 +141,8 @@ class Supervisor:
         try:
             await work
         except Fenced as error:
-            # The node's membership finds out by itself, and ends the node in order.
-            log.info("given up, the node is fenced: %s", error)
+            # The membership detects this itself, and stops the node gracefully.
+            log.info("task ended, node fenced: %s", error)
         except Exception as error:
             if is_fatal(error):
                 raise
@@ -153,14 +153,14 @@ class Supervisor:
 
 
 def is_fatal(error: BaseException) -> bool:
-    """Tell whether an exception, or one of a group, has to end the node."""
+    """Whether an exception, or one of a group, must end the node."""
     if isinstance(error, BaseExceptionGroup):
         return error.subgroup(FATAL) is not None
     return isinstance(error, FATAL)
 
 
 def _text(error: BaseException) -> str:
-    """Return what an exception says, of a group what its exceptions say."""
+    """Return the text of an exception, of a group those of its exceptions."""
     if isinstance(error, BaseExceptionGroup):
         return "; ".join(_text(inner) for inner in error.exceptions)
     return f"{type(error).__name__}: {error}"

@@ -1,7 +1,7 @@
-"""Topics: what is published to one reaches all who have subscribed to it or to one of its ancestors.
+"""Topics: a message published to a topic reaches the subscribers of the topic and of its ancestors.
 
-A topic is a topic exchange of the same name, its parent an exchange that it is bound to, a subscription a queue: so
-AMQP reaches all of it. Nothing here knows a wire.
+A topic is a topic exchange of the same name, its parent an exchange that it is bound to, and a subscription a queue,
+so AMQP clients can use all of them. Independent of protocols.
 """
 
 from __future__ import annotations
@@ -30,39 +30,39 @@ from flyball.errors import (
 )
 from flyball.model import DEFAULT_VHOST, Binding, Definition, Destination, Exchange, Queue
 
-# Subscriptions that are listed in one turn of the loop, and names of queues that are sorted in one.
+# Subscriptions listed per turn of the event loop, and names of queues sorted per turn.
 SLICE = 250
 NAMES_SLICE = 5000
 
-# Durable subscriptions that are named to a user whose topic cannot be deleted because of them.
+# Maximum number of durable subscriptions named in the error of a topic that cannot be deleted.
 MAX_NAMED = 10
 
 # The kind of a topic's definition.
 KIND = "topic"
 
-# For so long other nodes are asked what the queues of subscriptions hold.
+# Timeout of requests to other nodes for the counts of subscriptions' queues.
 COUNT_LIMIT_S = 3.0
 
-# The pattern that every key fits.
+# The pattern that matches every routing key.
 ALL = "#"
 
 _EXCHANGE_TYPE = "topic"
-# So long may the name of an exchange and a routing key be in AMQP.
+# Maximum length of the name of an exchange and of a routing key in AMQP.
 _MAX_BYTES = 255
 
 
 @dataclass(slots=True, frozen=True)
 class Topic:
-    """Where messages are published for whoever wants them."""
+    """A topic and its place in the hierarchy."""
 
     name: str
     vhost: str = DEFAULT_VHOST
-    # Whose subscribers get the messages as well.
+    # The topic whose subscribers get the messages as well.
     parent: str | None = None
 
 
 class Topics:
-    """The topics of all virtual hosts. What has been changed on return is durable."""
+    """The topics of all virtual hosts. A change is durable when its method returns."""
 
     def __init__(self, queues: Queues, definitions: Definitions) -> None:
         self.queues = queues
@@ -71,7 +71,7 @@ class Topics:
         self._kept = definitions.of(KIND)
         topology.exchange_deleted.subscribe(self._exchange_deleted)
 
-    # What there is
+    # Listings
 
     def all(self, vhost: str | None = None) -> list[Topic]:
         """Return the topics of all virtual hosts, or of one, by name."""
@@ -91,19 +91,19 @@ class Topics:
         return None if value is None else _topic_of(value)
 
     def subscriptions(self, name: str, vhost: str = DEFAULT_VHOST) -> list[dict[str, Any]]:
-        """Tell the queues that get what is published to the topic itself, those that AMQP has bound included.
+        """Return the queues bound to the topic itself, including those bound by AMQP clients.
 
-        What a queue of another node holds is not known: None.
+        The counts of remote queues are None.
         """
         return list(map(self._subscription, self._bindings_of(name, vhost)))
 
     async def queue_names(self, name: str, vhost: str = DEFAULT_VHOST) -> list[str]:
-        """Return the names of the queues that get what is published to the topic itself, sorted."""
+        """Return the names of the queues bound to the topic itself, sorted."""
         found: list[str] = []
         bindings = self._bindings_of(name, vhost)
         for begin in range(0, len(bindings), NAMES_SLICE):
             found += [binding.destination for binding in bindings[begin : begin + NAMES_SLICE]]
-            # What is sorted already is only merged.
+            # Timsort only merges the sorted part.
             found.sort()
             await asyncio.sleep(0)
         return found
@@ -115,7 +115,7 @@ class Topics:
 
     def _durable_subscriptions(self, name: str, vhost: str) -> Iterator[str]:
         for binding in self._bindings_of(name, vhost):
-            # To look for each of thousands of other queues takes long.
+            # Skip the lookup for the thousands of queues that are not durable subscriptions.
             if binding.destination.startswith(f"{name}/"):
                 subscription = self._subscription(binding)["subscription"]
                 if subscription:
@@ -135,7 +135,7 @@ class Topics:
         }
 
     async def list_subscriptions(self, name: str, vhost: str = DEFAULT_VHOST) -> list[dict[str, Any]]:
-        """Tell the same, and what the queues of other nodes hold, as far as those answer in time."""
+        """Return the subscriptions with the counts of remote queues, as far as their nodes respond in time."""
         found: list[dict[str, Any]] = []
         for place, binding in enumerate(self._bindings_of(name, vhost), start=1):
             found.append(self._subscription(binding))
@@ -155,19 +155,19 @@ class Topics:
     # Changes
 
     async def create(self, name: str, parent: str | None = None, vhost: str = DEFAULT_VHOST) -> None:
-        """Create a topic, or see that it is there with this parent."""
+        """Create a topic, or check that it exists with this parent."""
         check_name("topic", name)
         if len(name.encode()) > _MAX_BYTES:
-            raise InvalidName(f"the name of a topic may have {_MAX_BYTES} bytes, not {len(name.encode())}")
+            raise InvalidName(f"the name of a topic has {len(name.encode())} bytes, the maximum is {_MAX_BYTES}")
         if name.startswith(RESERVED_PREFIX):
-            # Some such exchanges exist, which would pass for the topic's and could never be deleted.
+            # Built-in exchanges would pass for the topic's, and cannot be deleted.
             raise ReservedName(f"topic name '{name}' contains reserved prefix '{RESERVED_PREFIX}*'")
         topic = Topic(name, vhost, parent)
         known = self._find(name, vhost)
         if known is not None:
             if known != topic:
                 raise InvalidArgument(
-                    f"topic {name!r} is there, with the parent {known.parent!r}; topic.parent changes it"
+                    f"topic {name!r} exists already, with the parent {known.parent!r}; change it with topic.parent"
                 )
             return
         if parent is not None:
@@ -180,17 +180,17 @@ class Topics:
         await self._keep(topic)
 
     async def set_parent(self, name: str, parent: str | None, vhost: str = DEFAULT_VHOST) -> None:
-        """Let the topic have another parent, or none. Raises InvalidArgument if it were its own ancestor then."""
+        """Change or remove the topic's parent. Raises InvalidArgument if that makes a cycle."""
         before = self.get(name, vhost)
         above = parent
         while above is not None:
             if above == name:
-                raise InvalidArgument(f"topic {parent!r} is {name!r} or below it, and so cannot be its parent")
+                raise InvalidArgument(f"topic {parent!r} cannot be the parent of {name!r}: it would be a cycle")
             above = self.get(above, vhost).parent
         if parent == before.parent:
             return
         topic = Topic(name, vhost, parent)
-        # First of all, so that nobody can close a circle meanwhile.
+        # First of all: a concurrent change could otherwise complete a cycle.
         await self._keep(topic)
         if before.parent is not None:
             old = _to_parent(before, before.parent)
@@ -212,7 +212,7 @@ class Topics:
         await outcome(lambda done: self._topology.delete_exchange(vhost, name, done, if_unused=False))
 
     async def unsubscribe(self, name: str, subscription: str, vhost: str = DEFAULT_VHOST) -> None:
-        """End a durable subscription, with the messages that wait. Raises QueueInUse while it has consumers."""
+        """Delete a durable subscription with its messages. Raises QueueInUse while it has consumers."""
         self._check_exchange(name, vhost)
         queue_name = _queue_name(name, subscription)
         if self.queues.locate(vhost, queue_name) is None:
@@ -220,14 +220,14 @@ class Topics:
         queue = self.queues.find(vhost, queue_name)
         if queue is None:
             raise QueueNotFound(queue_name, vhost)
-        # No connection asks: an exclusive queue is somebody's.
+        # Not requested by a connection: an exclusive queue belongs to another one.
         queue.check_access(None)
         await result(partial(queue.delete, if_unused=True))
 
-    # Inside
+    # Internals
 
     def _check_exchange(self, name: str, vhost: str) -> None:
-        """Raise TopicNotFound unless there is something to publish to: any topic exchange will do."""
+        """Raise TopicNotFound unless there is a topic exchange with the name."""
         exchange = self._topology.router(vhost).find(name)
         if exchange is None or exchange.type != _EXCHANGE_TYPE or exchange.internal:
             raise TopicNotFound(name)
@@ -236,7 +236,7 @@ class Topics:
         await outcome(lambda done: self._definitions.put(_definition_of(topic), done))
 
     def _exchange_deleted(self, exchange: Exchange) -> None:
-        """A topic goes with its exchange, whoever has deleted that; its children have no parent then."""
+        """Delete the topic of a deleted exchange; its children lose their parent."""
         if self._find(exchange.name, exchange.vhost) is None:
             return
         self._definitions.delete(KIND, _key(exchange.vhost, exchange.name), _ignore)
@@ -246,7 +246,7 @@ class Topics:
 
 
 def _ignore(error: FlyballError | None) -> None:
-    """Something went because of something else; if the store is away, it goes there later."""
+    """Ignore the outcome of a dependent deletion, which is retried while the store is unavailable."""
 
 
 def _topic_of(value: Mapping[str, Any]) -> Topic:
@@ -269,7 +269,7 @@ def _key(vhost: str, name: str) -> str:
 def _queue_name(topic: str, subscription: str) -> str:
     check_name("subscription", subscription)
     if subscription.startswith("~"):
-        raise InvalidName(f"the name of a subscription cannot begin with '~', as {subscription!r} does")
+        raise InvalidName(f"subscription name {subscription!r} is not valid: it must not begin with '~'")
     return f"{topic}/{subscription}"
 
 

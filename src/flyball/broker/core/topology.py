@@ -1,6 +1,6 @@
-"""Virtual hosts at work: exchanges, bindings and AMQP's queues, declared, changed and made durable.
+"""The exchanges, bindings and queues of all virtual hosts: declared, changed, and made durable in the journal.
 
-The engine and its routers decide, the journal keeps. Who may do what is asked elsewhere; nothing here knows a wire.
+The engine and the routers decide. Permissions are checked by the caller; independent of protocols.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ log = logging.getLogger(__name__)
 
 _EXCHANGE, _BINDING = "exchange", "binding"
 
-# What a queue of another node takes here.
+# Memory of a remote queue in the directory.
 REMOTE_QUEUE_BYTES = 1024
 
-# So long policies are applied at a time, before others have their turn of the loop: each queue is compared with each
-# policy, and there may be thousands of both.
+# Duration of a batch of applying policies, before others get a turn of the event loop: each queue is matched against
+# each policy, and there may be thousands of both.
 POLICIES_S = 0.02
 
-# Exclusive queues of a connection that is gone are deleted for so long at a time: it may have had a hundred thousand.
+# Duration of a batch of deleting the exclusive queues of a closed connection, which may have had a hundred thousand.
 DELETIONS_S = 0.01
 
 Headers = Callable[[], Mapping[str, Any]]
@@ -73,9 +73,9 @@ Headers = Callable[[], Mapping[str, Any]]
 
 @dataclass(slots=True)
 class QueueUsage:
-    """Who has a queue for himself, and when it goes if nobody uses it."""
+    """The exclusive owner and consumer of a queue, and the timer that deletes it when it is unused."""
 
-    # The connection that declared it exclusively.
+    # The connection that declared it as exclusive.
     owner: object | None = None
     exclusive_consumer: object | None = None
     expiry: asyncio.TimerHandle | None = None
@@ -94,24 +94,24 @@ class Topology:
         self.broker = broker
         self.engine = broker.engine
         self.authority = authority
-        # Advances whenever a message may be routed, or allowed, differently than before.
+        # Advances whenever routing or permissions may change.
         self.version = authority.access.version
-        # The queues of other nodes.
+        # The remote queues.
         self.directory = Directory(elsewhere, self.version)
-        # An exchange is gone, before that is durable.
+        # An exchange was deleted, which is not durable yet.
         self.exchange_deleted = Event[[Exchange]]()
         self.lifecycle = QueueLifecycle(broker, self)
         self._routers: dict[str, Router] = {}
         self._usage: dict[int, QueueUsage] = {}
         # The exclusive queues of each connection.
         self._owned: dict[object, set[int]] = {}
-        # Those of connections that are gone, which are deleted in turns of the loop.
+        # Those of closed connections, which are deleted in batches.
         self._orphaned: dict[int, None] = {}
         self._deleting: asyncio.TimerHandle | None = None
-        # The exchanges, by name, and queues, by id, that policies have to be applied to, and their virtual hosts.
+        # Virtual hosts, and names of exchanges or ids of queues, that policies have yet to be applied to.
         self._unapplied: dict[tuple[str, str | int], None] = {}
         self._applying: asyncio.TimerHandle | None = None
-        # The keys of those that the store has.
+        # The keys of stored bindings.
         self._kept_bindings: set[str] = set()
         for vhost in authority.access.vhosts:
             self._routers[vhost] = Router(vhost)
@@ -123,19 +123,19 @@ class Topology:
             self._set_expiry(state)
 
     async def start(self) -> None:
-        """Find out what the queues hold whose bytes are limited. Raises StoreError."""
+        """Measure the queues that have a limit of bytes. Raises StoreError."""
         for state in self.engine.queues:
             if state.is_unmeasured:
                 await self.broker.retention.measure(state)
 
     def definitions_bytes(self) -> int:
-        """What queues, exchanges, bindings and clients take in memory, those of other nodes included; about."""
+        """Estimated memory of queues, exchanges, bindings and clients, remote queues included."""
         routers = sum([router.size_bytes for router in self._routers.values()])
         queues_bytes = self.engine.queues_bytes + REMOTE_QUEUE_BYTES * len(self.directory)
         return queues_bytes + routers + self.engine.clients_bytes
 
     def definitions_bytes_by_vhost(self) -> dict[str, int]:
-        """The same for each virtual host, without the queues of other nodes."""
+        """Estimated memory of definitions by virtual host, without remote queues."""
         found = {vhost: router.size_bytes for vhost, router in self._routers.items()}
         for state in self.engine.queues:
             queue = state.queue
@@ -144,11 +144,11 @@ class Topology:
 
     @property
     def exchange_count(self) -> int:
-        """How many exchanges there are, those included that every virtual host has."""
+        """Number of exchanges, built-in ones included."""
         return sum([len(router) for router in self._routers.values()])
 
     def router(self, vhost: str) -> Router:
-        """Return the exchanges and bindings of a virtual host; they begin with the first who asks."""
+        """Return the router of a virtual host, created on first use. Raises VhostNotFound."""
         router = self._routers.get(vhost)
         if router is None:
             self.authority.access.check_vhost(vhost)
@@ -158,12 +158,12 @@ class Topology:
     # Exchanges and bindings
 
     def declare_exchange(self, exchange: Exchange, done: Done) -> None:
-        """Declare an exchange, or see that it is as declared."""
+        """Declare an exchange, or check that the existing one is equal."""
         router = self.router(exchange.vhost)
         if router.find(exchange.name) is None:
             check_alternate(exchange)
             self.broker.ledger.charge_definition(EXCHANGE_BYTES + size_of(exchange.arguments))
-        # Also what is not stored now: it is when another node joins.
+        # Transient exchanges too: they are stored when another node joins.
         change = DefinitionPut(_of_exchange(exchange))
         self.broker.store.check(change)
         if not router.declare(exchange):
@@ -186,7 +186,7 @@ class Topology:
         self.broker.journal.mark(PendingMark(done, changes))
 
     def bind(self, binding: Binding, done: Done) -> None:
-        """Bind a queue, which exists, or an exchange to an exchange."""
+        """Bind an existing queue, or an exchange, to an exchange."""
         router = self.router(binding.vhost)
         if not router.has_binding(binding):
             self.broker.ledger.charge_definition(BINDING_BYTES + size_of(binding.arguments))
@@ -213,7 +213,7 @@ class Topology:
     # Queues
 
     def queue(self, vhost: str, name: str, owner: object) -> QueueState:
-        """Return a queue that the owner may use. Raises QueueNotFound, QueueLocked."""
+        """Return a queue that the connection may use. Raises QueueNotFound, QueueLocked."""
         state = self._find_queue(name, vhost)
         if state is None:
             raise QueueNotFound(name, vhost)
@@ -221,7 +221,7 @@ class Topology:
         return state
 
     def _find_queue(self, name: str, vhost: str) -> QueueState | None:
-        """Return the queue of a name; one whose connection is gone is deleted now, so that its name is free."""
+        """Return the queue with the name; an orphan is deleted now, to free its name."""
         state = self.engine.find_queue(name, vhost)
         if state is None or state.queue.id not in self._orphaned:
             return state
@@ -229,12 +229,12 @@ class Topology:
         return self.engine.find_queue(name, vhost)
 
     def check_owner(self, state: QueueState, owner: object) -> None:
-        """Raise QueueLocked if a queue is exclusive to somebody else."""
+        """Raise QueueLocked if a queue is exclusive to another connection."""
         if state.queue.exclusive and self._usage_of(state).owner is not owner:
             raise QueueLocked(state.queue.name, state.queue.vhost)
 
     def declare_queue(self, declared: Queue, owner: object, done: Callable[[FlyballError | None], None]) -> None:
-        """Declare a queue, or see that it is as declared. The id of `declared` is not looked at."""
+        """Declare a queue, or check that the existing one is equal. The id of `declared` is ignored."""
         self.broker.meters.queues_declared += 1
         existing = self._find_queue(declared.name, declared.vhost)
         if existing is not None:
@@ -278,13 +278,13 @@ class Topology:
         return queue
 
     def check_queue_limit(self, name: str, vhost: str) -> None:
-        """Raise QueueLimitReached if the virtual host has as many queues, on all nodes, as it may have."""
+        """Raise QueueLimitReached if the virtual host is at its limit of queues, on all nodes."""
         limit = self.authority.vhost_limits.limit(vhost, MAX_QUEUES)
         if limit is not None and self.queue_count(vhost) >= limit:
             raise QueueLimitReached(name, vhost, limit)
 
     def queue_count(self, vhost: str) -> int:
-        """Return how many queues a virtual host has on all nodes, members of one clustered queue being one."""
+        """Return the number of queues of a virtual host on all nodes; a clustered queue counts as one."""
         members = {state.queue.name for state in self.engine.members.values() if state.queue.vhost == vhost}
         twice = sum(self.directory.find(vhost, name) is not None for name in members)
         return self.engine.queue_count(vhost) + self.directory.count_in(vhost) - twice
@@ -298,7 +298,7 @@ class Topology:
         self.lifecycle.delete(queue.id, done)
 
     def delete_owned(self, owner: object) -> None:
-        """The owner of exclusive queues is gone: so are they, in turns of the loop if they are many."""
+        """Delete the exclusive queues of a closed connection, in batches if there are many."""
         self._orphaned.update(dict.fromkeys(self._owned.pop(owner, ())))
         if self._deleting is None:
             self._delete_in_turns()
@@ -318,22 +318,22 @@ class Topology:
             self.broker.faults.guard("exclusive queue", self.lifecycle.delete, queue_id, _ignore)
 
     def owner_of(self, state: QueueState) -> object | None:
-        """Return the connection that has the queue for itself, if one has."""
+        """Return the connection that the queue is exclusive to, if any."""
         usage = self._usage.get(state.queue.id)
         return None if usage is None else usage.owner
 
     def has_exclusive_consumer(self, state: QueueState) -> bool:
-        """Return whether the queue has a consumer that is to be alone."""
+        """Whether the queue has an exclusive consumer."""
         usage = self._usage.get(state.queue.id)
         return usage is not None and usage.exclusive_consumer is not None
 
     def touch(self, state: QueueState) -> None:
-        """Somebody uses the queue: it expires later."""
+        """Renew the expiry of a queue that is used."""
         if state.traits.expires_us is not None:
             self._set_expiry(state)
 
     def check_consumer(self, state: QueueState, *, exclusive: bool) -> None:
-        """Raise ConsumerRefused if a consumer may not come: it, or another one, is to be alone."""
+        """Raise ConsumerRefused if a consumer is exclusive, or the new one is and the queue has others."""
         traits = state.traits
         if traits.is_quorum:
             return
@@ -342,7 +342,7 @@ class Topology:
             raise ConsumerRefused(state.queue.name, state.queue.vhost)
 
     def consumer_added(self, state: QueueState, consumer: object, *, exclusive: bool) -> None:
-        """Note a consumer that has come."""
+        """Record a new consumer."""
         usage = self._usage_of(state)
         if exclusive and not state.traits.is_quorum:
             usage.exclusive_consumer = consumer
@@ -351,9 +351,9 @@ class Topology:
             usage.expiry = None
 
     def consumer_gone(self, queue_id: int, consumer: object, *, may_return_s: float = 0.0) -> None:
-        """A consumer has been cancelled: an auto-delete queue that had it as its last goes too.
+        """Record that a consumer was cancelled, and delete an auto-delete queue that lost its last one.
 
-        If the consumer was only lost it may return: for so long the queue waits.
+        If the consumer may return, the queue is deleted only after `may_return_s`.
         """
         state = self.engine.find_queue_by_id(queue_id)
         usage = self._usage.get(queue_id)
@@ -372,7 +372,7 @@ class Topology:
         else:
             self.lifecycle.delete(queue_id, _ignore)
 
-    # Inside
+    # Internals
 
     def _has_queue(self, vhost: str, name: str) -> bool:
         return self.engine.find_queue(name, vhost) is not None or self.directory.find(vhost, name) is not None
@@ -384,7 +384,7 @@ class Topology:
         return usage
 
     def _set_expiry(self, state: QueueState) -> None:
-        """Let the queue go when nobody has used it for its time, counted from now."""
+        """Schedule the deletion of the queue after its expiry, counted from now."""
         expires_us = state.traits.expires_us
         usage = self._usage.get(state.queue.id)
         if usage is not None and usage.expiry is not None:
@@ -400,17 +400,17 @@ class Topology:
             self.lifecycle.delete(queue_id, _ignore)
 
     def queue_adopted(self, state: QueueState) -> None:
-        """Policies apply to it, and messages find it here."""
+        """Apply policies to an adopted queue, and route messages to it."""
         state.traits = self._traits(state.queue)
         self.version.advance()
 
     def queue_deleted(self, queue: Queue) -> None:
-        """Its bindings go with it."""
+        """Remove the bindings of a deleted queue."""
         self._forget_usage(queue)
         self._drop_bindings(queue, self._removed)
 
     def _drop_bindings(self, queue: Queue, removed: Callable[[Removal], object]) -> None:
-        """A queue is gone: so are the bindings to it, unless another member of the clustered queue has the name."""
+        """Remove the bindings to a deleted queue, unless another member of the clustered queue has its name."""
         if self.directory.find(queue.vhost, queue.name) or self.engine.find_queue(queue.name, queue.vhost):
             return
         router = self._routers.get(queue.vhost)
@@ -418,7 +418,7 @@ class Topology:
             removed(router.drop_queue(queue.name))
 
     def queue_released(self, queue: Queue, owner: int) -> None:
-        """Messages find it there."""
+        """Route messages for a released queue to its new owner."""
         self.directory.put(queue, owner)
         self._forget_usage(queue)
 
@@ -432,7 +432,7 @@ class Topology:
                 self._owned[usage.owner].discard(queue.id)
 
     def _removed(self, removal: Removal) -> list[Change]:
-        """Keep it that exchanges and bindings are gone; return what was submitted for that."""
+        """Journal the removal of exchanges and bindings; return the submitted changes."""
         self.version.advance()
         changes: list[Change] = []
         for binding in removal.bindings:
@@ -450,11 +450,11 @@ class Topology:
         return changes
 
     def _keeps(self, exchange: Exchange) -> bool:
-        """Whether the store has to know the exchange: for a restart, or for other nodes."""
+        """Whether the exchange is stored: it is durable, or other nodes need it."""
         return exchange.durable or self.broker.is_clustered
 
     def _keeps_binding(self, router: Router, binding: Binding) -> bool:
-        """Whether the store has to know the binding: both ends will be there after a restart, or others use it."""
+        """Whether the binding is stored: both ends are durable, or other nodes need it."""
         if self.broker.is_clustered:
             return True
         if not router.get(binding.source).durable:
@@ -470,7 +470,7 @@ class Topology:
     # Other nodes
 
     def share_with_others(self) -> list[tuple[str, str]]:
-        """Let the store know what it did not need to know before; return the names of all queues."""
+        """Store what a single node does not store, before other nodes join; return the names of all queues."""
         journal = self.broker.journal
         for state in self.engine.queues:
             if not state.is_stored:
@@ -487,11 +487,11 @@ class Topology:
         return [(state.queue.vhost, state.queue.name) for state in self.engine.queues]
 
     def knows(self, kind: str) -> bool:
-        """Whether definitions of that kind are for the topology."""
+        """Whether definitions of this kind belong to the topology."""
         return kind in (_EXCHANGE, _BINDING)
 
     def apply(self, change: QueueCreated | QueueDeleted | DefinitionPut | DefinitionDeleted, node_id: int) -> None:
-        """Follow what another node has changed, and has made durable."""
+        """Apply a durable change made by another node."""
         try:
             match change:
                 case QueueCreated(queue):
@@ -504,13 +504,14 @@ class Topology:
                     if definition.kind == _EXCHANGE:
                         self._follow_exchange(Exchange(**definition.value))
                     else:
-                        # If its queue is gone by now, whoever deletes or makes that has the last word on the binding.
+                        # If its queue was deleted meanwhile, the deletion removes the binding as well.
                         self._take_in(_binding_of(definition.value))
                 case DefinitionDeleted(kind, key):
                     self._apply_deletion(kind, key)
         except RequestError as error:
-            # Two nodes may have changed what hangs together at the same time.
-            log.warning("ignored a change of another node: %s", error)
+            # Two nodes may make conflicting changes at the same time, such as a binding of an exchange that the other
+            # deletes.
+            log.warning("change of another node ignored: %s", error)
         self.version.advance()
 
     def _follow_exchange(self, exchange: Exchange) -> None:
@@ -518,7 +519,8 @@ class Topology:
         try:
             router.declare(exchange)
         except UnlikeDeclared:
-            # Two nodes have declared it at the same time. What counts is what the store keeps, the last of both.
+            # Two nodes declared it at the same time. The stored definition applies, which is the last of both
+            # (`test_nodes_that_declare_an_exchange_differently_at_the_same_time_agree_on_the_last_one`).
             router.replace(exchange)
         self._apply_policy_to_exchange(router, exchange)
 
@@ -537,7 +539,7 @@ class Topology:
                     self._gone_elsewhere(router.unbind(binding))
 
     def _gone_elsewhere(self, removal: Removal) -> None:
-        """Another node has removed this, and what hung on it."""
+        """Follow a removal by another node, which stored it."""
         self.version.advance()
         self._kept_bindings.difference_update([_key_of_binding(binding) for binding in removal.bindings])
         for exchange in removal.exchanges:
@@ -546,7 +548,7 @@ class Topology:
     # Policies and virtual hosts
 
     def traits_of(self, queue: Queue) -> Traits:
-        """Return how a queue behaves, by its arguments and the policies; it may be one of another node."""
+        """Return the effective settings of a local or remote queue, from its arguments and the policies."""
         return self._traits(queue)
 
     def _traits(self, queue: Queue) -> Traits:
@@ -567,7 +569,7 @@ class Topology:
             self._apply_in_turns()
 
     def _apply_in_turns(self) -> None:
-        """Apply policies to as many queues and exchanges as a turn has time for, and to the rest in further turns."""
+        """Apply policies to a batch of queues and exchanges, and schedule the rest."""
         self._applying = None
         self.version.advance()
         ends_s = time.monotonic() + POLICIES_S
@@ -596,9 +598,10 @@ class Topology:
         self.broker.retention.enforce_new_limits(state)
 
     def _vhost_deleted(self, vhost: str, is_followed: bool) -> None:
-        """Everything goes with its virtual host. Only the node that was asked to delete that makes it durable.
+        """Delete the contents of a deleted virtual host. Only the node that deleted it journals that.
 
-        Somebody may have made another one of that name since, with what is to be in it.
+        A node that merely follows must not: another virtual host with the same name may exist by then, with contents
+        of its own (`test_a_node_that_hears_late_that_a_virtual_host_went_takes_nothing_from_the_next_one`).
         """
         router = self._routers.pop(vhost, None)
         for state in self.engine.queues:
@@ -628,16 +631,16 @@ class Topology:
                     try:
                         read(definition.value)
                     except RequestError as error:
-                        # A crash between two deletions may leave what hangs on nothing.
-                        log.error("ignored the stored %s %s: %s", kind, definition.key, error)
+                        # A crash between two deletions may leave orphans.
+                        log.error("stored %s %s ignored: %s", kind, definition.key, error)
                     except Exception as error:
-                        log.error("ignored the stored %s %s, which makes no sense", kind, definition.key)
+                        log.error("stored %s %s ignored: it is not valid", kind, definition.key)
                         self.broker.faults.note("stored definitions", error)
 
     def _load_exchange(self, value: Mapping[str, Any]) -> None:
         exchange = Exchange(**value)
         if not exchange.durable and not self.broker.is_clustered:
-            # Of nodes that have all stopped since.
+            # Left by nodes that have all stopped since.
             self.broker.journal.change(DefinitionDeleted(_EXCHANGE, _key(exchange.vhost, exchange.name)), None)
             return
         router = self.router(exchange.vhost)
@@ -647,11 +650,11 @@ class Topology:
     def _load_binding(self, value: Mapping[str, Any]) -> None:
         binding = _binding_of(value)
         if not self._take_in(binding):
-            # Of a queue that ended with its node, or with a crash between two deletions.
+            # Its queue was transient, or a crash came between two deletions.
             self.broker.journal.change(DefinitionDeleted(_BINDING, _key_of_binding(binding)), None)
 
     def _take_in(self, binding: Binding) -> bool:
-        """Use a binding that the store has. False if its queue is not there."""
+        """Apply a stored binding. False if its queue does not exist."""
         if binding.kind is Destination.QUEUE and not self._has_queue(binding.vhost, binding.destination):
             return False
         self.router(binding.vhost).bind(binding)
@@ -660,7 +663,7 @@ class Topology:
 
 
 def check_alternate(exchange: Exchange) -> None:
-    """Raise InvalidArgument if the alternate exchange of a new exchange is one that cannot be."""
+    """Raise InvalidArgument unless the alternate exchange of a new exchange is valid."""
     name = exchange.arguments.get(ALTERNATE)
     if isinstance(name, str) and len(name.encode("utf-8", "surrogateescape")) > MAX_SHORTSTR_BYTES:
         raise InvalidArgument(
@@ -670,24 +673,24 @@ def check_alternate(exchange: Exchange) -> None:
 
 
 def check_same(existing: Queue, declared: Queue) -> None:
-    """Raise QueueLocked or UnlikeDeclared if a queue is not as it is declared."""
+    """Raise QueueLocked or UnlikeDeclared if a queue differs from a declaration."""
     if existing.exclusive != declared.exclusive:
         raise QueueLocked(declared.name, declared.vhost)
     check_alike(existing, declared)
 
 
 def check_queue_name(name: str) -> None:
-    """Raise ReservedName for a name that only the broker may give to a new queue."""
+    """Raise ReservedName for a queue name that is reserved for the broker."""
     if name.startswith(RESERVED_PREFIX):
         raise ReservedName(f"queue name '{name}' contains reserved prefix 'amq.*'")
 
 
 def _ignore(error: FlyballError | None) -> None:
-    """Something went because of something else; if the store is away, it goes there later."""
+    """Ignore the outcome of a dependent deletion, which is retried while the store is unavailable."""
 
 
 def _key(*parts: object) -> str:
-    """Return a text for several, whatever characters are in them."""
+    """Return an unambiguous key for several values."""
     try:
         return json.dumps([_keyed(part) for part in parts], ensure_ascii=False, sort_keys=True)
     except (RecursionError, TypeError, ValueError) as error:
@@ -695,7 +698,7 @@ def _key(*parts: object) -> str:
 
 
 def _keyed(value: object) -> object:
-    """Return what JSON can say, different for different values: bytes must not be a string that looks like them."""
+    """Return distinct JSON for distinct values: bytes must not equal a string with the same characters."""
     if value is None or isinstance(value, (str, int, float)):
         return value
     if isinstance(value, (list, tuple)):
@@ -724,7 +727,7 @@ def _binding_of(value: Mapping[str, Any]) -> Binding:
 
 def _key_of_binding(binding: Binding) -> str:
     if not binding.arguments:
-        # The same text as below, in a fifth of the time: an exchange may go with a hundred thousand bindings.
+        # The same text as below, in a fifth of the time: an exchange may be deleted with a hundred thousand bindings.
         parts = (binding.vhost, binding.source, binding.kind, binding.destination, binding.routing_key)
         return f"[{', '.join(map(encode_basestring, parts))}, {{}}]"
     return _key(

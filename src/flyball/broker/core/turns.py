@@ -1,6 +1,6 @@
-"""Costly work in threads, fairly: a few pieces at once, a bounded number waiting, and places that take turns.
+"""Fair execution of expensive work in threads: bounded concurrency, a bounded queue, and places that take turns.
 
-A place that asks for much waits behind itself, not in front of others. Knows nothing of what the work is.
+A place with many requests delays its own requests, not those of others.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from flyball.errors import NotAdmitted
 
-# Seconds after which one that is turned away may ask again.
+# Delay after which a refused client may retry.
 RETRY_S = 5.0
 
 P = ParamSpec("P")
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Turns:
-    """Up to `at_once` pieces of work under way, and up to `max_waiting` waiting, in one line for each place."""
+    """Runs up to `at_once` jobs; up to `max_waiting` wait, in one queue per place."""
 
     def __init__(self, at_once: int, max_waiting: int) -> None:
         self._free = at_once
@@ -33,7 +33,7 @@ class Turns:
 
     @contextlib.asynccontextmanager
     async def turn(self, place: str) -> AsyncIterator[Turn]:
-        """Wait for a turn. Raises NotAdmitted if too many wait; whoever is cancelled leaves the line at once."""
+        """Wait for a turn. Raises NotAdmitted if too many wait."""
         if self._free:
             self._free -= 1
         else:
@@ -54,16 +54,16 @@ class Turns:
             await mine
         except asyncio.CancelledError:
             if mine.done() and not mine.cancelled():
-                # It has got its turn, and does not need it.
+                # Pass on the turn that it was just given.
                 self._next()
             else:
                 self._remove(place, mine)
             raise
 
     def _turn_away(self, place: str) -> None:
-        """Turn away the last of the longest line; raises NotAdmitted if that is the one who comes now."""
+        """Refuse the last of the longest queue; raises NotAdmitted if that is the new one."""
         longest = max(self._lines, key=lambda each: len(self._lines[each]))
-        refusal = NotAdmitted("too many passwords wait to be checked", RETRY_S)
+        refusal = NotAdmitted("too many logins are waiting", RETRY_S)
         if len(self._lines.get(place, ())) + 1 >= len(self._lines[longest]):
             raise refusal
         last = self._lines[longest][-1]
@@ -80,7 +80,7 @@ class Turns:
                 del self._lines[place]
 
     def _next(self) -> None:
-        """A turn is over: give it to the first of the place whose turn it is."""
+        """Give a turn that ended to the first of the next place."""
         while self._lines:
             place = next(iter(self._lines))
             line = self._lines.pop(place)
@@ -96,7 +96,7 @@ class Turns:
 
 
 class Turn:
-    """Leave to do something costly."""
+    """Permission to run one expensive job."""
 
     def __init__(self) -> None:
         self._work: asyncio.Future[Any] | None = None
@@ -108,7 +108,7 @@ class Turn:
         return await asyncio.shield(work)
 
     def end(self, then: Callable[[], None]) -> None:
-        """Call `then` when the work is done: a thread goes on though the one who asked is gone."""
+        """Call `then` when the work is done: a thread keeps running after its caller was cancelled."""
         if self._work is None or self._work.done():
             then()
         else:
@@ -117,6 +117,6 @@ class Turn:
 
 def _after(work: asyncio.Future[Any], then: Callable[[], None]) -> None:
     if not work.cancelled():
-        # Nobody waits for it: an error that is not looked at would be logged as forgotten.
+        # Retrieve the exception, which asyncio would otherwise log as never retrieved.
         work.exception()
     then()

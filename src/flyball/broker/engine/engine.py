@@ -733,7 +733,7 @@ class Engine:
         return deliveries
 
     def take_interrupted(self) -> list[list[Consumer]]:
-        """Return, by queue, the consumers that `requeue` has not given all they want: to be fed in this order."""
+        """Return and clear the consumers that `requeue` left to be fed, by queue and in order."""
         interrupted, self._interrupted = self._interrupted, []
         return interrupted
 
