@@ -16,7 +16,7 @@ from flyball.broker.engine.backlog import INDEX_AT_ONCE
 from flyball.broker.engine.consumer import Consumer
 from flyball.broker.engine.queue import QueueState
 from flyball.broker.store.changes import QueueCreated
-from flyball.broker.store.interface import Arrived, Batch, Transfer
+from flyball.broker.store.interface import Arrived, Batch, IndexColumns, IndexPiece, Transfer
 from flyball.broker.store.memory import MemoryDomain, MemoryStore
 from flyball.broker.store.registry import NodeState
 from flyball.errors import FlyballError, LeaseNotFound, StoreError, StoreUnavailable
@@ -38,6 +38,21 @@ class SlowlyPurged(MemoryStore):
     async def delete_queue_messages(self, queue_id: int, up_to_id: int, keep: Container[int]) -> int:
         await self.may_delete.wait()
         return await super().delete_queue_messages(queue_id, up_to_id, keep)
+
+
+class SlowlyIndexed(MemoryStore):
+    """A store that waits before it lists what an index is made of."""
+
+    def __init__(self, domain: MemoryDomain) -> None:
+        super().__init__(domain=domain)
+        self.is_asked = asyncio.Event()
+        self.may_list = asyncio.Event()
+
+    async def index(self, queue_id: int, columns: IndexColumns, up_to_id: int) -> AsyncIterator[IndexPiece]:
+        self.is_asked.set()
+        await self.may_list.wait()
+        async for piece in super().index(queue_id, columns, up_to_id):
+            yield piece
 
 
 class PatientStore(MemoryStore):
@@ -131,6 +146,33 @@ async def test_an_index_is_filled_in_rounds_while_the_queue_is_in_use() -> None:
             await asyncio.sleep(0)
         assert rounds >= 10
         assert taken[0].context == count - 7
+
+
+@in_a_loop
+async def test_message_delivered_while_an_index_is_filled_is_not_delivered_again() -> None:
+    store = SlowlyIndexed(domain=MemoryDomain())
+    await store.open()
+    # What was there before is not in memory; with larger ids, it may have come from another node.
+    old = [Message(number, 1, b"old") for number in OLD_IDS]
+    await store.commit(Batch([QueueCreated(Queue(1, "orders"))], old))
+    async with running(store) as broker:
+        keeper, begun = Keeper(), list[Consumer]()
+        broker.consume(1, Selector(context=8), 10, keeper, begun.append)
+        taken: asyncio.Queue[Message | None] = asyncio.Queue()
+        store.may_list.set()
+        broker.take(1, Selector(context=9), lambda message, error: taken.put_nowait(message))
+        assert await taken.get() is None
+        store.may_list.clear()
+        store.is_asked.clear()
+        broker.take(1, Selector(sender=7), lambda message, error: taken.put_nowait(message))
+        await store.is_asked.wait()
+        stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        broker.put(Draft(b"new", sender=7, context=8), [1], lambda messages, error: stored.set_result(None))
+        assert len(keeper.kept) == 1
+        await stored
+        store.may_list.set()
+        assert await taken.get() is None
+        assert len(broker.engine.queue(1)) == len(OLD_IDS)
 
 
 def none_missing(message: Message | None) -> Message:

@@ -247,6 +247,19 @@ class IndexedBacklog:
         for building in self._building.values():
             building.added.add(message.id)
 
+    @property
+    def is_filling(self) -> bool:
+        """Whether an index is being filled."""
+        return bool(self._building)
+
+    def pass_by(self, message_id: int) -> None:
+        """Keep a new message out of the indexes that are being filled: it went to a consumer at once, or has expired.
+
+        The store may have it before it is asked what there is, and an index that has it would deliver it once more.
+        """
+        for building in self._building.values():
+            building.excluded.add(message_id)
+
     def first(self, selector: Selector) -> Message | Need | None:
         """Return the first match, or what must be read from the store to find it."""
         if self._count == 0:

@@ -471,7 +471,7 @@ class QueueState(Counts):
         """Whether an arriving or requeued message has not expired; an expired one is made unacked."""
         if message.expires_us is None or message.expires_us > now_us:
             return True
-        self.unacked[message.id] = message
+        self._pass_by(message)
         self._expired.append(message)
         return False
 
@@ -481,7 +481,7 @@ class QueueState(Counts):
         sole = self._waiting.sole
         if sole is not None:
             if sole.wants(now_us):
-                self.unacked[message.id] = message
+                self._pass_by(message)
                 delivery = self._hand_over(sole, message)
                 # Without acknowledgement a delivery does not use the window.
                 if not sole.no_ack and not sole.wants(now_us):
@@ -491,7 +491,7 @@ class QueueState(Counts):
         elif self._waiting:
             consumer = self._waiting.match(message, now_us)
             if consumer is not None:
-                self.unacked[message.id] = message
+                self._pass_by(message)
                 delivery = self._hand_over(consumer, message)
                 if consumer.wants(now_us):
                     self._waiting.join(consumer)
@@ -500,6 +500,13 @@ class QueueState(Counts):
         if self._is_alive(message, now_us):
             self._add(message)
         return None
+
+    def _pass_by(self, message: Message) -> None:
+        """Let a message be unacked that was never ready."""
+        self.unacked[message.id] = message
+        backlog = self._backlog
+        if isinstance(backlog, IndexedBacklog) and backlog.is_filling:
+            backlog.pass_by(message.id)
 
     def _add(self, message: Message) -> None:
         if message.paged_bytes < 0:
