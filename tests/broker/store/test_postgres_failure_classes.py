@@ -7,9 +7,9 @@ import logging
 import asyncpg
 import pytest
 
-from flyball.broker.store.postgres.failures import NEXT_STEPS, translated
+from flyball.broker.store.postgres.failures import CANNOT_CONNECT_NOW, NEXT_STEPS, translated
 from flyball.broker.store.postgres.session import STALE_S, Outages
-from flyball.errors import StoreError, StoreUnavailable
+from flyball.errors import StoreError, StoreStarting, StoreUnavailable
 
 # Every class of Appendix A of PostgreSQL 18 that is an error, where possible with a state that a node can meet.
 REFUSED = ["21000", "22003", "22021", "22P05", "23502", "23505", "44000", "54000", "54001"]
@@ -38,7 +38,7 @@ def test_contents_of_a_batch_are_refused_for_good(state: str) -> None:
 @pytest.mark.parametrize("state", UNAVAILABLE)
 def test_state_of_the_server_is_retried(state: str) -> None:
     found = translated(server_error(state))
-    assert type(found) is StoreUnavailable
+    assert type(found) is (StoreStarting if state == CANNOT_CONNECT_NOW else StoreUnavailable)
     assert f"({state})" in str(found)
 
 
