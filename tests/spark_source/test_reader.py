@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 from pyspark.sql.types import BooleanType
 
+from flyball.broker.management.flyball_api.messages import PAGE_MESSAGES
 from flyball.broker.management.part import console_part
 from flyball.client import Draft
 from flyball.client.sync import Client
@@ -90,7 +91,8 @@ def test_a_hundred_thousand_messages_are_read_in_few_batches(
     reader = BatchReader(read_options({"address": address, "queue": queue}))
     batches = [batch for partition in reader.partitions() for batch in reader.read(partition)]
     assert sum(batch.num_rows for batch in batches) == 100_000
-    assert len(batches) <= 200
+    # The first ones of a partition are small: the node does not know yet how large messages are.
+    assert len(batches) <= 100_000 // PAGE_MESSAGES + 10 * len(reader.partitions())
 
 
 def test_a_stream_in_mode_peek_reads_what_is_new_and_leaves_everything(
