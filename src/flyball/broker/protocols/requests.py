@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from flyball.broker.core.body_format import BodyFormat
@@ -127,11 +127,6 @@ class RequestSession(Connection):
 
     # Queues
 
-    @property
-    def is_clustered(self) -> bool:
-        """Whether there are other nodes, which may have what this one has not."""
-        return self.hub.peering.is_clustered
-
     def queue(self, queue_id: int) -> QueueHandle | None:
         """Return a queue, on whichever node. Without passwords, the protocols reach the default virtual host only."""
         found = self.hub.queues.get(queue_id)
@@ -143,19 +138,29 @@ class RequestSession(Connection):
         self.member_usage.note(home, role)
         return home
 
-    def look_again(self, go_on: Callable[[], None], request: Span) -> None:
-        """Carry out a request when this node knows what others have made just now; further requests wait."""
+    def perform(self, work: Coroutine[Any, Any, None], request: Span) -> None:
+        """Carry out a request that may ask other nodes first; further requests wait meanwhile."""
         self.hold()
-        self.hub.spawn(self._look_again(go_on, request), self)
+        self.hub.spawn(self._perform(work, request), self)
 
-    async def _look_again(self, go_on: Callable[[], None], request: Span) -> None:
-        with contextlib.suppress(StoreError):
-            await self.hub.peering.catch_up()
+    async def _perform(self, work: Coroutine[Any, Any, None], request: Span) -> None:
         try:
-            go_on()
-        except RequestError as error:
+            await work
+        except FlyballError as error:
             self.refuse(request, error)
         self.release()
+
+    def look_again(self, go_on: Callable[[], None], request: Span) -> None:
+        """Carry out a request when this node knows what others have made just now."""
+        if self.hub.peering.is_clustered:
+            self.perform(self._look_again(go_on), request)
+        else:
+            go_on()
+
+    async def _look_again(self, go_on: Callable[[], None]) -> None:
+        with contextlib.suppress(StoreError):
+            await self.hub.peering.catch_up()
+        go_on()
 
     def read(
         self,

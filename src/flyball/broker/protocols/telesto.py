@@ -104,12 +104,11 @@ class TelestoSession(RequestSession):
             raise NotIdentified(f"packet {type(parsed).__name__} is not allowed now")
         # Before each of them is looked at.
         self.broker.check_copies(len(_queue_ids(parsed)))
-        if self.is_clustered:
-            self._use(parsed)
-            if not all(self.queue(queue_id) is not None for queue_id in _queue_ids(parsed)):
-                self.look_again(partial(handler, self, parsed, request), request)
-                return
-        handler(self, parsed, request)
+        self._use(parsed)
+        if all(self.queue(queue_id) is not None for queue_id in _queue_ids(parsed)):
+            handler(self, parsed, request)
+        else:
+            self.look_again(partial(handler, self, parsed, request), request)
 
     def _use(self, packet: wire.Packet) -> None:
         """Let what the client does with members of clustered queues go to those that serve it, and count it."""
@@ -209,37 +208,22 @@ def delete_client(session: TelestoSession, packet: wire.DeleteClient, request: T
 
 def create_queue(session: TelestoSession, packet: wire.CreateQueue, request: TelestoRequest) -> None:
     request.kind = Kind.CREATE_QUEUE
-    name = _fit_name(packet.queue_name)
-
-    if session.is_clustered:
-        session.hold()
-        session.hub.spawn(_create_claimed(session, name, request), session)
-    else:
-        _create(session, name, request)
+    session.perform(_create_claimed(session, _fit_name(packet.queue_name), request), request)
 
 
-def _create(session: TelestoSession, name: str, request: TelestoRequest) -> None:
+async def _create_claimed(session: TelestoSession, name: str, request: TelestoRequest) -> None:
+    """Create a queue whose name no other node has, nor is about to have."""
+
     def created(error: FlyballError | None) -> None:
         if error is None:
             session.reply(request, wire.CreateQueueResponse(request.packet_id, queue.id))
         else:
             session.refuse(request, error)
 
+    if not await session.hub.peering.may_create(DEFAULT_VHOST, name):
+        raise QueueNameTaken(name)
     queue = session.hub.queues.topology.create_queue(name, created)
     request.queue_id = queue.id
-
-
-async def _create_claimed(session: TelestoSession, name: str, request: TelestoRequest) -> None:
-    """Create a queue whose name no other node has, nor is about to have."""
-    try:
-        if session.broker.engine.find_queue(name) is not None or not await session.hub.peering.may_create(
-            DEFAULT_VHOST, name
-        ):
-            raise QueueNameTaken(name)
-        _create(session, name, request)
-    except FlyballError as error:
-        session.refuse(request, error)
-    session.release()
 
 
 def delete_queue(session: TelestoSession, packet: wire.DeleteQueue, request: TelestoRequest) -> None:
@@ -251,10 +235,11 @@ def delete_queue(session: TelestoSession, packet: wire.DeleteQueue, request: Tel
 def get_queue_id(session: TelestoSession, packet: wire.GetQueueId, request: TelestoRequest) -> None:
     request.kind = Kind.LOOK_UP
     _check_no_zero(packet.queue_name)
-    if session.is_clustered and session.hub.queues.locate(DEFAULT_VHOST, packet.queue_name) is None:
-        session.look_again(partial(_reply_with_id, session, packet.queue_name, request), request)
+    reply = partial(_reply_with_id, session, packet.queue_name, request)
+    if session.hub.queues.locate(DEFAULT_VHOST, packet.queue_name) is None:
+        session.look_again(reply, request)
     else:
-        _reply_with_id(session, packet.queue_name, request)
+        reply()
 
 
 def _reply_with_id(session: TelestoSession, name: str, request: TelestoRequest) -> None:
@@ -284,10 +269,7 @@ def get_queues(session: TelestoSession, packet: wire.GetQueues, request: Telesto
 def get_active_queues(session: TelestoSession, packet: wire.GetActiveQueues, request: TelestoRequest) -> None:
     """List a queue once for each message in it that the client may see."""
     request.kind = Kind.LOOK_UP
-    if session.is_clustered and len(session.hub.directory):
-        session.hub.spawn(_get_active_queues_of_all(session, request), session)
-    else:
-        _reply_with_active(session, request, session.broker.engine.active_queues(session.client_id))
+    session.perform(_get_active_queues_of_all(session, request), request)
 
 
 async def _get_active_queues_of_all(session: TelestoSession, request: TelestoRequest) -> None:
@@ -300,14 +282,7 @@ async def _get_active_queues_of_all(session: TelestoSession, request: TelestoReq
             remote = session.hub.directory.get(queue_id)
             if remote is not None:
                 found[queue_id] = (remote.queue, count)
-    try:
-        _reply_with_active(session, request, [found[queue_id] for queue_id in sorted(found)])
-    except RequestError as error:
-        session.refuse(request, error)
-
-
-def _reply_with_active(session: TelestoSession, request: TelestoRequest, found: Sequence[tuple[Queue, int]]) -> None:
-    active = [(queue, count) for queue, count in found if queue.vhost == DEFAULT_VHOST]
+    active = [found[queue_id] for queue_id in sorted(found) if found[queue_id][0].vhost == DEFAULT_VHOST]
     if not active:
         raise Refusal(ErrorCode.NO_ACTIVE_QUEUES_EXISTING, "there are no messages for this client")
     if sum(count for _, count in active) > wire.FRAME_MAX:

@@ -99,12 +99,11 @@ class ThorBangSession(RequestSession):
             isinstance(parsed, wire.Send) and parsed.malformed_after
         )
         handler = HANDLERS[type(parsed)]
-        if self.is_clustered:
-            self._use(parsed)
-            if self._names_something_new(parsed):
-                self.look_again(partial(handler, self, parsed, request), request)
-                return
-        handler(self, parsed, request)
+        self._use(parsed)
+        if self._names_something_new(parsed):
+            self.look_again(partial(handler, self, parsed, request), request)
+        else:
+            handler(self, parsed, request)
 
     def _use(self, parsed: wire.Request) -> None:
         """Let what the client does with members of clustered queues go to those that serve it, and count it."""
@@ -116,13 +115,18 @@ class ThorBangSession(RequestSession):
     def _names_something_new(self, parsed: wire.Request) -> bool:
         match parsed:
             case wire.Send():
-                return not self._knows(*parsed.queue_ids) or not self.broker.engine.has_client(parsed.sender)
+                return not self._knows(*parsed.queue_ids) or self.lacks_sender(parsed)
             case wire.Peek() | wire.Pop() | wire.RemoveQueue():
                 return not self._knows(parsed.queue_id)
             case wire.RemoveClient():
                 return not self.broker.engine.has_client(parsed.client_id)
             case _:
                 return isinstance(parsed, wire.CreateClient)
+
+    def lacks_sender(self, parsed: wire.Send) -> bool:
+        """Whether the sender of a message is not known; a node that keeps no messages takes any."""
+        engine = self.broker.engine
+        return engine.keeps_messages and bool(parsed.queue_ids) and not engine.has_client(parsed.sender)
 
     def _knows(self, *queue_ids: int) -> bool:
         return all(self.queue(queue_id) is not None for queue_id in queue_ids)
@@ -176,8 +180,7 @@ def send(session: ThorBangSession, parsed: wire.Send, request: ThorBangRequest) 
     request.kind = Kind.PUT
     broker = session.broker
     broker.check_copies(len(parsed.queue_ids))
-    engine = broker.engine
-    if engine.keeps_messages and parsed.queue_ids and not engine.has_client(parsed.sender):
+    if session.lacks_sender(parsed):
         request.result = Result.REFUSED
         session.reply(request, wire.encode_fail("CLIENT", max(parsed.sender, -1)))
         return
@@ -225,11 +228,7 @@ def _read(session: ThorBangSession, parsed: wire.Peek | wire.Pop, request: ThorB
 
 def create_queue(session: ThorBangSession, parsed: wire.CreateQueue, request: ThorBangRequest) -> None:
     request.kind = Kind.CREATE_QUEUE
-    name = _fit_name(parsed.name)
-    if session.is_clustered:
-        session.hub.spawn(_create_claimed(session, name, request), session)
-    else:
-        _create(session, name, request)
+    session.perform(_create_claimed(session, _fit_name(parsed.name), request), request)
 
 
 async def _create_claimed(session: ThorBangSession, name: str, request: ThorBangRequest) -> None:
@@ -237,19 +236,10 @@ async def _create_claimed(session: ThorBangSession, name: str, request: ThorBang
     engine = session.broker.engine
     number = engine.next_queue_id
     distinct = name
-    try:
-        peering = session.hub.peering
-        while engine.find_queue(distinct) is not None or not await peering.may_create(DEFAULT_VHOST, distinct):
-            distinct = f"{name}#{number}"
-            number += 1
-        _create(session, distinct, request)
-    except FlyballError as error:
-        session.refuse(request, error)
-
-
-def _create(session: ThorBangSession, name: str, request: ThorBangRequest) -> None:
-    engine = session.broker.engine
-    distinct = _distinct(name, engine.next_queue_id, lambda name: engine.find_queue(name) is not None)
+    peering = session.hub.peering
+    while engine.find_queue(distinct) is not None or not await peering.may_create(DEFAULT_VHOST, distinct):
+        distinct = f"{name}#{number}"
+        number += 1
 
     def created(error: FlyballError | None) -> None:
         if error is None:
@@ -297,29 +287,18 @@ def remove_queue(session: ThorBangSession, parsed: wire.RemoveQueue, request: Th
 def remove_client(session: ThorBangSession, parsed: wire.RemoveClient, request: ThorBangRequest) -> None:
     if not session.broker.engine.has_client(parsed.client_id):
         session.reply(request, wire.OK)
-    elif session.is_clustered:
-        session.hold()
-        session.hub.spawn(_remove_client_of_all(session, parsed.client_id, request), session)
     else:
-        _remove_client(session, parsed.client_id, request)
-
-
-def _remove_client(session: ThorBangSession, client_id: int, request: ThorBangRequest) -> None:
-    session.broker.delete_client(client_id, lambda error: session.answer(request, error), only_unused=True)
+        session.perform(_remove_client_of_all(session, parsed.client_id, request), request)
 
 
 async def _remove_client_of_all(session: ThorBangSession, client_id: int, request: ThorBangRequest) -> None:
     """Remove a client unless any node has messages of its, or cannot say."""
     answers, errors = await session.hub.peering.ask_owners("client.is_sender", {"client_id": client_id}, ASK_LIMIT_S)
-    try:
-        if errors:
-            raise errors[0]
-        if any(answers.values()):
-            raise ClientInUse(client_id)
-        _remove_client(session, client_id, request)
-    except FlyballError as error:
-        session.refuse(request, error)
-    session.release()
+    if errors:
+        raise errors[0]
+    if any(answers.values()):
+        raise ClientInUse(client_id)
+    session.broker.delete_client(client_id, lambda error: session.answer(request, error), only_unused=True)
 
 
 Handler = Callable[[ThorBangSession, Any, ThorBangRequest], None]
