@@ -1,4 +1,4 @@
-"""What the adaptive consumer costs: handled messages per second, against bare aio-pika in the same process.
+"""Measure the cost of the adaptive consumer: handled messages per second, against bare aio-pika in the same process.
 
     python -m bench.adaptive_consumer --broker rabbitmq
 
@@ -46,7 +46,7 @@ async def publish(url: str, count: int) -> None:
 
 
 class Countdown:
-    """A handler that does nothing, so many times."""
+    """A handler that does nothing, a number of times."""
 
     def __init__(self, count: int) -> None:
         self._left = count

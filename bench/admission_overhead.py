@@ -1,4 +1,4 @@
-"""What admission control costs while it holds nobody back: requests per second with the middleware and without.
+"""Measure the cost of admission control while no request waits: requests per second with the middleware and without.
 
     python -m bench.admission_overhead                     # about 2 minutes
     python -m bench.admission_overhead --driver asyncpg
@@ -90,7 +90,7 @@ async def connect(driver: str, dsn: str, stack: AsyncExitStack) -> tuple[Any, Qu
 
 
 async def serve(driver: str, dsn: str, pipe: Connection) -> None:
-    """Serve all three sites until somebody says something; tell their ports."""
+    """Serve all three sites until a line is read; print their ports."""
     async with AsyncExitStack() as stack:
         servers = []
         for name in NAMES:
@@ -127,7 +127,7 @@ async def start(postgres: EmbeddedPostgres) -> None:
 
 @contextmanager
 def sites(driver: str, dsn: str) -> Iterator[tuple[psutil.Process, list[int]]]:
-    """Run the server; tell its process and the ports of the sites."""
+    """Run the server; yield its process and the ports of the sites."""
     here, there = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(target=run_server, args=(driver, dsn, there))
     process.start()
@@ -193,7 +193,7 @@ class Client(asyncio.Protocol):
 
 @dataclass(frozen=True)
 class Figures:
-    """What a round came to: requests per second by the clock and by the server's CPU time, and response times."""
+    """Result of a round: requests per second by the clock and by the server's CPU time, and response times."""
 
     per_s: float
     per_cpu_s: float
@@ -235,7 +235,7 @@ async def compare(
     for name, figures in found.items():
         per_s = None if name == "full speed" else HALF * _median([each[0].per_s for each in found["full speed"]])
         for number in range(rounds):
-            # Each is the first in turn: whatever grows or shrinks in a round is nobody's advantage.
+            # Each is the first in turn: whatever grows or shrinks in a round favours none.
             order = [(number + place) % len(ports) for place in range(len(ports))]
             by_site = {place: await load(server, ports[place], clients, per_s, seconds) for place in order}
             figures.append([by_site[place] for place in range(len(ports))])

@@ -1,4 +1,4 @@
-"""The load generator amqpload: building it, running it against a broker, and who used the processors meanwhile."""
+"""The load generator amqpload: building it, running it against a broker, and the CPU time by process meanwhile."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Cores:
 
 @dataclass(slots=True, frozen=True)
 class Run:
-    """What the generator reported, and who worked: while it measured, or without a measured time all the time."""
+    """The generator's report, and the CPU time by process while it measured, or else of the whole run."""
 
     report: dict[str, Any]
     cores: Cores
@@ -105,7 +105,7 @@ def generate(
 
 @contextmanager
 def idle_connections(program: Path, broker: Broker, count: int) -> Iterator[None]:
-    """Hold so many connections to the broker that do nothing; they are open when this yields."""
+    """Hold this number of idle connections to the broker; they are open when this yields."""
     before = broker.process.num_fds()
     arguments = ["--producers", "0", "--consumers", "0", "--queues", "0", "--seconds", str(RUN_LIMIT_S)]
     with _running(program, broker, [*arguments, "--idle", str(count)]) as generator:
@@ -138,7 +138,7 @@ def _finish(generator: subprocess.Popen[str]) -> dict[str, Any]:
     if generator.returncode != 0:
         raise LoadFailed(f"amqpload ended with exit code {generator.returncode}: {complaint.strip()}")
     report: dict[str, Any] = json.loads(output)
-    # These do not change its exit code, but here no message has a reason to be refused and nobody else sends any.
+    # These do not change its exit code, but here no message may be refused and there is no other publisher.
     for wrong in ("nacked", "foreign"):
         if report[wrong]:
             raise LoadFailed(f"amqpload saw {report[wrong]} {wrong} messages: {complaint.strip()}")

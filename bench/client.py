@@ -1,4 +1,4 @@
-"""What the Python client can do: messages a second that it puts with confirms, consumes and takes.
+"""Measure the Python client: messages per second that it puts with confirms, consumes and takes.
 
     python -m bench.client                       # a node without a store, a minute
     python -m bench.client --store embedded --messages 100000 --repeat 5

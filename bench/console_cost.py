@@ -1,7 +1,7 @@
-"""What looking on costs: a node's throughput with the console open and metrics scraped each second, and without.
+"""Measure the cost of viewers: a node's throughput with the console open and metrics scraped each second, and alone.
 
     python -m bench.console_cost                                # about 5 minutes
-    python -m bench.console_cost --loads telesto --queues 10000 # with many queues that nobody uses
+    python -m bench.console_cost --loads telesto --queues 10000 # with many unused queues
 
 Two runs of a node differ by more than the console costs. So here one node serves all the time under a load that
 never pauses, and those who look on come and go: one reads the stream of the overview, of the busiest queue and of the
@@ -50,10 +50,10 @@ COUNTED = "rabbitmq_global_messages_received_total"
 SCRAPE_S = 1.0
 QUEUES = "/api/queues?page=1&page_size=50&sort=message_stats.publish_details.rate&sort_reverse=true"
 QUEUES_S = 5.0
-# Whoever looks on less often than so much of what was planned was not there.
+# A viewer that polled less often than this part of the plan does not count.
 FEWEST_RATIO = 0.5
 WARM_UP_S = 4.0
-# So much longer than an interval the load goes on: those who come and go take time, too.
+# Extra duration of the load after an interval: viewers that come and go take time, too.
 SPARE_S = 1.0
 ANSWER_S = 60.0
 
@@ -63,7 +63,7 @@ CLIENTS = 50
 
 @dataclass(slots=True, frozen=True)
 class Interval:
-    """What a node did for some seconds."""
+    """Work of a node in some seconds."""
 
     messages_per_s: float
     # The node's CPU time for a message.
@@ -90,7 +90,7 @@ class Ratio:
 
 @dataclass(slots=True, frozen=True)
 class Cost:
-    """What it costs with one kind of load."""
+    """The cost with one kind of load."""
 
     load: str
     without_per_s: float
@@ -121,7 +121,7 @@ class Page:
         return answer
 
     def get_anew(self, path: str) -> str:
-        """Ask over a new connection: a node does not keep one for long over which nobody asks."""
+        """Ask over a new connection: a node does not keep an idle one for long."""
         self._connection.close()
         return self.get(path)
 
@@ -132,8 +132,8 @@ class Page:
         self._connection.close()
 
 
-class Onlookers:
-    """Those who look on: two who have the console open, and one who scrapes metrics."""
+class Viewers:
+    """Viewers: two with the console open, and one that scrapes metrics."""
 
     def __init__(self, address: tuple[str, int], queue: tuple[str, str]) -> None:
         self._address = address
@@ -215,7 +215,7 @@ class Watched:
         for line in self._page.get_anew("/metrics").splitlines():
             if line.startswith(COUNTED):
                 return time.monotonic(), float(line.rpartition(" ")[2]), sum(self._process.cpu_times()[:2])
-        raise SystemExit(f"the node does not tell {COUNTED}")
+        raise SystemExit(f"the node does not report {COUNTED}")
 
     def interval(self, seconds: float) -> Interval:
         """Wait, and return what the node did meanwhile."""
@@ -228,7 +228,7 @@ class Watched:
         return Interval(messages / passed_s, cpu_s / messages * 1e6, cpu_s / passed_s)
 
 
-# Keeps a node busy for so many seconds.
+# Keeps a node busy for this number of seconds.
 Load = Callable[[float], object]
 
 
@@ -265,7 +265,7 @@ def loaded(load: Load, seconds: float) -> Iterator[None]:
 
 
 def declare(address: tuple[str, int], count: int) -> None:
-    """Have so many queues that nobody uses."""
+    """Have this number of unused queues."""
     connection = pika.BlockingConnection(pika.ConnectionParameters(*address, heartbeat=0))
     channel = connection.channel()
     for number in range(count):
@@ -295,28 +295,28 @@ def measure(name: str, options: argparse.Namespace, program: Path | None, advanc
         with loaded(load, total_s):
             time.sleep(WARM_UP_S)
             watched = Watched(process, page)
-            onlookers = Onlookers(addresses["http"], busiest(page))
+            viewers = Viewers(addresses["http"], busiest(page))
             for number in range(options.pairs):
                 found: dict[bool, Interval] = {}
                 # The first of a pair takes turns: what drifts does not count for one of them.
                 for is_watched in (number % 2 == 0, number % 2 == 1):
                     with ExitStack() as watching:
                         if is_watched:
-                            watching.enter_context(onlookers.watching())
+                            watching.enter_context(viewers.watching())
                         found[is_watched] = watched.interval(options.seconds)
                 pairs.append(found)
                 advance()
         page.close()
-    onlookers.check()
+    viewers.check()
     return Cost(
         name,
         statistics.median(pair[False].messages_per_s for pair in pairs),
         statistics.median(pair[True].messages_per_s for pair in pairs),
         Ratio.of([pair[True].messages_per_s / pair[False].messages_per_s for pair in pairs]),
         Ratio.of([pair[True].cpu_us / pair[False].cpu_us for pair in pairs]),
-        onlookers.samples,
-        onlookers.scrapes,
-        onlookers.lists,
+        viewers.samples,
+        viewers.scrapes,
+        viewers.lists,
     )
 
 
@@ -324,7 +324,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--loads", default="amqp,telesto", help="some of amqp, telesto, thorbang")
     parser.add_argument("--store", default="embedded")
-    parser.add_argument("--queues", type=int, default=0, help="that nobody uses")
+    parser.add_argument("--queues", type=int, default=0, help="number of unused queues")
     parser.add_argument("--pairs", type=int, default=14)
     parser.add_argument("--seconds", type=float, default=5.0, help="of each interval")
     parser.add_argument(

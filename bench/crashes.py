@@ -20,7 +20,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--victims", default=",".join(VICTIMS), help="who is killed in turn")
+    parser.add_argument("--victims", default=",".join(VICTIMS), help="processes to kill in turn")
     options = parser.parse_args()
     victims = options.victims.split(",")
     with tempfile.TemporaryDirectory(prefix="flyball-chaos-") as folder:

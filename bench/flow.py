@@ -35,7 +35,7 @@ ROW_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What the flow told of itself at one moment."""
+    """State of the flow at one moment."""
 
     at_s: float
     fill_ratio: float
@@ -162,9 +162,9 @@ def print_summary(readings: Sequence[Reading], options: argparse.Namespace) -> N
         f" rate {min(rates) / MIB:.1f} to {max(rates) / MIB:.1f} MiB/s, mean {sum(rates) / len(rates) / MIB:.1f}"
     )
     stopped = next((reading.at_s - hung_at for reading in hanging if reading.rate_per_s == 0), None)
-    told = next((reading.at_s - hung_at for reading in hanging if reading.blocked), None)
+    blocked = next((reading.at_s - hung_at for reading in hanging if reading.blocked), None)
     moving = next((reading.at_s - back_at for reading in after if reading.rate_per_s != 0), None)
-    print(f"the store hangs: rate 0 after {_seconds(stopped)}, publishers are told after {_seconds(told)}")
+    print(f"the store hangs: rate 0 after {_seconds(stopped)}, publishers are blocked after {_seconds(blocked)}")
     print(f"the store is back: publishers go on after {_seconds(moving)}")
 
 

@@ -1,4 +1,4 @@
-"""What idle connections cost a node in memory.
+"""Measure the memory of idle connections in a node.
 
 python -m bench.idle_connections                  # 5,000
 """

@@ -62,7 +62,7 @@ async def list_until(server: str, number: int, is_over: asyncio.Event) -> int:
 
 
 async def measure(server: str, listers: int, seconds: float) -> tuple[tuple[float, float, float], float]:
-    """Return what takes are like while so many list, and the listings per second."""
+    """Return latencies of takes while this number of clients list, and the listings per second."""
     is_over = asyncio.Event()
     began = time.perf_counter()
     async with asyncio.TaskGroup() as tasks:

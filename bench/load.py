@@ -22,7 +22,7 @@ class Dialect(Protocol):
     """How a protocol words the two requests, and when an answer is complete and right."""
 
     def set_up(self, address: tuple[str, int], count: int, queue_id: int | None) -> list[Client]:
-        """Connect so many clients that share a queue: that one, or a new one."""
+        """Connect this number of clients that share a queue: that one, or a new one."""
         ...
 
 
@@ -112,7 +112,7 @@ def _ask_int(connection: socket.socket, method: int, payload: bytes) -> int:
 
 @dataclass(slots=True)
 class Outcome:
-    """What one generator saw: latencies in microseconds, how long it ran and what CPU it took."""
+    """Result of one generator: latencies in microseconds, how long it ran and what CPU it took."""
 
     latencies_us: array.array[float]
     seconds: float
@@ -121,7 +121,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class Plan:
-    """What a generator is to do."""
+    """Assignment of a generator."""
 
     dialect: Dialect
     address: tuple[str, int]

@@ -16,7 +16,7 @@ import psutil
 def node(
     store: str, data: Path, extra: list[str], python: str = sys.executable
 ) -> Iterator[tuple[psutil.Process, dict[str, tuple[str, int]]]]:
-    """Run `flyball serve` and tell its process and addresses. Another interpreter runs what is installed there."""
+    """Run `flyball serve` and yield its process and addresses. Another interpreter runs what is installed there."""
     command = [python, "-m", "flyball", "serve", "--store", store, "--data", str(data)]
     command += ["--amqp", "127.0.0.1:0", "--telesto", "127.0.0.1:0", "--thorbang", "127.0.0.1:0"]
     command += ["--http", "127.0.0.1:0", *extra]

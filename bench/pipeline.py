@@ -1,4 +1,4 @@
-"""How fast the pipeline is: a report on made-up traces of 1, 10 and 100 million events, DuckDB's time beside it.
+"""How fast the pipeline is: a report on made-up traces of 1, 10 and 100 million events, compared with DuckDB.
 
     python -m bench.pipeline                              # about 4 minutes; 1.7 GB of traces in the folder for them
     python -m bench.pipeline --events 1000000,10000000 --folder FOLDER
@@ -6,7 +6,7 @@
 Each measurement is a process of its own: `flyball pipeline report` on local[2], from the start of Python to the end
 of Java, with ingest, throughput, percentiles, phases, all other tables and models, and the page. CPU time and memory
 are those of the whole tree of processes. DuckDB answers the three queries that look at every row, with 2 threads and
-4 GB, on the same files. The profile is made beside the other stages, so their times are not those of a stage alone.
+4 GB, on the same files. The profile is made in parallel with the other stages, so times are not of a stage alone.
 Traces are made once and kept.
 """
 
@@ -44,7 +44,7 @@ STAGES = {"latency": "percentiles and phases", "phases": "percentiles and phases
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one process took, with all processes below it."""
+    """Resources of one process, with all processes below it."""
 
     wall_s: float
     cpu_s: float
@@ -92,7 +92,7 @@ def _tree_bytes(root: psutil.Process) -> int:
 
 
 class TimedMeans(Means):
-    """What `flyball pipeline report` works with, but it notes when each stage begins."""
+    """The context of `flyball pipeline report`, which also notes when each stage begins."""
 
     began: list[tuple[str, float]] = []  # noqa: RUF012
 

@@ -4,7 +4,7 @@
     python -m bench.placement --nodes 50 --clients 20000 --json # seconds
 
 Nodes of three sizes have a member each of one clustered queue. Clients join until all are there; then a half leaves
-and joins again in random order, while nodes die, come back and the rebalancer works; then a half leaves. Nobody is
+and joins again in random order, while nodes die, come back and the rebalancer works; then a half leaves. No client is
 really asked to move or to connect: it is the manager that is measured, in one process and one thread.
 """
 
@@ -39,7 +39,7 @@ TICK_EVERY = 1000
 
 @dataclass(slots=True)
 class Phase:
-    """What one part of the simulation gave."""
+    """Result of one part of the simulation."""
 
     name: str
     events: int
@@ -55,7 +55,7 @@ class Phase:
     fullest: float
     emptiest: float
     potential: float
-    # No placement of so many whole clients has less.
+    # No placement of this number of whole clients has less.
     potential_at_best: float
 
     @property
@@ -210,7 +210,7 @@ def _percentile(values: list[int], percent: float) -> float:
 def simulate(
     nodes: int, clients: int, seed: int = 1, on_progress: Callable[[int], None] = lambda done: None
 ) -> Result:
-    """Run all parts; `on_progress` is told of clients that came or went."""
+    """Run all parts; `on_progress` is called for clients that came or went."""
     simulation = Simulation(nodes, clients, seed)
     result = Result(nodes, clients, seed)
     step = max(1, clients // 100)

@@ -4,7 +4,7 @@
     python -m bench.send_and_pop --clients 50 --stores embedded --preload 20000,1000000 --repeat 3
     python -m bench.send_and_pop --clients 50 --stores embedded,null --trace on,off --repeat 5
 
-Each run starts a node of its own and preloads its queue with messages that nobody reads. As a peer, the same pair of
+Each run starts a node of its own and preloads its queue with messages without a reader. As a peer, the same pair of
 statements in the same kind of PostgreSQL, with a transaction for each request (pgbench): what a broker without group
 commit can reach at best. Machines are noisy: compare ratios of one run, not figures of two.
 """
@@ -44,7 +44,7 @@ PEER_CONNECTIONS = 15
 
 @dataclass(slots=True, frozen=True)
 class Setup:
-    """What one measurement is of."""
+    """Parameters of one measurement."""
 
     store: str
     protocol: str
@@ -71,7 +71,7 @@ class Line:
 
 
 async def preload(addresses: Mapping[str, tuple[str, int]], count: int) -> int:
-    """Put messages that nobody reads into a new queue, and return its id: the load shares it with them."""
+    """Put messages without a reader into a new queue, and return its id: the load shares it with them."""
     async with Client.connect("{}:{}".format(*addresses["amqp"])) as client:
         await client.create_queue("preloaded")
         await client.put_many("preloaded", (Draft(b"some message", receiver=NOBODY) for _ in range(count)))

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from tests.broker.cluster.simulation.world import DENSE, Course, Outcome, simulate
 
-# Where nobody watches, progress is told whenever so many seeds are done.
+# Without a terminal, progress is logged after this number of seeds.
 TOLD = 100
 
 
@@ -56,7 +56,7 @@ def parse() -> argparse.Namespace:
 
 
 def show(seed: int, verbose: bool, course: Course | None) -> int:
-    """Simulate one seed and tell about it."""
+    """Simulate one seed and print its result."""
     logging.basicConfig(level=logging.INFO if verbose else logging.CRITICAL, format="         %(name)s: %(message)s")
     outcome = simulate(seed, course)
     if verbose:
@@ -73,7 +73,7 @@ def show(seed: int, verbose: bool, course: Course | None) -> int:
 
 @dataclass(slots=True)
 class Total:
-    """What all seeds have shown so far."""
+    """Results of all seeds so far."""
 
     seeds: int = 0
     faults: int = 0
@@ -86,7 +86,7 @@ class Total:
 
 
 def run(first: int, seeds: int | None, faults: int | None, jobs: int, is_dense: bool) -> int:
-    """Simulate many seeds, or as many as it takes for that many faults, and tell about those that fail."""
+    """Simulate many seeds, or as many as it takes for that many faults, and print those that fail."""
     console = Console(stderr=True)
     began_s = time.monotonic()
     total = Total()

@@ -53,7 +53,7 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one node goes through, and how much of it it records."""
+    """Requests of one node, and the part that it records."""
 
     number: int
     queues: int
@@ -104,7 +104,7 @@ def hour_of_a_day(hour: int) -> Load:
 
 
 def write_hour(traces: Path, load: Load) -> None:
-    """Write the files of an hour in a folder of their own first: TraceFiles looks at all files beside its own."""
+    """Write the files of an hour in a folder of their own first: TraceFiles reads all files in its folder."""
     folder = traces / f".hour-{load.start_s}"
     folder.mkdir(parents=True)
     write_node(folder, load)

@@ -1,4 +1,4 @@
-"""What the trace costs: CPU time of a node for a request, with the trace and without, in one process.
+"""Measure the cost of the trace: CPU time of a node for a request, with the trace and without, in one process.
 
     python -m bench.trace_cost                  # about 3 minutes
     python -m bench.trace_cost --stores null --seconds 20

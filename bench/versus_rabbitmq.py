@@ -44,9 +44,9 @@ SOURCE = Path(__file__).parents[2] / "shared" / "bench"
 MIB = 2**20
 QUIET_CORES = 0.1
 QUIET_LIMIT_S = 6.0
-# From so much other work on, a measurement is doubtful: writing to disk alone costs the kernel some.
+# A measurement with more CPU time of other processes is doubtful: writing to disk alone costs the kernel some.
 BUSY_CORES = 0.3
-# A queue that gets so much more than it delivers is not in a steady state.
+# A queue that gets this much more than it delivers is not in a steady state.
 GROWING_RATIO = 1.1
 SETTLED_RATIO = 0.005
 SETTLE_LIMIT_S = 20.0
@@ -57,7 +57,7 @@ DURABLE = ("--durable", "--persistent", "--confirms", "100", "--prefetch", "100"
 
 @dataclass(slots=True, frozen=True)
 class Outcome:
-    """What one measurement found: its figures by their units, and who worked, where that was looked at."""
+    """Result of one measurement: its figures by their units, and CPU time by process, where that was measured."""
 
     figures: dict[str, float]
     cores: Cores | None = None
@@ -66,7 +66,7 @@ class Outcome:
 
 @dataclass(slots=True, frozen=True)
 class Bench:
-    """What a measurement needs besides the broker."""
+    """Requirements of a measurement besides the broker."""
 
     program: Path
     warm_up_s: float
@@ -117,7 +117,7 @@ def latency(*arguments: str) -> Measure:
 
 
 def backlog(messages: int) -> Measure:
-    """Rates of filling a queue that nobody reads, and then of emptying it."""
+    """Rates of filling a queue without readers, and then of emptying it."""
 
     def measure(bench: Bench, broker: Broker) -> Outcome:
         options = ("--durable", "--persistent", "--confirms", "1000", "--prefetch", "1000")
@@ -240,7 +240,7 @@ def start_flyball(python: str, folder: Path) -> Iterator[Broker]:
 
 
 def wait_until_quiet() -> None:
-    """Wait until nobody uses the processors, or for a while: a broker works on for a moment after its start."""
+    """Wait until the CPUs are idle, or for a while: a broker works on for a moment after its start."""
     end = time.monotonic() + QUIET_LIMIT_S
     while time.monotonic() < end and psutil.cpu_percent(interval=0.5) / 100 * (os.cpu_count() or 1) > QUIET_CORES:
         continue
@@ -310,7 +310,7 @@ def remarks(outcome: Outcome) -> Iterator[str]:
 def run_all(
     contenders: list[Contender], chosen: list[Line], bench: Bench, repeat: int, console: Console
 ) -> tuple[dict[tuple[str, str], list[Outcome]], int]:
-    """Measure every line of every contender so many times, in turn; return what was found and how many failed."""
+    """Measure every line of every contender this number of times, in turn; return outcomes and failures."""
     found: dict[tuple[str, str], list[Outcome]] = {
         (line.name, contender.name): [] for line in chosen for contender in contenders
     }

@@ -20,7 +20,7 @@ from flyball.control.loop import Sample
 
 
 async def handle(message: IncomingMessage) -> None:
-    """What takes its time in a real consumer. The message is acknowledged when this returns."""
+    """Stand for the work of a real consumer. The message is acked when this returns."""
     await asyncio.sleep(0.001)
 
 

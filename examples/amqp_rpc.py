@@ -17,7 +17,7 @@ REPLIES = "amq.rabbitmq.reply-to"
 
 
 def serve(url: str, ready: threading.Event) -> None:
-    """Answer each request with the square of its number, until somebody asks for the end."""
+    """Answer each request with the square of its number, until a request asks for the end."""
 
     def answer(channel: Any, request: Any, properties: Any, body: bytes) -> None:
         if body == b"end":

@@ -25,7 +25,7 @@ async def submit(channel: AbstractChannel) -> None:
 
 
 def work(job: str) -> str:
-    """What takes its time, and may fail, in a real worker."""
+    """Stand for the work of a real worker, which takes time and may fail."""
     if job == "broken":
         raise ValueError(f"cannot print {job!r}")
     return f"printed {job}"
@@ -53,7 +53,7 @@ async def serve(channel: AbstractChannel) -> None:
 
 
 async def main(url: str) -> None:
-    # With confirms unless told otherwise; a connection that breaks is made again.
+    # With confirms by default; a connection that breaks is made again.
     async with await aio_pika.connect_robust(url) as connection:
         await submit(await connection.channel())
         await serve(await connection.channel())

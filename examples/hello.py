@@ -15,7 +15,7 @@ def main(address: str) -> None:
         queue = client.create_queue("greetings")
         client.put(queue, "hello, world")
         message = client.take(queue)
-        print("nobody left a greeting" if message is None else message.text)
+        print("no greeting" if message is None else message.text)
 
 
 if __name__ == "__main__":

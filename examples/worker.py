@@ -18,7 +18,7 @@ MOST_ATTEMPTS = 3
 
 
 async def work(text: str) -> None:
-    """What takes its time, and may fail, in a real worker."""
+    """Stand for the work of a real worker, which takes time and may fail."""
     if "broken" in text:
         raise ValueError(f"cannot do {text!r}")
 
@@ -40,7 +40,7 @@ async def main(address: str) -> None:
             try:
                 await delivery.ack()
             except LeaseLost:
-                # The connection broke meanwhile: somebody will get the job again.
+                # The connection broke meanwhile: the job is delivered again.
                 continue
             done += 1
     print(f"{done} jobs done")

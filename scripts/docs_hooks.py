@@ -34,7 +34,7 @@ OUTSIDE = {
 FAVICON = "src/flyball/broker/management/console/web/favicon.svg"
 
 _LINK = re.compile(r"(\]\()([^)#\s:]+)((?:#[^)\s]*)?\))")
-# What follows the language tells the tests of the page how to run a block; the highlighter does not know it.
+# The words after the language are for the tests of the page, which run the block; the highlighter does not know it.
 _FENCE = re.compile(r"^(```\w+) \w+$", re.MULTILINE)
 
 

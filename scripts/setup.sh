@@ -38,7 +38,7 @@ missing_test_packages() {
     fi
 }
 
-# Make sure that the tests find what they need beside Python. No broker is started by its installation: the tests
+# Install what the tests need in addition to Python. No broker is started by its installation: the tests
 # start their own.
 prepare_tests() {
     local packages

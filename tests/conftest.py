@@ -1,4 +1,4 @@
-"""What several folders of tests share: a real PostgreSQL, RabbitMQ and Spark, and for each test a part of its own."""
+"""Fixtures of several folders of tests: a real PostgreSQL, RabbitMQ and Spark, with a part for each test."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostg
 
 @pytest.fixture(scope="session")
 def rabbitmq_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """One RabbitMQ for all tests: use names that nobody else uses."""
+    """One RabbitMQ for all tests: use names that no other test uses."""
     with rabbitmq_broker(tmp_path_factory.mktemp("rabbitmq")) as broker:
         yield broker
 
@@ -83,7 +83,7 @@ def new_database(postgres: EmbeddedPostgres) -> Callable[[], str]:
 
 @pytest.fixture
 def start_node(tmp_path: Path, new_database: Callable[[], str]) -> Iterator[Callable[..., RunningNode]]:
-    """Start a node, on a fresh PostgreSQL database unless told otherwise; it is stopped after the test."""
+    """Start a node, on a fresh PostgreSQL database by default; it is stopped after the test."""
     with ExitStack() as nodes:
 
         def start(**flags: Any) -> RunningNode:

@@ -48,7 +48,7 @@ def with_api(**flags: Any) -> dict[str, Any]:
 
 
 class RunningNode:
-    """A node on free ports of the loopback address, with further parts beside it."""
+    """A node on free ports of the loopback address, with further parts."""
 
     def __init__(self, data: Path, *, parts: Sequence[NodePart] = (), **flags: object) -> None:
         defaults = {"data": str(data), "token_file": str(TOKEN_FILE), **EPHEMERAL, "trace": "off"}
@@ -110,7 +110,7 @@ class RunningNode:
 
         async def wait() -> None:
             async with asyncio.timeout(ANSWER_LIMIT_S):
-                # Nothing tells when just any condition comes true.
+                # There is no event for an arbitrary condition.
                 while not condition(self.node):  # noqa: ASYNC110
                     await asyncio.sleep(0)
 
@@ -174,7 +174,7 @@ class Gate:
         self._limits_s: tuple[float, float] | None = None
 
     def close(self, node: RunningNode, time_limit_s: float | None = None) -> None:
-        """Close it; until it is open again, requests of that node wait for the store only so long."""
+        """Close it; until it is open again, requests of that node wait for the store for its time limit only."""
 
         def begin(node: Node) -> None:
             self._is_open.clear()
@@ -196,7 +196,7 @@ class Gate:
 
 
 class ServeProcess:
-    """`flyball serve` as a process of its own, on free ports unless told otherwise."""
+    """`flyball serve` as a process of its own, on free ports by default."""
 
     def __init__(self, data: Path, **flags: object) -> None:
         settings = {"data": data, "token_file": TOKEN_FILE, **EPHEMERAL, "trace": "off", **flags}

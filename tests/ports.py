@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def kept_port() -> Iterator[int]:
-    """Keep a free port of the loopback address, which nobody else is given meanwhile.
+    """Keep a free port of the loopback address, which no other caller gets meanwhile.
 
-    It is bound but not listened to: whoever connects is refused until a server listens there, which can if it may
+    It is bound but not listened to: connections are refused until a server listens there, which can if it may
     reuse addresses, as those of asyncio and uvloop do.
     """
     with socket.socket() as held:

@@ -66,7 +66,7 @@ def main() -> int:
 
 
 def play_all(names: list[str], keep: Path | None) -> int:
-    """Play scenarios, each on nodes of its own, and tell what they have shown."""
+    """Play scenarios, each on nodes of its own, and print their results."""
     is_good = True
     for name in list(SCENARIOS) if "all" in names else names:
         with tempfile.TemporaryDirectory(prefix="flyball-chaos-") as temporary:
@@ -81,7 +81,7 @@ def play_all(names: list[str], keep: Path | None) -> int:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=5.0)
-    parser.add_argument("--rounds", type=int, help="every fault so many times, instead of some minutes")
+    parser.add_argument("--rounds", type=int, help="repetitions of every fault, instead of a duration")
     parser.add_argument("--faults", type=int, help="that many faults, instead of some minutes")
     parser.add_argument("--at-once", type=int, default=1, help="faults that happen at the same time")
     parser.add_argument("--seed", type=int, default=1)

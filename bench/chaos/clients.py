@@ -1,6 +1,6 @@
 """Producers that wait for confirms and consumers that have their acknowledgements answered, on whatever node answers.
 
-They note all that they ask and are told. When anything goes wrong they go to another node and begin anew there.
+They note all requests and answers. When anything fails they connect to another node and start again there.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from flyball.client.errors import NotSent
 from flyball.errors import FlyballError
 from flyball.lab.history import Kind, Recorder
 
-# A client that hears nothing for so long goes elsewhere.
+# A client that receives nothing for this time connects to another node.
 ANSWER_LIMIT_S = 4.0
 # Between two attempts to connect.
 PAUSE_S = 0.2
 HEARTBEAT_S = 2
 PREFETCH = 20
-# So many acknowledgements are asked for at a time.
+# Acknowledgements per request.
 MOST_ACKS = 10
-# An answer is noted so much later than it came: what was delivered before it must have been read by then, whichever
+# An answer is noted with this delay: what was delivered before it must have been read by then, whichever
 # connection it came through. What comes twice in between is found by its second answer.
 LATE_S = 0.3
-# And so many turns of the loop later, in each of which all that has come is passed on by a step from the wire to the
+# And after this number of turns of the loop, in each of which all that has come moves one step from the wire to the
 # consumer: a process that the machine has let wait finds the answer and what came before it at the same time.
 LATE_TURNS = 30
 
 for _library in ("aio_pika", "aiormq"):
-    # Broken connections are what this is about: nobody needs to read of each.
+    # Broken connections are what this is about: their log lines are of no use.
     logging.getLogger(_library).setLevel(logging.CRITICAL)
 
 # What a connection that breaks may raise, in this library or that.
@@ -58,12 +58,12 @@ Broken = (
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """What all clients share."""
+    """State that all clients share."""
 
     recorder: Recorder
     # Where nodes are, by protocol.
     addresses: Callable[[str], Sequence[str]]
-    # Whether redeliveries and the order of a queue are looked at: of a clustered one nobody here sees its members,
+    # Whether redeliveries and the order of a queue are checked: of a clustered one the members are not visible here,
     # nor what they hand to each other.
     is_marked: Callable[[str], bool]
 
@@ -81,7 +81,7 @@ class Ground:
 
 
 class Worker(ABC):
-    """A client that works in sessions, each on a node of its choice, until it is told to stop."""
+    """A client that works in sessions, each on a node of its choice, until `stop`."""
 
     protocol: str
 
@@ -277,7 +277,7 @@ class PythonConsumer(Consumer):
             while not self.is_over.is_set():
                 delivery = await consumer.next(1.0)
                 if delivery is None:
-                    # Whoever is cut off in silence would wait for ever.
+                    # A client that is cut off in silence would wait for ever.
                     await client.ping()
                     continue
                 await self.acknowledge(delivery)
@@ -299,7 +299,7 @@ class FactoryProducer(Producer):
                 await self.publish_some(publish)
 
     def factory(self) -> ConnectionFactory:
-        # What is sent twice is there twice, which no checker could tell from what was doubled.
+        # What is sent twice is there twice, which no checker could distinguish from what was doubled.
         return ConnectionFactory(*self.ground.addresses(self.protocol), resend=False, time_limit_s=ANSWER_LIMIT_S)
 
 

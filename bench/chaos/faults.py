@@ -1,4 +1,4 @@
-"""What can happen to a site: each fault begins, lasts for a while and is healed. The order is a seed's."""
+"""Faults of a site: each begins, lasts for a while and is healed. The order follows from a seed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class FaultKind:
 
 
 async def nothing() -> None:
-    """What heals by itself."""
+    """Faults that heal by themselves."""
 
 
 async def kill_node(site: Site, chance: random.Random, name: str) -> Healing:
@@ -98,7 +98,7 @@ async def cut_clients(site: Site, chance: random.Random, name: str) -> Healing:
 
 
 async def cut_link(site: Site, chance: random.Random, name: str) -> Healing:
-    """Other nodes cannot reach the node any more; it can reach them."""
+    """Other nodes can no longer reach the node; it can reach them."""
     wire = site.link_wires[name]
     wire.cut(silently=chance.random() < 0.5)
 

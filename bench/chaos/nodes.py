@@ -1,4 +1,4 @@
-"""What is put under stress: nodes as real processes, the PostgreSQL that they share, and the wires between them."""
+"""Systems under stress: nodes as real processes, the PostgreSQL that they share, and the wires between them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ START_LIMIT_S = 180.0
 
 
 class NodeProcess:
-    """`flyball serve` as a process. What it says on stderr is in a file beside its data."""
+    """`flyball serve` as a process. Its stderr is in a file next to its data."""
 
     def __init__(self, name: str, folder: Path, flags: Mapping[str, object]) -> None:
         self.name = name
@@ -45,7 +45,7 @@ class NodeProcess:
         self._process: asyncio.subprocess.Process | None = None
         # Where it listens itself, by protocol.
         self.addresses: dict[str, tuple[str, int]] = {}
-        # Told where it listens, by protocol, whenever it has begun to serve: it may join again by itself.
+        # Called with its addresses, by protocol, whenever it has begun to serve: it may join again by itself.
         self.on_ready: Callable[[dict[str, tuple[str, int]]], None] = lambda addresses: None
 
     @property
@@ -54,7 +54,7 @@ class NodeProcess:
 
     async def start(self, tasks: asyncio.TaskGroup) -> None:
         """Start it and return when it serves. Raises LabError if it does not."""
-        # Settings of whoever runs this, such as the token file of its own node, are not this node's.
+        # Settings of the caller's environment, such as the token file of its own node, are not this node's.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("FLYBALL_")}
         with self.log_path.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
@@ -206,7 +206,7 @@ def _serves_client(process: psutil.Process) -> bool:
 
 
 def postmaster_signal(site: Site, number: int) -> None:
-    """Send PostgreSQL a signal; it is brought back when it has ended."""
+    """Send PostgreSQL a signal; it is restarted when it has ended."""
     if site.postgres.pid is not None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(site.postgres.pid, number)

@@ -1,6 +1,6 @@
-"""A wire that can be cut: passes bytes between whoever connects and one server, late if told so, or not at all.
+"""A wire that can be cut: passes bytes between clients and one server, at once, delayed or not at all.
 
-Knows nothing of what the bytes say. Bytes that were under way when it was cut never arrive.
+Independent of the bytes' meaning. Bytes that were under way when it was cut never arrive.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Proxy:
             end.abort()
 
     def cut(self, *, silently: bool = False) -> None:
-        """Let nothing pass. Whoever is connected notices it at once, or, if silently, only by waiting in vain."""
+        """Let nothing pass. Clients notice it at once, or, if silently, only by a timeout."""
         self.is_cut = True
         self._is_silent = silently
         if not silently:

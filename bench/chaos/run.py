@@ -41,10 +41,10 @@ from flyball.lab.history import UPHEAVAL, Checker, Kind, Operation, Recorder, Ve
 
 # Everything has to be served again so soon after a fault, unless the settings say otherwise.
 SERVED_LIMIT_S = 10.0
-# A fault after which nothing is served for so many times that long is given up, and the next one comes.
-PATIENCE = 3.0
+# A fault after which nothing is served for this multiple of the limit is given up, and the next one comes.
+RECOVERY_FACTOR = 3.0
 DRAIN_LIMIT_S = 120.0
-# When nothing came for so long and the queues are empty, all is drained.
+# When nothing came for this time and the queues are empty, all is drained.
 QUIET_S = 2.0
 
 
@@ -54,7 +54,7 @@ CLUSTERED = "shared"
 # With members that may hold so little, messages move between them all the time.
 OPTIONS = {"surplus": 5}
 
-# Who works on a queue, by whether that is the clustered one.
+# Clients of a queue, by whether that is the clustered one.
 CLIENTS: dict[bool, tuple[type[Worker], ...]] = {
     False: (AmqpProducer, AmqpProducer, PythonProducer, AmqpConsumer, AmqpConsumer, PythonConsumer),
     True: (AmqpProducer, FactoryProducer, FactoryProducer, LazyAmqpConsumer, FactoryConsumer, FactoryConsumer),
@@ -62,7 +62,7 @@ CLIENTS: dict[bool, tuple[type[Worker], ...]] = {
 
 
 class FeatureGround(features.Ground):
-    """What clients of queues with features share: a real node that loses a client does not upset others."""
+    """State that clients of queues with features share: a real node that loses a client does not upset others."""
 
     def leaves(self, who: str) -> None:
         """Nothing to excuse."""
@@ -70,7 +70,7 @@ class FeatureGround(features.Ground):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a run is made of."""
+    """Parameters of a run."""
 
     folder: Path
     seed: int
@@ -78,7 +78,7 @@ class Settings:
     nodes: int = 3
     lease_s: float = 4.0
     kinds: tuple[FaultKind, ...] = KINDS
-    # Every kind of fault so many times, however long that takes; None for as long as the run lasts.
+    # Repetitions of every kind of fault, however long that takes; None for as long as the run lasts.
     rounds: int | None = None
     served_limit_s: float = SERVED_LIMIT_S
     # Further settings of each node.
@@ -105,7 +105,7 @@ class Inflicted:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a run has shown."""
+    """Result of a run."""
 
     seed: int
     duration_s: float
@@ -161,7 +161,7 @@ class Result:
 
 
 class Service:
-    """Tells when every queue serves again: a message that was published since then was confirmed and delivered."""
+    """Waits until every queue serves again: a message that was published since then was confirmed and delivered."""
 
     def __init__(self, queues: Sequence[str], clock: Callable[[], float]) -> None:
         self._queues = queues
@@ -203,9 +203,9 @@ class Service:
 class Chaos:
     """Runs once."""
 
-    def __init__(self, settings: Settings, tell: Callable[[str, float], None] = lambda text, share: None) -> None:
+    def __init__(self, settings: Settings, on_fault: Callable[[str, float], None] = lambda text, share: None) -> None:
         self._settings = settings
-        self._tell = tell
+        self._on_fault = on_fault
         self._names = [chr(ord("a") + number) for number in range(settings.nodes)]
         self._site = Site(settings.folder, self._names, {"lease_s": settings.lease_s, **settings.flags})
         self._plain = [f"plain-{name}" for name in self._names]
@@ -314,10 +314,10 @@ class Chaos:
             await self._service.is_back.wait()
         while (share := self._share_done(time.monotonic() - began_s, plan)) < 1:
             volley = plan.volley(self._settings.at_once)
-            self._tell(", ".join(f"{fault.kind.name} ({fault.node})" for fault in volley), share)
+            self._on_fault(", ".join(f"{fault.kind.name} ({fault.node})" for fault in volley), share)
             await asyncio.sleep(volley[0].calm_s)
             await self._inflict(volley, time.monotonic() - began_s)
-        self._tell("draining", 1.0)
+        self._on_fault("draining", 1.0)
 
     def _share_done(self, elapsed_s: float, plan: Plan) -> float:
         rounds = self._settings.rounds
@@ -335,7 +335,7 @@ class Chaos:
             self._recorder.upheaval(Kind.DISTURBED, fault.kind.name)
         await asyncio.gather(*map(self._inflict_one, volley, inflicted))
         if len(self._names) == 1 or len(volley) > 1:
-            # Of one node, or several that are down, nobody else could serve everything meanwhile.
+            # Of one node, or several that are down, no other node could serve everything meanwhile.
             self._service.begin()
         await self._wait_for_service(inflicted)
         await self._revive()
@@ -353,14 +353,14 @@ class Chaos:
     async def _wait_for_service(self, inflicted: Sequence[Inflicted]) -> None:
         """Wait until everything is served; faults that take too long do not end the run."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(PATIENCE * self._settings.served_limit_s):
+            async with asyncio.timeout(RECOVERY_FACTOR * self._settings.served_limit_s):
                 await self._service.is_back.wait()
         if self._service.took_s is not None:
             for each in inflicted:
                 each.served_s = round(self._service.took_s, 3)
 
     async def _revive(self) -> None:
-        """Start nodes again that have ended without being told to."""
+        """Restart nodes that have ended by themselves."""
         for name, node in self._site.nodes.items():
             if not node.is_running:
                 self._complaints.append(f"node {name} has ended by itself: {node.last_words()}")
@@ -373,7 +373,7 @@ class Chaos:
         waiting = self._all_queues
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_LIMIT_S):
-                # Nothing tells when a queue becomes empty.
+                # There is no event for a queue that becomes empty.
                 while waiting or time.monotonic() - self._last_delivery_s < QUIET_S:
                     await asyncio.sleep(0.2)
                     waiting = await self._waiting()

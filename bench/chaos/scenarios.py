@@ -1,4 +1,4 @@
-"""Short courses of events that once lost messages or ended a node, each judged by what clients were told.
+"""Short courses of events that once lost messages or ended a node, each judged by the answers that clients got.
 
 python -m bench.chaos --scenario kill-in-commit
 """
@@ -30,7 +30,7 @@ JOBS = 200
 
 @dataclass(slots=True)
 class Stage:
-    """Nodes, and clients that note what they ask and are told."""
+    """Nodes, and clients that note requests and answers."""
 
     site: Site
     recorder: Recorder
@@ -146,14 +146,14 @@ class Stage:
 
 
 async def poisoned_dead_letters(stage: Stage) -> None:
-    """Messages whose x-death count is the largest number expire and are rejected, beside others that are healthy."""
-    await stage.declare("a", "buried")
-    await stage.declare("a", "dying", x_message_ttl=200, **dead_letters_to("buried"))
-    await stage.declare("a", "rejected", **dead_letters_to("buried"))
+    """Messages whose x-death count is the largest number expire and are rejected, next to healthy ones."""
+    await stage.declare("a", "dead-letters")
+    await stage.declare("a", "dying", x_message_ttl=200, **dead_letters_to("dead-letters"))
+    await stage.declare("a", "rejected", **dead_letters_to("dead-letters"))
     await stage.declare("a", "healthy")
     long_key = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "k" * 300}
     publisher = await stage.publisher("a")
-    # Refused where it is declared, or nothing that dies in it may harm anybody.
+    # Refused where it is declared, or nothing that dies in it may harm other clients.
     with suppress(*Troubles):
         await stage.declare("a", "far", x_message_ttl=200, **long_key)
         stage.publish(publisher, "far", "far")
@@ -178,7 +178,7 @@ async def poisoned_dead_letters(stage: Stage) -> None:
     await stage.restart("a", gracefully=True)
     await asyncio.sleep(2.0)
     stage.look_after()
-    await stage.look_into("a", "buried", "dying", "rejected", "healthy")
+    await stage.look_into("a", "dead-letters", "dying", "rejected", "healthy")
 
 
 async def kill_in_commit(stage: Stage) -> None:

@@ -1,4 +1,4 @@
-"""An honest client beside the fuzzed ones: it shows whether the node hangs, and whether it loses messages.
+"""An honest client next to the fuzzed ones: it shows whether the node hangs, and whether it loses messages.
 
 It holds its messages as an exclusive consumer: a peer of a link is trusted, and a fuzzed one takes what is ready.
 """
@@ -38,7 +38,7 @@ class Bystander:
         self.errors: list[str] = []
         self._sent = 0
         self._confirmed: set[bytes] = set()
-        # Those in a transaction whose outcome nobody knows.
+        # Those in a transaction whose outcome is unknown.
         self._doubtful: set[bytes] = set()
         self._acked: set[bytes] = set()
 

@@ -1,4 +1,4 @@
-"""What is sent on one connection: frames or requests, in writes, and how the connection ends. Kept as JSON lines."""
+"""Cases, each sent on one connection: frames or requests, in writes, and how it ends. Kept as JSON lines."""
 
 from __future__ import annotations
 

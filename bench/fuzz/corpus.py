@@ -2,7 +2,7 @@
 
     python -m bench.fuzz.corpus
 
-writes the files anew from the recorded vectors in tests/vectors, AMQP's method descriptions and the OpenAPI document.
+rewrites the files from the recorded vectors in tests/vectors, AMQP's method descriptions and the OpenAPI document.
 """
 
 from __future__ import annotations

@@ -194,7 +194,7 @@ def tracebacks_in(text: str) -> tuple[list[str], str]:
 
 
 def signature_of(traceback: str) -> str:
-    """Return what tells one kind of crash from another: the error's type and where it was raised."""
+    """Return what distinguishes one kind of crash from another: the error's type and where it was raised."""
     frames = _FRAME_LINE.findall(traceback)[-3:]
     errors = [found[1] for line in traceback.splitlines() if (found := _ERROR_LINE.match(line.lstrip("|+-")))]
     places = [f"{Path(file).name}:{function}" for file, function in frames]

@@ -141,7 +141,7 @@ class Supply:
 
 
 class _Peer(asyncio.Protocol):
-    """Discards what the node says, but for the first bytes if somebody waits for them."""
+    """Discards what the node says, but for the first bytes if a caller waits for them."""
 
     def __init__(self) -> None:
         self.is_over = asyncio.get_running_loop().create_future()
@@ -186,7 +186,7 @@ class Sender:
         try:
             transport, peer = await loop.create_connection(_Peer, *self._node.addresses[case.protocol])
         except OSError:
-            # The node has ended, or is about to: whoever watches it will see.
+            # The node has ended, or is about to: the task that watches it will see.
             await asyncio.sleep(0.05)
             return False
         try:
@@ -423,7 +423,7 @@ class Fuzz:
 
 
 class Replay:
-    """Plays cases one after another on a node of its own and tells which one shows a signature."""
+    """Plays cases one after another on a node of its own and returns which one shows a signature."""
 
     def __init__(self, new_node: Callable[[], FuzzedNode], signature: str) -> None:
         self._new_node = new_node

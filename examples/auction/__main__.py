@@ -1,6 +1,6 @@
 """Runs an auction site for the lab: `python -m flyball.lab.auction`, with its settings as a line of JSON on stdin.
 
-Tells on stdout where it listens, as a node does; ends in good order at SIGTERM. People use `flyball lab auction`.
+Prints where it listens, as a node does; ends gracefully at SIGTERM. People use `flyball lab auction`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from flyball.lab.auction.settings import SiteSettings
 
 
 def main() -> int:
-    """Serve until told to stop; return the exit code."""
+    """Serve until a signal to stop; return the exit code."""
     assignment = json.loads(sys.stdin.readline())
     settings = SiteSettings.model_validate(assignment["settings"])
     try:

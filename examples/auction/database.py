@@ -27,12 +27,12 @@ async def running_database(folder: Path, connections: int = 60) -> AsyncIterator
 
 
 def make_pool(dsn: str, size: int = 20, timeout_s: float = 5.0) -> Pool:
-    """Return a pool of `size` connections, not yet open. Who waits too long for one gets psycopg_pool.PoolTimeout."""
+    """Return a pool of `size` connections, unopened. A request that waits too long gets psycopg_pool.PoolTimeout."""
     settings = {
         "autocommit": True,  # one query is one transaction; those that need more say so
         "row_factory": dict_row,
         # A query costs what its own connection does, and no write waits for the disk: the last bids before a crash
-        # may be lost, which nobody minds here.
+        # may be lost, which does not matter here.
         "options": "-c max_parallel_workers_per_gather=0 -c synchronous_commit=off",
     }
     return AsyncConnectionPool(dsn, min_size=size, max_size=size, timeout=timeout_s, open=False, kwargs=settings)

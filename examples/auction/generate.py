@@ -25,7 +25,7 @@ from flyball.lab.auction.sizes import (
     seller_of,
 )
 
-# Told what is done and which part of the whole is behind, 0 to 1.
+# Called with the current step and the part of the whole that is done, 0 to 1.
 Progress = Callable[[str, float], None]
 
 ROWS_AT_ONCE = 2000

@@ -1,4 +1,4 @@
-"""What visitors of the auction site do: RUBiS's interactions, and real requests for each of them.
+"""Actions of visitors of the auction site: RUBiS's interactions, and real requests for each of them.
 
 Knows the site's addresses and forms, and nothing of how requests are sent or when.
 """
@@ -19,9 +19,9 @@ LEAST_BID_MARK = b'data-least-bid="'
 
 @dataclass(slots=True)
 class Memory:
-    """What a visitor remembers from one page to the next. Begin a session with a new one."""
+    """State of a visitor between pages. Begin a session with a new one."""
 
-    # Who the visitor is, chosen when first needed.
+    # The visitor's identity, chosen when first needed.
     user_id: int | None = None
     # The item looked at last.
     item_id: int | None = None
@@ -147,7 +147,7 @@ def _new_user(random: Random, sizes: Sizes, memory: Memory) -> Form:
 
 
 def _bid(random: Random, sizes: Sizes, memory: Memory) -> Form:
-    # Who has not seen the price offers so much that it hardly ever is too little.
+    # A visitor that has not seen the price offers enough for nearly every item.
     least = memory.least_bid or random.uniform(1_000, 100_000)
     amount = least + random.randint(0, 5)
     memory.least_bid = amount + 1

@@ -1,4 +1,4 @@
-"""What others put before an application to protect it: a semaphore, and an adaptive limit as Netflix's.
+"""Limits that others put before an application to protect it: a semaphore, and an adaptive limit as Netflix's.
 
 ASGI in, ASGI out; what is turned away gets a 503. They know neither costs nor databases.
 """
@@ -19,7 +19,7 @@ WINDOW_SAMPLES = 10
 
 
 class SemaphoreLimit:
-    """So many requests at once; the others wait in line, as long as it takes."""
+    """Limits the number of concurrent requests; the others wait in line, as long as it takes."""
 
     def __init__(self, app: ASGIApp, limit: int) -> None:
         self._app = app

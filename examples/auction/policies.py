@@ -1,4 +1,4 @@
-"""What stands between the auction site and its visitors, by name: nothing, our control in its variants, or others'.
+"""Policies between the auction site and its visitors, by name: none, our control in its variants, or others'.
 
 Makes an application of an application, and says what records are made of it. Starts and serves nothing.
 """
@@ -34,9 +34,9 @@ class Guarded:
     """A site with what stands before it."""
 
     app: ASGIApp
-    # What uvicorn is to be told besides.
+    # Further options of uvicorn.
     server_options: dict[str, Any] = field(default_factory=dict)
-    # Somebody has to start it, unless control itself records the load.
+    # It has to be started, unless control itself records the load.
     sampler: LoadSampler | None = None
 
 

@@ -1,4 +1,4 @@
-"""What the auction site asks of its database. Each query takes a connection of the pool and gives it back.
+"""Queries of the auction site. Each takes a connection of the pool and returns it.
 
 User info, bid history and storing a bid are as RUBiS's beans were: they keep a connection while they take a second
 one for each row. When all connections are kept by requests that wait for their second one, nothing moves until the
@@ -26,11 +26,11 @@ class NotFound(FlyballError):
 
 
 class WrongPassword(FlyballError):
-    """Nobody is called so, or not with that password."""
+    """There is no such user, or not with that password."""
 
 
 class Refused(FlyballError):
-    """A visitor wants what the rules of the auction, or others who were quicker, do not allow."""
+    """The rules of the auction, or quicker visitors, do not allow it."""
 
 
 LISTED = "items.id, items.name, items.initial_price, items.highest_bid, items.bid_count, items.ends_at"
@@ -40,7 +40,7 @@ CATEGORY = "SELECT id, name FROM categories WHERE id = %s"
 REGIONS = "SELECT id, name FROM regions ORDER BY name"
 REGION_NAMED = "SELECT id FROM regions WHERE name = %s"
 REGION = "SELECT id, name FROM regions WHERE id = %s"
-# A range of an index, in its order. One row more than a page has tells whether another page follows. How many
+# A range of an index, in its order. One row more than a page has shows whether another page follows. How many
 # different people bid is stored nowhere: it is counted, and in the small database the bids have no index.
 ITEMS_OF_CATEGORY = f"""
     SELECT {LISTED}, count(DISTINCT bids.user_id) AS bidders
@@ -58,7 +58,7 @@ ITEMS_OF_REGION = f"""
 """
 ITEM = "SELECT *, ends_at > now() AS is_open FROM items WHERE id = %s"
 OLD_ITEM = "SELECT *, false AS is_open FROM old_items WHERE id = %s"
-# Whoever bids on the item or buys it at the same time waits here.
+# Others that bid on the item or buy it at the same time wait here.
 LOCKED_ITEM = "SELECT *, ends_at > now() AS is_open FROM items WHERE id = %s FOR UPDATE"
 BIDS_OF_ITEM = "SELECT user_id, amount, quantity, made_at FROM bids WHERE item_id = %s ORDER BY amount DESC LIMIT %s"
 INSERT_BID = "INSERT INTO bids (user_id, item_id, quantity, amount, most_amount) VALUES (%s, %s, %s, %s, %s)"
@@ -162,13 +162,13 @@ class Shop:
 
     async def nickname(self, user_id: int) -> str:
         rows = await self._rows(NICKNAME, (user_id,))
-        return str(rows[0]["nickname"]) if rows else "somebody who has left"
+        return str(rows[0]["nickname"]) if rows else "a former user who has left"
 
     async def log_in(self, nickname: str, password: str) -> DictRow:
-        """Return who that is. Raises WrongPassword."""
+        """Return the user's number. Raises WrongPassword."""
         rows = await self._rows(LOG_IN, (nickname, password_hash(nickname, password)))
         if not rows:
-            raise WrongPassword("Nobody is called so, or the password is another one.")
+            raise WrongPassword("Unknown nickname or wrong password.")
         return rows[0]
 
     async def user_info(self, user_id: int) -> tuple[DictRow, list[DictRow]]:
@@ -196,7 +196,7 @@ class Shop:
     ) -> DictRow:
         """Store a bid and return the item as it is now. Raises Refused, NotFound, WrongPassword: nothing is stored.
 
-        Who bids is looked up on a second connection, while the first one keeps the item's row locked.
+        The bidder is looked up on a second connection, while the first one keeps the item's row locked.
         """
         async with self._pool.connection() as connection, connection.transaction():
             item = await self._lock(connection, item_id)
@@ -237,7 +237,7 @@ class Shop:
         return int(rows[0]["id"])
 
     async def store_user(self, nickname: str, password: str, fields: dict[str, object]) -> int:
-        """Register somebody and return the number. Raises Refused if somebody else is called so."""
+        """Register a user and return the number. Raises Refused if the nickname is taken."""
         regions = await self._rows(REGION_NAMED, (fields["region"],))
         if not regions:
             raise Refused(f"There is no region called {fields['region']}.")
@@ -250,7 +250,7 @@ class Shop:
         try:
             rows = await self._rows(INSERT_USER, row)
         except UniqueViolation as error:
-            raise Refused(f"Somebody else is called {nickname}: choose another nickname.") from error
+            raise Refused(f"The nickname {nickname} is taken: choose another one.") from error
         return int(rows[0]["id"])
 
     async def about(self, user_id: int) -> dict[str, list[DictRow]]:

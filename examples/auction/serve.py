@@ -1,6 +1,6 @@
-"""Runs the auction site: a PostgreSQL of its own, filled with data, and the site before it until it is told to stop.
+"""Runs the auction site: a PostgreSQL of its own, filled with data, and the site before it until a signal to stop.
 
-Where it listens goes to whoever asked. Which policy stands before it, and what that records, is in `policies`.
+The caller gets its address. Which policy stands before it, and what that records, is in `policies`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from flyball.lab.auction.site import make_site
 BACKLOG = 4096
 # Of the database, besides those of the pool.
 SPARE_CONNECTIONS = 10
-# Requests that are under way when the site is told to stop have so long.
+# Time to finish for requests that are under way when the site stops.
 FAREWELL_S = 1
 
 # Takes what is being done, and which part of it is done.
@@ -64,7 +64,7 @@ async def serve(
 ) -> None:
     """Serve the site until this process gets SIGINT or SIGTERM. Data, traces and logs are below the folder.
 
-    `ready` is told where it listens as soon as it does. Raises LabError when the address cannot be had.
+    `ready` is called with its address as soon as it listens. Raises LabError when the address cannot be had.
     """
     listener = _listener(host, port)
     with contextlib.closing(listener):
@@ -125,7 +125,7 @@ async def _serve_site(
 
 @contextmanager
 def _ending(server: uvicorn.Server) -> Iterator[None]:
-    """Let SIGINT and SIGTERM end the server in good order."""
+    """Let SIGINT and SIGTERM stop the server gracefully."""
     loop = asyncio.get_running_loop()
 
     def end() -> None:

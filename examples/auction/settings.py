@@ -49,7 +49,7 @@ class SiteSettings(BaseModel):
     old_items: Count | None = None
     data_seed: int = 1
     pool_size: Count = 20
-    # So long a request waits for a connection of the pool before the site gives it up.
+    # Time that a request waits for a connection of the pool before it fails.
     pool_wait_s: Positive = 5.0
     # What costs are counted in.
     unit: Literal["ms", "connections"] = "ms"
@@ -57,11 +57,11 @@ class SiteSettings(BaseModel):
     reference: Positive | None = None
     gain: Positive = 0.3
     period_s: Positive = 0.25
-    # So long a request waits to be admitted.
+    # Time that a request waits for admission.
     deadline_s: Positive = 5.0
     queue_limit: Count = 1000
     full_ratio: Ratio = 0.75
-    # So many requests at once are let in by semaphore and uvicorn; the first limit of gradient.
+    # Concurrent requests that semaphore and uvicorn admit; the first limit of gradient.
     limit: Count = 20
     # What requests cost, as in a profile.json; None: it is learned while the site runs.
     profile: dict[str, Any] | None = None

@@ -43,7 +43,7 @@ def make_site(pool: Pool) -> Starlette:
 
 
 class _Pages:
-    """What each interaction answers. The names are those of the interactions."""
+    """Handlers of the interactions, by their names."""
 
     def __init__(self, shop: Shop) -> None:
         self._shop = shop
@@ -269,7 +269,7 @@ _ERROR_PAGES = {
     HTTPException: _no_such_page,
     NotFound: _answer_with(404, "Nothing here"),
     BadForm: _answer_with(400, "Please look at the form again"),
-    WrongPassword: _answer_with(401, "Who are you?"),
+    WrongPassword: _answer_with(401, "Unknown nickname or wrong password."),
     Refused: _answer_with(409, "This cannot be done"),
     PoolTimeout: _full,
 }

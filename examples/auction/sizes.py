@@ -1,6 +1,6 @@
-"""How big an auction site's database is, and what follows from it: who sells what, who is called what.
+"""How big an auction site's database is, and what follows from it: sellers of items, names of users.
 
-Both who fills the database and who plays its visitors go by this. Does no I/O.
+Used to fill the database and to simulate its visitors. Does no I/O.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Sizes:
     regions: int = 62
     # The most bids an item has; half as many is usual.
     bids_per_item: int = 19
-    # The most comments about somebody who sells; half as many is usual.
+    # Maximum number of comments about a seller; half of it is usual.
     comments_per_user: int = 20
     # The longest description; half as long is usual.
     description_bytes: int = 8192
@@ -59,8 +59,8 @@ RUBIS = Sizes(users=1_000_000, items=32_667, old_items=1_000_000)
 
 
 def seller_of(item_id: int, sizes: Sizes) -> int:
-    """Return who sells a generated item."""
-    # Neighbours have different sellers: 7919 is prime, and no number of sellers that anybody would choose divides it.
+    """Return the seller of a generated item."""
+    # Neighbours have different sellers: 7919 is prime, and divides no usual number of sellers.
     return item_id * 7919 % sizes.sellers + 1
 
 
@@ -80,5 +80,5 @@ def nickname_of(user_id: int) -> str:
 
 
 def password_of(user_id: int) -> str:
-    """Return what a generated user logs in with. Anybody can work it out: such users are for tests only."""
+    """Return the password of a generated user. It is easy to guess: such users are for tests only."""
     return f"password{user_id}"

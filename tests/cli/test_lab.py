@@ -130,7 +130,7 @@ def test_what_is_set_holds_in_a_quick_run_as_well(tmp_path: Path) -> None:
             "it is swept; give its levels, as in --set 'sweep.work",
         ),
         (["show", "TINY", "--set", "sweep.workload.clients=[0]"], "workload.clients: Input should be greater than"),
-        (["list", "no-folder"], "no-folder is no folder"),
+        (["list", "no-folder"], "no-folder is not a folder"),
         (["reproduce", "seed-9", "--out", "x"], "no paper 'seed-9': give selfware, admission, thorbangmq, "),
     ],
 )

@@ -141,7 +141,7 @@ DEFINITION = Rule(
 # Parts of names in src, as in `told_at` or `NobodyIsThere`.
 NAME_WORDS = {
     **dict.fromkeys(("told", "tell", "tells", "telling", "teller"), "report, notify, send"),
-    **dict.fromkeys(("nobody", "somebody", "whoever", "everybody", "who"), "client, peer, user, owner"),
+    **dict.fromkeys(("nobody", "somebody", "whoever", "everybody"), "client, peer, user, owner"),
     **dict.fromkeys(("hear", "hears", "heard", "hearing"), "receive, on_..."),
     **dict.fromkeys(("bury", "buried", "burial"), "dead_letter"),
     **dict.fromkeys(("choke", "choked", "breathe"), "pause, resume"),

@@ -28,7 +28,7 @@ MADE = {"docs/report-example.html"}
 
 
 class References(HTMLParser):
-    """What a page links to and what it fetches."""
+    """Links of a page, and addresses that it fetches."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -26,7 +26,7 @@ def counts(**changed: object) -> dict[str, object]:
 
 
 def hear_nothing_but_report() -> None:
-    """Go on as if nothing had been said, until nobody listens any more."""
+    """Go on as if there had been no command, until no one reads its output."""
     readable, _, _ = select.select([sys.stdin], [], [], 0.1)
     if readable:
         hear()
@@ -58,7 +58,7 @@ def main() -> None:
         hear_nothing_but_report()
     say(event="stopped", **counts(sent=6 if fault == "loses" else 5))
     hear()
-    received = {"loses": ["a"], "gets what nobody sent": ["a", "b", "c"]}.get(fault, ["a", "b"])
+    received = {"loses": ["a"], "gets what was never sent": ["a", "b", "c"]}.get(fault, ["a", "b"])
     tally = {"sent": ["a", "b"], "received": received, "doubled": int(fault == "gets it twice")}
     busy_s = 100.0 if fault == "is too busy" else 0.1
     say(event="done", **counts(cpu_s=busy_s), wall_s=1.0, tally=tally)

@@ -22,16 +22,16 @@ from flyball.lab.worker import Commands, serve
 from flyball.lab.workloads import Workload, make_workload
 from tests.nodes import RunningNode
 
-PATIENCE_S = 100.0
+TIMEOUT_S = 100.0
 REPORT_EVERY_S = 0.01
-# So many reports in a row have to say that what is missing stays so.
+# Reports in a row that have to say that what is missing stays so.
 LAST_LOOKS = 20
 
 Event = dict[str, Any]
 
 
 class Conductor:
-    """Tells one worker what to do and hears what it says."""
+    """Sends one worker commands and reads its reports."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -50,7 +50,7 @@ class Conductor:
     async def until(self, condition: Callable[[Event], bool]) -> Event:
         """Return the next event that fulfils the condition, or the failure if the worker fails before."""
         seen = len(self.events)
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             while True:
                 for event in self.events[seen:]:
                     if condition(event) or event["event"] == "failed":
@@ -73,16 +73,16 @@ class Conductor:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the workers of a run said last, and what they recorded."""
+    """Last reports of the workers of a run, and their records."""
 
     last: list[Event]
     traces: Path
-    # When the clients were told to begin; none of them does so before.
+    # When the clients got the command to begin; none of them does so before.
     began_us: int = 0
 
     @property
     def failure(self) -> str:
-        """What went wrong, empty if nothing did."""
+        """The failure, empty if there was none."""
         return next((event["reason"] for event in self.last if event["event"] == "failed"), "")
 
     @property
@@ -118,9 +118,9 @@ def run(
     meanwhile: Callable[[Workload, dict[str, Any], list[Conductor]], Any] | None = None,
     missing: int = 0,
 ) -> Outcome:
-    """Run a workload until each worker has made so many calls, and `meanwhile`, if any, has ended.
+    """Run a workload until each worker has made this number of calls, and `meanwhile`, if any, has ended.
 
-    So many messages are `missing` in the end: nobody waits for them for long.
+    `missing` messages do not arrive: the run does not wait for them.
     """
     return uvloop.run(_run(make_workload(parameters), targets, traces, calls, workers, meanwhile, missing))
 
@@ -170,7 +170,7 @@ async def _conduct(
     meanwhile: Callable[[Workload, dict[str, Any], list[Conductor]], Any] | None,
     missing: int,
 ) -> int:
-    """Lead the workers through the run; return when they were told to begin, 0 if that never was."""
+    """Lead the workers through the run; return when they got the command to begin, 0 if they never did."""
 
     async def all_hear(name: str) -> bool:
         heard = [await conductor.heard(name) for conductor in conductors]
@@ -198,10 +198,10 @@ async def _conduct(
 
 
 async def _until_drained(conductors: list[Conductor], missing: int) -> None:
-    """Return when all that was sent is received but for those that are missing, or patience ends."""
+    """Return when all that was sent is received but for those that are missing, or at the timeout."""
     still = 0
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             while still < LAST_LOOKS:
                 latest = [await conductor.until(_is_progress) for conductor in conductors]
                 if any(event["event"] == "failed" for event in latest):

@@ -47,7 +47,7 @@ def sshd(folder: Path) -> Iterator[str]:
 
 
 def _listening(folder: Path) -> tuple[subprocess.Popen[str], int]:
-    """Start it on a free port; on another one, if somebody else has just taken that."""
+    """Start it on a free port; on another one, if that has just been taken."""
     said = ""
     for _ in range(TRIES):
         port = _free_port()

@@ -1,4 +1,4 @@
-"""The alarm: nobody is woken too early, everybody in time and in order."""
+"""The alarm: no waiter is woken too early, each in time and in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What experiments take from an earlier one: costs, classes and the reference."""
+"""Results that experiments take from an earlier one: costs, classes and the reference."""
 
 from __future__ import annotations
 

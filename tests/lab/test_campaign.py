@@ -1,4 +1,4 @@
-"""Campaigns: which runs are made, kept and thrown away."""
+"""Campaigns: which runs are made, kept and deleted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.lab.descriptions import TINY, described
 
 
 class Notes:
-    """Notes what a campaign tells."""
+    """Notes the progress of a campaign."""
 
     def __init__(self) -> None:
         self.begun: list[str] = []

@@ -1,4 +1,4 @@
-"""Descriptions of experiments: what can be said, and how mistakes are told."""
+"""Descriptions of experiments: what they accept, and how mistakes are reported."""
 
 from __future__ import annotations
 
@@ -108,12 +108,12 @@ def test_a_recorded_rate_lies_beside_the_description(tmp_path: Path) -> None:
         (
             '{ "workload.clients" = 2 }',
             '{ "workload.clients" = 3 }',
-            "reference 'table 8': 3 is no level of workload",
+            "reference 'table 8': 3 is not a level of workload",
         ),
         ('{ "workload.clients" = 2 }', "{ workload = 2 }", "reference 'table 8': 'workload' is not swept"),
         ('store = "memory"', 'kind = "rabbitmq"', "workload.protocol: RabbitMQ speaks amqp, not thorbang"),
         ('store = "memory"', 'kind = "foreign"', "target: a foreign target, and no other, needs addresses"),
-        ('store = "memory"', 'hosts = ["east"]', "target.hosts.1: 'east' is no host: give ssh://user@host:port"),
+        ('store = "memory"', 'hosts = ["east"]', "target.hosts.1: 'east' is not a host: give ssh://user@host:port"),
         ('store = "memory"', 'store = "postgresql://h/d"\nnodes = 2', "target: nodes do not share a store"),
         (
             'store = "memory"',
@@ -124,7 +124,7 @@ def test_a_recorded_rate_lies_beside_the_description(tmp_path: Path) -> None:
         ('store = "memory"', "settings = { max_connections = -1 }", "target: settings: --max-connections: "),
     ],
 )
-def test_a_mistake_is_told_with_file_and_key(tmp_path: Path, right: str, wrong: str, told: str) -> None:
+def test_a_mistake_is_reported_with_file_and_key(tmp_path: Path, right: str, wrong: str, told: str) -> None:
     assert right in SWEPT
     with pytest.raises(LabError) as error:
         described(tmp_path, SWEPT.replace(right, wrong, 1))
@@ -148,7 +148,7 @@ def test_experiments_of_a_folder_are_named_by_their_place(tmp_path: Path) -> Non
     described(tmp_path / "sub", TINY, "a")
     experiments, mistakes = experiments_in(tmp_path)
     assert ([experiment.name for experiment in experiments], mistakes) == (["b", "sub/a"], [])
-    with pytest.raises(LabError, match="is no folder"):
+    with pytest.raises(LabError, match="is not a folder"):
         experiments_in(tmp_path / "no")
 
 

@@ -57,7 +57,7 @@ class Model:
         message, was_delivered = self.ready.pop(0)
         consumer = self.chance.choice(CONSUMERS)
         self.held[message] = consumer
-        # A broker that died does not know any more what it has delivered.
+        # A broker that died has forgotten what it has delivered.
         mark = was_delivered if not self.is_disturbed else False
         self.recorder.note(Kind.DELIVERED, *message, who=consumer, queue=QUEUE, is_redelivered=mark)
 
@@ -307,7 +307,7 @@ def test_an_unmarked_redelivery_is_excused_only_while_a_fault_may_explain_it() -
     assert [operation.who for operation in violation.operations] == ["b", "c"]
 
 
-def test_where_the_protocol_does_not_mark_redeliveries_neither_marks_nor_order_are_judged() -> None:
+def test_marks_and_order_are_not_judged_where_redeliveries_are_unmarked() -> None:
     model = Model(random.Random(1))
     first, second = model.confirm_one(), model.confirm_one()
     for message in (second, first, second):
@@ -405,7 +405,7 @@ def test_a_record_that_ends_a_fault_that_never_began_is_refused() -> None:
 
 @pytest.mark.parametrize("line", ["", "{}", "[1.0]", '[1.0,"sold","p",1]', '[1.0,"publish"]'])
 def test_a_line_that_is_no_operation_is_named(line: str) -> None:
-    with pytest.raises(LabError, match="line 1 is no operation"):
+    with pytest.raises(LabError, match="line 1 is not an operation"):
         list(from_lines([line]))
 
 

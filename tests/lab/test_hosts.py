@@ -108,7 +108,7 @@ def test_a_clock_that_differs_is_a_warning(url: str, ahead_s: float, monkeypatch
     monkeypatch.setattr(hosts, "CLOCK_THERE", hosts.CLOCK_THERE.replace("time.time()", f"time.time() + {ahead_s}"))
     (warning,) = uvloop.run(SshHost(url).check())
     found_s = float(warning.partition("differs by ")[2].partition(" s")[0])
-    # It tells how much at the least: a busy machine is slow to answer.
+    # It gives the minimum: a busy machine is slow to answer.
     assert 0.4 < found_s <= 0.9
 
 
@@ -144,7 +144,7 @@ def test_a_host_that_cannot_be_reached_is_told_in_one_line(url: str) -> None:
         ("http://host", "give ssh://user@host:port"),
     ],
 )
-def test_a_wrong_address_of_a_host_is_told(wrong: str, told: str) -> None:
+def test_a_wrong_address_of_a_host_is_reported(wrong: str, told: str) -> None:
     with pytest.raises(LabError) as error:
         SshHost(wrong)
     assert told in str(error.value)

@@ -91,7 +91,7 @@ def test_quick_keeps_the_first_and_the_last_level(tmp_path: Path) -> None:
     assert (levels[0], levels[-1], len(levels)) == (1, 64, 4)
 
 
-def test_quick_stores_fewer_messages_but_keeps_their_ratio_if_that_is_the_factor(tmp_path: Path) -> None:
+def test_quick_stores_fewer_messages_but_keeps_a_ratio_that_is_the_factor(tmp_path: Path) -> None:
     fixed = quickened(described(tmp_path, LONG))
     assert fixed.workload["stored_messages"] == 2000
     swept = quickened(described(tmp_path, LONG + '[sweep]\n"workload.stored_messages" = [0, 50000, 70000, 600000]\n'))
@@ -140,7 +140,7 @@ def named(folder: Path, name: str, needs: str = "") -> Experiment:
     return described(folder, f'needs = "{needs}"\n' + TINY, name)
 
 
-def test_an_experiment_comes_after_the_one_that_it_needs_and_the_others_stay_where_they_are(tmp_path: Path) -> None:
+def test_experiment_follows_the_one_it_needs_and_others_stay_in_place(tmp_path: Path) -> None:
     first, second, third = (named(tmp_path, *names) for names in (("a", "c"), ("b", "elsewhere"), ("c", "")))
     assert in_order([first, second, third]) == [second, third, first]
 
@@ -160,7 +160,7 @@ def test_quick_keeps_all_levels_if_the_description_wants_it(tmp_path: Path) -> N
     assert quick.sweep["workload.clients"] == [1, 2, 4, 8, 16, 32, 64]
 
 
-def test_the_experiments_of_the_prefetch_paper_take_less_than_ten_minutes_when_quick() -> None:
+def test_quick_experiments_of_the_prefetch_paper_take_under_ten_minutes() -> None:
     plans = [plan(one, is_quick=True) for one in shipped_experiments() if one.name.startswith("prefetch/")]
     assert sum(laid_out.expected_s for laid_out in plans) < 570
     kinds = {run.factors["controller"] for laid_out in plans for run in laid_out.runs if "controller" in run.factors}

@@ -72,7 +72,7 @@ def test_bytes_that_follow_do_not_wait_for_the_answers_of_those_before() -> None
     through_a_relay(echo, talk)
 
 
-def test_bytes_stay_what_they_are_and_in_order_also_when_the_way_becomes_shorter() -> None:
+def test_bytes_stay_unchanged_and_in_order_when_the_delay_becomes_shorter() -> None:
     async def talk(relay: Relay, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         async def write() -> None:
             for place in range(0, len(BODY), 5000):

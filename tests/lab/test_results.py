@@ -1,4 +1,4 @@
-"""The folder of results: what is kept, what is refused, what is thrown away."""
+"""The folder of results: what is kept, refused and deleted."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_results_of_another_definition_are_refused(tmp_path: Path, right: str, w
     with pytest.raises(LabError) as error:
         opened(tmp_path, VIEWED.replace(right, wrong))
     assert told in str(error.value)
-    assert "give --fresh to throw them away, or another --out" in str(error.value)
+    assert "give --fresh to delete them, or another --out" in str(error.value)
 
 
 def test_results_of_another_version_are_not_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +112,7 @@ def test_a_half_made_run_is_no_result_and_is_removed_at_the_next_start(tmp_path:
     assert not half_made.exists()
 
 
-def test_a_failed_run_keeps_its_reason_and_logs_beside_the_results_until_it_is_made_again(tmp_path: Path) -> None:
+def test_failed_run_keeps_its_reason_and_logs_until_it_is_repeated(tmp_path: Path) -> None:
     laid_out = plan(described(tmp_path, VIEWED))
     results = Results(tmp_path / "out", laid_out)
     results.open(is_fresh=False)

@@ -146,7 +146,7 @@ def test_a_foreign_server_is_put_under_load_and_left_alone(
 ) -> None:
     host, port = memory_node.address(protocol)
     text = TINY.replace('store = "memory"', f'kind = "foreign"\naddresses = ["{host}:{port}"]')
-    # With time to think clients are no bottleneck, of which they would be warned.
+    # With time to think clients are not the bottleneck, about which there would be a warning.
     text = text.replace("clients = 2", f'clients = 2\nthink_time_s = 0.002\nprotocol = "{protocol}"')
     manifest = made(described(tmp_path, text), tmp_path)
     (calls,) = tables_in(tmp_path / "run" / "traces").values()
@@ -235,13 +235,13 @@ def fakes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> WithFakes:
     [
         ("dies while it connects", "worker-1 ended too early with exit code 3: out of sockets"),
         ("fails while it connects", "worker-1: client 0: refused"),
-        ("speaks nonsense", "worker-1 says what is no JSON: b'nonsense"),
+        ("speaks nonsense", "worker-1 printed a line that is not JSON: b'nonsense"),
         ("has a failed call", "worker-1: 1 calls failed"),
         ("falls silent", "worker-1 has said nothing for 1.0 s"),
         ("does not stop", "worker-1 did not stop within 1.5 s"),
         ("loses", "1 messages of 2 are lost, 0 came twice"),
         ("gets it twice", "0 messages of 2 are lost, 1 came twice"),
-        ("gets what nobody sent", "1 messages came that nobody has sent"),
+        ("gets what was never sent", "1 messages came that were never sent"),
     ],
 )
 def test_whatever_goes_wrong_fails_the_run_with_the_reason(fakes: WithFakes, fault: str, told: str) -> None:

@@ -130,7 +130,7 @@ MESSAGES, PAUSE_S, LIMIT_S = 20, 0.1, 1.5
 
 
 class Leisurely(Workload):
-    """Takes its time for messages that it sends when it is told to stop."""
+    """Takes its time for messages that it sends after the command to stop."""
 
     addressed_queues: ClassVar[tuple[str, ...]] = ("late",)
 

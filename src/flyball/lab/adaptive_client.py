@@ -109,7 +109,7 @@ class _Adapting:
                 law=law_from_json(law) if is_closed else None,
                 certificate=certificate_from_json(certificate) if is_closed and certificate else None,
                 sample_time_s=workload.sample_time_s,
-                # A pace is no window: what it may be follows from the goal.
+                # A rate is not a window: its limits follow from the goal.
                 limits=None if is_pacer else Limits(workload.lowest, workload.highest),
                 start=None if is_pacer else workload.start or workload.lowest,
                 record=self._note,
@@ -169,7 +169,7 @@ class _Player(Window):
 
     def __init__(self, actions: Sequence[float]) -> None:
         super().__init__()
-        # So many samples have been taken.
+        # Number of samples taken.
         self.place = 0
         self._actions = actions
 

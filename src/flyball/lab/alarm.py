@@ -1,6 +1,6 @@
 """Waits for points in time, to some microseconds where an event loop's own timers know only milliseconds.
 
-One timer of the system serves all who wait. Times are those of `time.perf_counter_ns`. Only for Linux.
+One timer of the system serves all waiters. Times are those of `time.perf_counter_ns`. Only for Linux.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ class Alarm:
         await waiter
 
     def wake_all(self) -> None:
-        """Wake everybody who waits now, whatever for."""
+        """Wake all waiters now, whatever their times."""
         for _, _, waiter in self._waiting:
             if not waiter.done():
                 waiter.set_result(None)
         self._waiting.clear()
 
     def close(self) -> None:
-        """Give the timer back. Nobody may wait any more."""
+        """Close the timer. No waiter may be left."""
         if self._timer >= 0:
             self._loop.remove_reader(self._timer)
             os.close(self._timer)
@@ -61,7 +61,7 @@ class Alarm:
         try:
             os.read(self._timer, 8)
         except BlockingIOError:
-            # It was set anew since it rang.
+            # It was set again since it expired.
             return
         waiting = self._waiting
         now_ns = time.perf_counter_ns()

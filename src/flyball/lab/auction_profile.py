@@ -1,4 +1,4 @@
-"""What an experiment with the auction site takes from an earlier one: what its requests cost, and how much it stands.
+"""Results of an earlier experiment with the auction site that a later one uses: costs of requests and capacity.
 
 Works on traces that lie there.
 """

@@ -1,6 +1,6 @@
 """Makes all runs of a plan that are not there yet, one after the other, and keeps what came out.
 
-Knows when a run is kept, thrown away or tried no further; how one is made is the runner's business.
+Decides when a run is kept, discarded or not tried again; how one is made is the runner's business.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from flyball.lab.workloads import make_workload
 
 
 class Watcher(Protocol):
-    """Who is told how a campaign gets on."""
+    """Receives the progress of a campaign."""
 
     def begin(self, run: PlannedRun) -> None:
         """A run begins."""
@@ -48,7 +48,7 @@ class Failure:
 def run_all(plan: Plan, results: Results, watcher: Watcher, *, keeps_going: bool) -> list[Failure]:
     """Make all runs that are missing; return those that failed, of which there is one unless it `keeps_going`.
 
-    On KeyboardInterrupt the run that is being made is stopped in good order and thrown away. Raises LabError, before
+    On KeyboardInterrupt the run that is being made is stopped gracefully and discarded. Raises LabError, before
     anything is run, if what an earlier experiment has to give is missing or of no use.
     """
     failures: list[Failure] = []

@@ -1,4 +1,4 @@
-"""What the lab asks of a domain of nodes: a clustered queue, places for clients, and what became of them."""
+"""The lab's side of a domain of nodes: a clustered queue, places for clients, and their final state."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class DomainWatch:
             await asyncio.sleep(WATCH_S)
 
     async def found(self) -> dict[str, Any]:
-        """Look once more, and return what run.json tells of the domain. Raises LabError."""
+        """Read the state once more, and return what run.json says of the domain. Raises LabError."""
         await self._look()
         return {
             "nodes": max(count for _, count in self._members),
@@ -96,7 +96,7 @@ class DomainWatch:
                 with contextlib.closing(_line(self._target)) as line:
                     facts = await _facts(line)
         except AWAY as error:
-            raise LabError(f"the domain does not tell how it is: {reason_of(error)}") from error
+            raise LabError(f"the domain does not report its state: {reason_of(error)}") from error
         members = [member for cluster in facts["clusters"] for member in cluster["members"]]
         self._members.append((round(time.monotonic() - self._began_s, 1), len(members)))
         for member in members:
@@ -115,13 +115,13 @@ async def _facts(line: Line) -> Mapping[str, Any]:
 
 
 async def _until(line: Line, condition: Callable[[Mapping[str, Any]], bool]) -> None:
-    # Nothing tells when a domain is as one wants it.
+    # There is no event for a domain that has reached the wanted state.
     while not condition(await _facts(line)):  # noqa: ASYNC110
         await asyncio.sleep(LOOK_S)
 
 
 def _nodes_up(facts: Mapping[str, Any]) -> set[str]:
-    """Return the nodes that serve and can be reached by others, none as long as nobody leads them."""
+    """Return the nodes that serve and can be reached by others, none while they have no leader."""
     up = {node["name"] for node in facts["nodes"] if node["state"] == "up" and "link" in node["addresses"]}
     return up if facts["leader"] else set()
 

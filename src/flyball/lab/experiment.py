@@ -48,7 +48,7 @@ def _check_store(text: str) -> str:
 def _check_host(text: str) -> str:
     place = urlsplit(text)
     if place.scheme != "ssh" or not place.hostname:
-        raise ValueError(f"{text!r} is no host: give ssh://user@host:port")
+        raise ValueError(f"{text!r} is not a host: give ssh://user@host:port")
     return text
 
 
@@ -88,10 +88,10 @@ class Part(BaseModel):
 
 
 class TargetPart(Part):
-    """What is put under load."""
+    """The system under load."""
 
     kind: Literal["flyball", "domain", "rabbitmq", "auction", "foreign"] = "flyball"
-    # So many nodes, each with a store of its own, or all with one if they are a domain; client i goes to node i mod
+    # Number of nodes, each with a store of its own, or all with one if they are a domain; client i goes to node i mod
     # nodes unless its workload has it placed.
     nodes: Count = 1
     # Options of the clustered queue of a domain. Its members are on all nodes; the provisioner `lab` starts more of
@@ -218,7 +218,7 @@ class View(Part):
 
 
 class Reference(Part):
-    """A figure that somebody else has measured, to be put beside ours."""
+    """A published figure, to compare ours with."""
 
     label: str
     factors: dict[str, bool | int | float | str] = {}
@@ -354,7 +354,7 @@ def load(path: Path, name: str | None = None) -> Experiment:
 
 
 def _root_curve(document: dict[str, Any], path: Path) -> None:
-    """A file with a recorded rate lies beside the description, wherever the lab is called."""
+    """A file with a recorded rate is next to the description, wherever the lab is called."""
     workload = document.get("workload")
     if isinstance(workload, dict) and isinstance(workload.get("rate_curve"), str):
         workload["rate_curve"] = str(path.parent / workload["rate_curve"])
@@ -381,7 +381,7 @@ def shipped_experiments() -> list[Experiment]:
 def paths_in(folder: Path) -> dict[str, Path]:
     """Return the files of all experiments in a folder and below it, by name: their places in it."""
     if not folder.is_dir():
-        raise LabError(f"{folder} is no folder; give one that holds TOML files")
+        raise LabError(f"{folder} is not a folder; give one that holds TOML files")
     return {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.toml"))}
 
 
@@ -415,7 +415,7 @@ def _check(experiment: Experiment) -> None:
             if factor not in experiment.sweep:
                 raise LabError(f"{path}: reference {reference.label!r}: {_no_factor(factor, experiment)}")
             if level not in map(label_of, experiment.sweep[factor]):
-                raise LabError(f"{path}: reference {reference.label!r}: {level!r} is no level of {factor}")
+                raise LabError(f"{path}: reference {reference.label!r}: {level!r} is not a level of {factor}")
 
 
 def quick_values(experiment: Experiment) -> dict[str, object]:
@@ -480,7 +480,7 @@ def _explained(path: Path, error: ValidationError, prefix: str = "", part: type[
     """Say in one line what is wrong where; `part` is what was checked, if it is not the whole description."""
     # A misspelt key is also a missing one: say the former.
     first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
-    # People count from 1; and a union's members are no part of the place in the file.
+    # People count from 1; and a union's members are not part of the place in the file.
     places = [str(place + 1 if isinstance(place, int) else place) for place in first["loc"]]
     key = ".".join(place for place in [prefix, *places] if place and not place.startswith(("function-", "dict[")))
     if first["type"] == "extra_forbidden":

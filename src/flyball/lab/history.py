@@ -1,4 +1,4 @@
-"""Decides from what clients asked for and were told whether messages were lost, doubled or put out of order.
+"""Decides from the requests and answers of clients whether messages were lost, doubled or put out of order.
 
 One pass over the operations, as they happen or from a file; some twenty bytes are kept for each message that is done
 with. Knows neither protocols nor brokers, only what was asked and what was answered.
@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from flyball.errors import LabError
 
-# So many violations are explained; those beyond are only counted.
+# Violations that are explained; further ones are only counted.
 KEPT_VIOLATIONS = 100
 
 # The producer in whose name faults are noted.
@@ -29,7 +29,7 @@ GRACEFUL = frozenset({"stop"})
 
 
 class Kind(StrEnum):
-    """What an operation is."""
+    """Kinds of operations."""
 
     # A producer sends a message.
     PUBLISH = "publish"
@@ -45,7 +45,7 @@ class Kind(StrEnum):
     ACK = "ack"
     # The broker has answered that it is.
     ACKED = "acked"
-    # The broker has answered that the message is not the consumer's any more.
+    # The broker has answered that the message is no longer the consumer's.
     ACK_REFUSED = "ack refused"
     # The broker has read an acknowledgement that has no answer: it has answered what was asked after it.
     ACK_TAKEN = "ack taken"
@@ -55,9 +55,9 @@ class Kind(StrEnum):
     HANDED_OVER = "handed over"
     # The message was seen in its queue when all was over.
     FOUND = "found"
-    # So many messages are in a queue that nobody works on: the operation's number, in the name of UPHEAVAL.
+    # The number of messages in a queue without clients: the operation's number, in the name of UPHEAVAL.
     COUNTED = "counted"
-    # From here on a node or its store is out of order, and may forget to whom it has delivered what. If a queue is
+    # From here on a node or its store is out of order, and may forget its deliveries. If a queue is
     # named, it is about that one only.
     DISTURBED = "disturbed"
     # That is over.
@@ -77,7 +77,7 @@ class Operation(NamedTuple):
     who: str = ""
     # The queue, or the member of a clustered one: within it a consumer gets a producer's messages in order.
     queue: str = ""
-    # What the broker said; None where its protocol does not tell.
+    # The broker's mark; None where its protocol has none.
     is_redelivered: bool | None = None
     # The transaction that a message is published or acknowledged in.
     transaction: str = ""
@@ -109,7 +109,7 @@ class Fault(StrEnum):
     DOUBLED = "doubled"
     # Delivered after a later message of its producer, although it was neither a redelivery nor handed over.
     REORDERED = "reordered"
-    # Delivered or answered although nobody has published it.
+    # Delivered or answered although it was never published.
     PHANTOM = "phantom"
     # Acknowledged in a transaction and gone, while what was published in the same transaction is not there.
     TORN = "torn"
@@ -131,7 +131,7 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a history has shown."""
+    """Result of a check of a history."""
 
     # How many operations of each kind there were.
     counts: dict[Kind, int]
@@ -159,7 +159,7 @@ class Checker:
         """`may_refuse` says of a queue whether it refuses messages for reasons of its own, as a full one does."""
         self._may_refuse = may_refuse
         self._producers: dict[str, _Producer] = {}
-        # Those that nobody knows the outcome of.
+        # Those whose outcome is unknown.
         self._transactions: dict[str, _Transaction] = {}
         # By queue: how many messages were in it, unless something has happened to them since.
         self._counted: dict[str, Operation] = {}
@@ -187,7 +187,7 @@ class Checker:
         else:
             producer = self._producers.get(operation.producer)
             if producer is None or operation.number >= producer.published:
-                self._report(Fault.PHANTOM, "nobody has published it", operation)
+                self._report(Fault.PHANTOM, "it was never published", operation)
             else:
                 self._note_answer(producer, operation)
 
@@ -205,7 +205,7 @@ class Checker:
         earlier = self._counted.get(operation.queue)
         if earlier is not None and earlier.number != operation.number and self._last_crash < earlier.position:
             fault = Fault.LOST if operation.number < earlier.number else Fault.DOUBLED
-            self._report(fault, "messages that nobody has touched are fewer or more", earlier, operation)
+            self._report(fault, "untouched messages are fewer or more", earlier, operation)
         self._counted[operation.queue] = operation
 
     def _note_upheaval(self, operation: Operation) -> None:
@@ -344,7 +344,7 @@ class Checker:
 
 @dataclass(slots=True)
 class _Transaction:
-    """What was asked in a transaction."""
+    """Requests of a transaction."""
 
     published: list[Operation] = field(default_factory=list)
     acked: list[Operation] = field(default_factory=list)
@@ -423,7 +423,7 @@ class _Producer:
 
 
 def _is_lost(operations: Iterable[Operation]) -> bool:
-    """Return whether a message that nobody was told to be removed should be somewhere, and is not."""
+    """Return whether a message without a confirmed removal should be somewhere, and is not."""
     kinds = Counter(operation.kind for operation in operations)
     perhaps_removed = kinds[Kind.ACK] > kinds[Kind.ACK_REFUSED]
     return bool(kinds[Kind.CONFIRMED]) and not perhaps_removed and not kinds[Kind.FOUND]
@@ -472,7 +472,7 @@ class Recorder:
             self._note(kind, producer, number, who, queue, is_redelivered, transaction)
 
     def count(self, queue: str, messages: int) -> None:
-        """Note how many messages are in a queue that nobody works on."""
+        """Note the number of messages in a queue without clients."""
         with self._lock:
             self._note(Kind.COUNTED, UPHEAVAL, messages, queue=queue)
 
@@ -511,4 +511,4 @@ def from_lines(lines: Iterable[str]) -> Iterator[Operation]:
             at_s, kind, *rest = json.loads(line)
             yield Operation(position, at_s, Kind(kind), *rest)
         except (ValueError, TypeError) as error:
-            raise LabError(f"line {position + 1} is no operation of a history: {error}") from error
+            raise LabError(f"line {position + 1} is not an operation of a history: {error}") from error

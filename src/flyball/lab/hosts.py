@@ -134,7 +134,7 @@ class SshHost:
         return [f"{text}: times of its traces do too"] if difference_s > CLOCK_WARNING_S else []
 
     async def _clock_difference_s(self) -> float:
-        """Return how far its clock is from ours at the least: an answer's age is unknown, but not above its way."""
+        """Return the minimum difference between its clock and ours: an answer's age is unknown, but bounded."""
         process = await self._start_there(self._python_there(CLOCK_THERE))
         assert process.stdin is not None
         assert process.stdout is not None
@@ -144,10 +144,10 @@ class SshHost:
                 for _ in range(CLOCK_READINGS):
                     asked_at = time.time()
                     process.stdin.write(b"\n")
-                    told = float(await process.stdout.readline())
-                    differences_s.append(max(asked_at - told, told - time.time(), 0.0))
+                    its_time = float(await process.stdout.readline())
+                    differences_s.append(max(asked_at - its_time, its_time - time.time(), 0.0))
         except (TimeoutError, ValueError, ConnectionError) as error:
-            raise LabError(f"{self.name} does not tell its time: {error}") from error
+            raise LabError(f"{self.name} did not report its time: {error}") from error
         finally:
             await _end(process)
         # A quick answer leaves the least room for a difference that does not show.
@@ -257,7 +257,7 @@ async def _start(
         cwd=folder,
         env=_environment(),
         limit=2**26,
-        # Ctrl-C on the terminal is for the lab, which then ends the others in good order.
+        # Ctrl-C on the terminal is for the lab, which then stops the others gracefully.
         start_new_session=True,
     )
 

@@ -1,6 +1,6 @@
 """A process that works for the lab and speaks JSON lines with it over its standard input and output.
 
-Knows how such a process is told things, watched and ended; not what it does.
+Sends such a process commands, watches it and ends it; independent of what it does.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Peer:
         await self.end()
 
     def expect_news(self, within_s: float | None) -> None:
-        """Fail from now on when it is silent for so long; None allows any silence."""
+        """Fail from now on when it is silent for this time; None allows any silence."""
         self._silence_s = within_s
         if self._reading is not None:
             self._reading.reschedule(self._deadline())
@@ -56,7 +56,7 @@ class Peer:
     def _deadline(self) -> float | None:
         return None if self._silence_s is None else asyncio.get_running_loop().time() + self._silence_s
 
-    async def tell(self, command: dict[str, object]) -> None:
+    async def send(self, command: dict[str, object]) -> None:
         """Send a line. A process that has ended is found by `listen`, not here."""
         assert self._process is not None
         assert self._process.stdin is not None
@@ -67,14 +67,14 @@ class Peer:
             return
 
     async def listen(self, handle: Callable[[Event], None]) -> None:
-        """Hand over what it says until it ends in good order. Raises LabError if it fails, falls silent or dies."""
+        """Hand over what it says until it ends gracefully. Raises LabError if it fails, falls silent or dies."""
         assert self._process is not None
         assert self._process.stdout is not None
         while line := await self._next_line(self._process.stdout):
             try:
                 event = json.loads(line)
             except ValueError:
-                raise LabError(f"{self.name} says what is no JSON: {line[:200]!r}") from None
+                raise LabError(f"{self.name} printed a line that is not JSON: {line[:200]!r}") from None
             if event["event"] == "failed":
                 raise LabError(f"{self.name}: {event['reason']}")
             handle(event)

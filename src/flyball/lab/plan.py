@@ -24,7 +24,7 @@ from flyball.lab.experiment import (
 )
 from flyball.lab.workloads import make_workload
 
-# A quick experiment takes about so long in all.
+# Target duration of a quick experiment.
 QUICK_S = 60.0
 # Rather than take longer, it has fewer cells.
 QUICK_LIMIT_S = 80.0
@@ -32,7 +32,7 @@ QUICK_LEAST_S = 1.5
 QUICK_MOST_S = 10.0
 QUICK_LEVELS = 4
 QUICK_LEVELS_OF_SEVERAL = 3
-# So many lie there before a quick run, and are prepared for all clients together.
+# Messages in the store before a quick run, and prepared for all clients together.
 QUICK_STORED_MESSAGES = 2_000
 STORED_MESSAGES = "workload.stored_messages"
 PREPARED_MESSAGES = "workload.prepared_messages"
@@ -239,7 +239,7 @@ def _cell_slugs(cells: list[dict[str, Level]]) -> list[str]:
 
 
 def definition_of(laid_out: Plan) -> dict[str, object]:
-    """Return all that makes the results what they are, by dotted names; titles and views are no part of it."""
+    """Return all that makes the results what they are, by dotted names; titles and views are not part of it."""
     experiment = laid_out.experiment
     definition: dict[str, object] = {"flyball": flyball.__version__, "is_quick": laid_out.is_quick}
     for section in ("target", "workload", "clients", "noise", "run"):

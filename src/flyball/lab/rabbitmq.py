@@ -23,7 +23,7 @@ import psutil
 
 from flyball.broker.settings import Address
 
-# Debian's rabbitmq-server on the PATH insists on a system user; this one runs as whoever calls it.
+# Debian's rabbitmq-server on the PATH insists on a system user; this one runs as the calling user.
 PROGRAM = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 HOST = "127.0.0.1"
 ADMINISTRATOR = "guest"
@@ -154,7 +154,7 @@ def _node(folder: Path, environment: dict[str, str]) -> Iterator[subprocess.Pope
             raise RabbitMqFailed(f"RabbitMQ did not start: {said}")
         yield node
     finally:
-        # Nobody reads its files any more, so it need not put them in order, which takes longer than its start.
+        # Its files are no longer needed, so it need not put them in order, which takes longer than its start.
         helpers = psutil.Process(node.pid).children(recursive=True) if node.poll() is None else []
         node.kill()
         for helper in helpers:
@@ -173,9 +173,9 @@ def _is_served(port: int) -> bool:
 
 @contextmanager
 def free_ports(count: int) -> Iterator[list[int]]:
-    """Find ports that nobody uses, below those that the system gives to outgoing connections.
+    """Find unused ports, below those that the system gives to outgoing connections.
 
-    Nobody else, in whatever process, is told the same ones here before this is left.
+    No other caller, in any process, gets the same ones here before this is left.
     """
     ports: list[int] = []
     with ExitStack() as marks:
@@ -184,7 +184,7 @@ def free_ports(count: int) -> Iterator[list[int]]:
             mark = marks.enter_context(socket.socket(socket.AF_UNIX))
             with socket.socket() as probe:
                 try:
-                    # A name that is no file: it ends with this process at the latest.
+                    # A name that is not a file: it ends with this process at the latest.
                     mark.bind(f"\0flyball-port-{port}")
                     probe.bind((HOST, port))
                 except OSError:

@@ -1,6 +1,6 @@
 """A network that takes its time: passes bytes between clients and a server, each way half a round trip late.
 
-Bytes keep their order and stay what they are. Knows nothing of what they say; memory is bounded, a sender that is too
+Bytes keep their order and stay what they are. Independent of their contents; memory is bounded, a sender that is too
 fast is made to wait.
 """
 
@@ -15,12 +15,12 @@ from typing import Self, cast
 from flyball.lab.alarm import Alarm
 
 HOST = "127.0.0.1"
-# So much may be under way in one direction of a connection before its sender has to wait.
+# Bytes under way in one direction of a connection before its sender has to wait.
 MOST_BYTES = 4 * 2**20
 
 
 class Relay:
-    """Listens on a port of its own while its context is open; whoever connects there is connected to the server.
+    """Listens on a port of its own while its context is open; each client is connected to the server.
 
     When one side has closed, the other is closed as soon as all that was under way has arrived.
     """
@@ -112,7 +112,7 @@ class _End(asyncio.Protocol):
         self._has_ended = False
         self._transport: asyncio.Transport | None = None
         # The other end, once it knows that no more comes from here.
-        self._told: _End | None = None
+        self._other: _End | None = None
 
     async def pass_on_to(self, other: _End) -> None:
         """Hand over to the other end what comes in here, when it is due, until all of it has gone."""
@@ -125,8 +125,8 @@ class _End(asyncio.Protocol):
             await other._takes_more.wait()
             self._under_way.popleft()
             if not data:
-                self._told = other
-                other._hear_no_more(is_closed=self._transport is None)
+                self._other = other
+                other._stop_reading(is_closed=self._transport is None)
                 return
             other._write(data)
             self._note_gone(len(data))
@@ -155,15 +155,15 @@ class _End(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         self._end()
-        # It may still want to hear what the other side says.
+        # It may still want to receive what the other side sends.
         return True
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
         # What was meant for it has nowhere to go, and must not hold up the other direction.
         self._takes_more.set()
-        if self._told is not None:
-            self._told.close()
+        if self._other is not None:
+            self._other.close()
         self._end()
 
     def pause_writing(self) -> None:
@@ -188,7 +188,7 @@ class _End(asyncio.Protocol):
         if self._transport is not None:
             self._transport.write(data)
 
-    def _hear_no_more(self, *, is_closed: bool) -> None:
+    def _stop_reading(self, *, is_closed: bool) -> None:
         if self._transport is None:
             return
         if is_closed:

@@ -21,7 +21,7 @@ VERSION = 1
 MANIFEST = "run.json"
 DESCRIPTION = "experiment.json"
 DEFINITION = "definition.json"
-"""What the results were made with, to find out whether further ones fit."""
+"""The conditions of the results, to find out whether further ones fit."""
 SHOWN_DIFFERENCES = 3
 
 
@@ -35,16 +35,16 @@ class Results:
     def open(self, *, is_fresh: bool) -> None:
         """Make the folder, or go on with what lies in it.
 
-        Raises LabError if that was made in another way; `is_fresh` throws it away, unless what this experiment needs
+        Raises LabError if that was made in another way; `is_fresh` deletes it, unless what this experiment needs
         is missing.
         """
         definition = definition_of(self._plan)
         if is_fresh:
-            # What could not be made again is not thrown away.
+            # What could not be made again is not deleted.
             self.earlier_runs()
             self._throw_away()
         elif (self.folder / DEFINITION).exists():
-            # Before its first run a definition binds nobody.
+            # Before its first run a definition is not binding.
             if any(self.folder.glob(f"run=*/{MANIFEST}")):
                 self._compare(read_json(self.folder / DEFINITION), definition)
         elif (self.folder / DESCRIPTION).exists():
@@ -59,7 +59,7 @@ class Results:
         write_json(self.folder / DESCRIPTION, description_of(self._plan))
 
     def _throw_away(self) -> None:
-        # What is no result of ours stays: an --out may be anything.
+        # A file that is not a result of ours stays: an --out may be anything.
         if (self.folder / DEFINITION).exists():
             shutil.rmtree(self.folder)
 
@@ -74,7 +74,7 @@ class Results:
             more = f" and {len(differences) - SHOWN_DIFFERENCES} more" if len(differences) > SHOWN_DIFFERENCES else ""
             raise LabError(
                 f"{self.folder} holds results of another definition ({shown}{more}): "
-                "give --fresh to throw them away, or another --out"
+                "give --fresh to delete them, or another --out"
             )
 
     def earlier_runs(self) -> list[EarlierRun]:
@@ -137,14 +137,14 @@ class Results:
         return folder.rename(self.folder / f"run={run.run_id}")
 
     def fail(self, run: PlannedRun, reason: str) -> Path:
-        """Keep what is there of a failed run beside the others, where the pipeline takes it for nothing."""
+        """Keep what is there of a failed run next to the others, where the pipeline takes it for nothing."""
         folder = self.folder / f".run={run.run_id}"
         (folder / "reason.txt").write_text(reason + "\n", encoding="utf-8")
         shutil.rmtree(folder / "traces", ignore_errors=True)
         return folder.rename(self.folder / f"failed={run.run_id}")
 
     def discard(self, run: PlannedRun) -> None:
-        """Throw away what is there of a run that was interrupted."""
+        """Delete what is there of a run that was interrupted."""
         shutil.rmtree(self.folder / f".run={run.run_id}", ignore_errors=True)
 
     def manifest(self, run: PlannedRun) -> dict[str, Any]:

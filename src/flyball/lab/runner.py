@@ -39,18 +39,18 @@ WORKERS_PER_CORE = 2
 BOTTLENECK_RATIO = 0.85
 
 CONNECT_LIMIT_S = 120.0
-# Workers tell how they get on every second or more often.
+# Workers report every second or more often.
 SILENCE_LIMIT_S = 15.0
-# A worker that is told to stop or to finish does it, unless no message has moved for so long.
+# A worker has this time to stop or finish, counted from the last message that moved.
 OBEY_LIMIT_S = 60.0
-# When nothing has moved for so long after the senders have stopped, what is missing is lost.
+# When nothing has moved for this time after the senders have stopped, what is missing is lost.
 DRAIN_IDLE_S = 5.0
-# When clients fail, the nodes have so long to say that it is because of them.
+# When clients fail, the nodes have this time to report that they are the cause.
 BLAME_S = 0.5
 # More than a warden gives its node to stop: a warden that is killed would leave it behind.
 NODE_END_S = 90.0
 WORKER_END_S = 10.0
-# Workers are told to start so long before they do, so that all begin together.
+# Workers get the command to start this time ahead, so that all begin together.
 LEAD_S = 0.3
 
 
@@ -64,7 +64,7 @@ class Live:
     failed: int
 
 
-Tell = Callable[[Live], None]
+OnProgress = Callable[[Live], None]
 
 
 class Worker:
@@ -91,7 +91,7 @@ class Worker:
         if self.counts["failed"]:
             raise LabError(f"{self.peer.name}: {self.counts['failed']} calls failed")
         if "cpu_s" in event:
-            # By its own clock, as its traces: what is heard late was not said late.
+            # By its own clock, as its traces: what is received late was not sent late.
             self.cpu_samples.append((event.get("at_s", time.time()), event["cpu_s"]))
         if kind == "stopped":
             self.has_stopped.set()
@@ -102,7 +102,7 @@ class Worker:
             self.is_done.set()
 
     def busy_ratio(self, from_us: int, until_us: int) -> float:
-        """Return which part of the measured time the process was busy, as far as its reports tell."""
+        """Return which part of the measured time the process was busy, as far as its reports show."""
         within = [sample for sample in self.cpu_samples if from_us <= sample[0] * 1e6 <= until_us]
         if len(within) < 2:
             within = [self.cpu_samples[0], self.cpu_samples[-1]]
@@ -126,9 +126,9 @@ def worker_count(experiment: Experiment, client_count: int, core_count: int, lea
     return max(1, min(max(wanted, least), client_count))
 
 
-async def make_run(run: PlannedRun, folder: Path, tell: Tell) -> dict[str, Any]:
+async def make_run(run: PlannedRun, folder: Path, on_progress: OnProgress) -> dict[str, Any]:
     """Make the run and leave its traces and logs in the folder; return its manifest. Raises LabError if it fails."""
-    made = _Run(run, folder, tell)
+    made = _Run(run, folder, on_progress)
     try:
         return await made.make()
     except BaseExceptionGroup as group:
@@ -148,15 +148,15 @@ def _first(error: BaseException) -> BaseException:
 class _Run:
     """One run while it is made."""
 
-    def __init__(self, run: PlannedRun, folder: Path, tell: Tell) -> None:
+    def __init__(self, run: PlannedRun, folder: Path, on_progress: OnProgress) -> None:
         self._run = run
         self._experiment = run.experiment
         self._workload: Workload = make_workload(run.experiment.workload)
         self._traces = folder / "traces"
         self._logs = folder / "logs"
-        self._tell = tell
+        self._on_progress = on_progress
         self._stage = "starting"
-        self._told = (time.monotonic(), 0)
+        self._reported = (time.monotonic(), 0)
         self._nodes: list[Node] = []
         self._store: OwnStore | None = None
         self._watch: DomainWatch | None = None
@@ -200,7 +200,7 @@ class _Run:
             except BaseException:
                 await asyncio.gather(*(peer.end() for peer in self._peers))
                 await running.aclose()
-                # What the nodes logged tells why; a host that does not answer any more must not hide the reason.
+                # What the nodes logged says why; a host that no longer answers must not hide the reason.
                 with contextlib.suppress(LabError):
                     await asyncio.shield(self._collect(with_traces=False))
                 raise
@@ -219,7 +219,7 @@ class _Run:
 
     def _say(self, stage: str) -> None:
         self._stage = stage
-        self._tell(Live(stage, 0.0, *self._calls()))
+        self._on_progress(Live(stage, 0.0, *self._calls()))
 
     def _calls(self) -> tuple[int, int]:
         calls = sum(worker.counts["calls"] for worker in self._workers)
@@ -294,11 +294,11 @@ class _Run:
             tasks.create_task(self._listen(worker))
 
     async def _assign(self, made: dict[str, Any]) -> None:
-        """Tell the workers what to do; on return all clients are connected."""
+        """Send the workers their assignments; on return all clients are connected."""
         self._say("connecting")
         for worker in self._workers:
             worker.peer.expect_news(CONNECT_LIMIT_S)
-            await worker.peer.tell(
+            await worker.peer.send(
                 {
                     "worker": worker.peer.name,
                     "workload": self._workload.model_dump(mode="json"),
@@ -327,12 +327,12 @@ class _Run:
         worker.handle(event)
         if worker.counts != before:
             self._moved.set()
-        told_at, told_calls = self._told
+        reported_at, reported_calls = self._reported
         now = time.monotonic()
-        if now - told_at >= self._report_every_s():
+        if now - reported_at >= self._report_every_s():
             calls, failed = self._calls()
-            self._tell(Live(self._stage, (calls - told_calls) / (now - told_at), calls, failed))
-            self._told = now, calls
+            self._on_progress(Live(self._stage, (calls - reported_calls) / (now - reported_at), calls, failed))
+            self._reported = now, calls
 
     async def _start_noise(self, hosts: list[Host], running: AsyncExitStack, tasks: asyncio.TaskGroup) -> list[Peer]:
         peers = []
@@ -354,7 +354,7 @@ class _Run:
         until_us = from_us + int(run.length_s * 1e6)
         for worker in self._workers:
             worker.peer.expect_news(SILENCE_LIMIT_S)
-            await worker.peer.tell({"command": "start", "at_us": start_us})
+            await worker.peer.send({"command": "start", "at_us": start_us})
         self._say("warming up")
         await self._pass_until(from_us)
         before = await self._usages()
@@ -368,7 +368,7 @@ class _Run:
         return (from_us, until_us), list(zip(before, after, strict=True))
 
     async def _pass_until(self, at_us: int) -> bool:
-        """Let the time pass; return early, with True, when no client runs any more."""
+        """Let the time pass; return early, with True, when no client is left running."""
         while any(worker.counts["running"] for worker in self._workers):
             self._moved.clear()
             try:
@@ -382,10 +382,10 @@ class _Run:
         return list(await asyncio.gather(*(node.usage() for node in self._nodes)))
 
     async def _drain(self) -> None:
-        """Stop the senders and wait until all is received, or nothing moves any more."""
+        """Stop the senders and wait until all is received, or nothing moves."""
         self._say("draining")
         for worker in self._workers:
-            await worker.peer.tell({"command": "stop"})
+            await worker.peer.send({"command": "stop"})
         await self._await_workers("stop", lambda worker: worker.has_stopped)
         while self._workload.drains and self._total("received") < self._total("sent"):
             before = self._total("received")
@@ -398,7 +398,7 @@ class _Run:
                 return
 
     async def _await_workers(self, what: str, event_of: Callable[[Worker], asyncio.Event]) -> None:
-        """Wait until all have done what they were told; a client that waits for an answer must not hang us."""
+        """Wait until all have obeyed; a client that waits for an answer must not hang us."""
         while True:
             before = self._total("sent"), self._total("received")
             try:
@@ -415,7 +415,7 @@ class _Run:
 
     async def _finish(self) -> None:
         for worker in self._workers:
-            await worker.peer.tell({"command": "finish"})
+            await worker.peer.send({"command": "finish"})
         await self._await_workers("finish", lambda worker: worker.is_done)
         await asyncio.gather(*(worker.peer.end() for worker in self._workers))
 
@@ -425,7 +425,7 @@ class _Run:
         if (verdict.lost and self._workload.drains) or verdict.doubled:
             raise LabError(f"{verdict.lost} messages of {verdict.sent} are lost, {verdict.doubled} came twice")
         if verdict.unsent:
-            raise LabError(f"{verdict.unsent} messages came that nobody has sent")
+            raise LabError(f"{verdict.unsent} messages came that were never sent")
         return verdict
 
     async def _collect(self, *, with_traces: bool) -> None:

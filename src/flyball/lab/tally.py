@@ -39,18 +39,18 @@ class Bitmap:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of the messages of all tallies."""
+    """Totals of the messages of all tallies."""
 
     sent: int
     received: int
     lost: int
     doubled: int
-    # Messages that came although nobody had them confirmed.
+    # Messages that came although they were not confirmed.
     unsent: int
 
 
 class Tally:
-    """What one process has sent and received. A stream is whatever numbers its messages from 0 on."""
+    """Messages that one process has sent and received. A stream numbers its messages from 0."""
 
     def __init__(self) -> None:
         self._sent: dict[str, Bitmap] = {}
@@ -82,8 +82,8 @@ class Tally:
 def judge(tallies: Iterable[Mapping[str, Any]]) -> Verdict:
     """Return what the tallies of all processes, as `Tally.as_dict` gives them, say together.
 
-    Lost is what was sent and not received by anybody; doubled is every time that a message came again; unsent is what
-    was received and not sent by anybody.
+    Lost is what was sent and never received; doubled is every time that a message came again; unsent is what
+    was received and never sent.
     """
     sent: dict[str, int] = {}
     received: dict[str, int] = {}

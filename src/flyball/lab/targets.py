@@ -1,4 +1,4 @@
-"""What experiments put under load: brokers and sites that the lab starts, or servers that already run.
+"""Systems that experiments put under load: brokers and sites that the lab starts, or servers that already run.
 
 Knows how they are started, asked what they use, and stopped; not what clients do with them.
 """
@@ -18,7 +18,7 @@ START_LIMIT_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a node has used since it started."""
+    """Resources that a node has used since it started."""
 
     cpu_s: float
     store_cpu_s: float
@@ -40,7 +40,7 @@ class Node:
         self.cluster: Mapping[str, object] | None = None
 
     def target(self, protocol: str, user: str, password: str) -> dict[str, object]:
-        """Return what workers are told about it."""
+        """Return its description for workers."""
         if protocol not in self.ports:
             raise LabError(f"{self.name} does not speak {protocol}, only {', '.join(self.ports)}")
         place = {"name": self.name, "host": self.host, "port": self.ports[protocol]}
@@ -48,7 +48,7 @@ class Node:
         return {**place, "user": user, "password": password, "settings": self.settings, **more}
 
     async def usage(self) -> Usage | None:
-        """Return what it has used, None if nobody can know."""
+        """Return what it has used, None if that is unknown."""
         return None
 
 
@@ -77,9 +77,9 @@ class OwnNode(Node):
         self._usages: asyncio.Queue[Usage] = asyncio.Queue()
 
     async def start(self) -> None:
-        """Tell it what to be; it serves on return. Needs somebody who listens to the peer."""
+        """Send it its assignment; it serves on return. Needs a task that reads the peer."""
         self.peer.expect_news(START_LIMIT_S)
-        await self.peer.tell(
+        await self.peer.send(
             {
                 "kind": self._part.kind,
                 "name": self.name,
@@ -93,7 +93,7 @@ class OwnNode(Node):
 
     def _settings(self) -> dict[str, object]:
         if self._part.kind in ("flyball", "domain") and self._listens_on != "127.0.0.1":
-            # Clients on other machines are nobody else than those of this experiment.
+            # Clients on other machines are those of this experiment only.
             return {"loopback_users": "none", **self._extra, **self._part.settings}
         return {**self._extra, **self._part.settings}
 
@@ -107,11 +107,11 @@ class OwnNode(Node):
             self._usages.put_nowait(Usage(event["cpu_s"], event["store_cpu_s"], event["peak_bytes"]))
 
     async def usage(self) -> Usage:
-        await self.peer.tell({"command": "usage"})
+        await self.peer.send({"command": "usage"})
         return await self._usages.get()
 
     async def stop(self) -> None:
-        """Stop it in good order: its traces are complete afterwards."""
+        """Stop it gracefully: its traces are complete afterwards."""
         await self.peer.end()
 
 
@@ -125,9 +125,9 @@ class OwnStore:
         self._is_ready = asyncio.Event()
 
     async def start(self) -> None:
-        """It takes connections on return. Needs somebody who listens to the peer."""
+        """It takes connections on return. Needs a task that reads the peer."""
         self.peer.expect_news(START_LIMIT_S)
-        await self.peer.tell({"kind": "store", "name": self.peer.name})
+        await self.peer.send({"kind": "store", "name": self.peer.name})
         await self._is_ready.wait()
         self.peer.expect_news(None)
 
@@ -139,7 +139,7 @@ class OwnStore:
 
 
 def foreign_nodes(part: TargetPart) -> list[Node]:
-    """Return servers that somebody else has started."""
+    """Return servers that already run."""
     nodes = []
     for number, address in enumerate(part.addresses, 1):
         host, _, port = address.rpartition(":")

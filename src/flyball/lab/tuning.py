@@ -1,4 +1,4 @@
-"""What a control loop takes from an earlier experiment: the plant that it shows, gains for it, and their certificate.
+"""Results of an earlier experiment for a control loop: the plant that it shows, gains for it, and their certificate.
 
 Works on traces that lie there. Needs scipy and python-control, and is slow to import for that.
 """

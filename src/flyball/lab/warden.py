@@ -1,8 +1,8 @@
 """Runs one node for the lab, on whatever machine: `python -m flyball.lab.warden`.
 
-The first line of its standard input says what to run; it tells on its standard output where the node listens, what
-it has used whenever asked, and if it dies. When its input ends, the node is stopped in good order: no node outlives
-the lab. Knows nothing of experiments.
+The first line of its standard input says what to run; it reports on its standard output where the node listens, what
+it has used whenever asked, and if it dies. When its input ends, the node is stopped gracefully: no node outlives
+the lab. Independent of experiments.
 """
 
 from __future__ import annotations
@@ -79,10 +79,10 @@ def _flyball_node(assignment: dict[str, Any], folder: Path) -> Iterator[Server]:
     command = [sys.executable, "-m", "flyball", "serve", "--name", assignment["name"], "--data", str(folder / "data")]
     for protocol in ("amqp", "telesto", "thorbang"):
         command += [f"--{protocol}", listener]
-    # Nobody looks on while it is measured.
+    # No console is open while it is measured.
     for name, value in {"http": "off", **assignment["settings"]}.items():
         command += _flag(name, value)
-    # By the environment: a store's address may hold a password, and anybody can list processes.
+    # By the environment: a store's address may hold a password, and any user can list processes.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("FLYBALL_")}
     environment["FLYBALL_STORE"] = assignment["store"]
     with _started(command, folder, assignment["name"], environment) as server:
@@ -130,16 +130,16 @@ def _domain_store(assignment: dict[str, Any], folder: Path) -> Iterator[Server]:
 def _auction_site(assignment: dict[str, Any], folder: Path) -> Iterator[Server]:
     """Run an auction site on a free port with its data below the folder."""
     command = [sys.executable, "-m", "flyball.lab.auction"]
-    told = {**assignment, "folder": str(folder / "data")}
-    with _started(command, folder, assignment["name"], dict(os.environ), json.dumps(told)) as server:
+    settings = {**assignment, "folder": str(folder / "data")}
+    with _started(command, folder, assignment["name"], dict(os.environ), json.dumps(settings)) as server:
         yield server
 
 
 @contextmanager
 def _started(
-    command: list[str], folder: Path, name: str, environment: dict[str, str], told: str = ""
+    command: list[str], folder: Path, name: str, environment: dict[str, str], text: str = ""
 ) -> Iterator[Server]:
-    """Run a command of ours that says where it listens, with `told` as its input, until the context ends."""
+    """Run a command of ours that prints where it listens, with `text` as its input, until the context ends."""
     log_path = folder / "logs" / f"{name}.log"
     log_path.parent.mkdir(exist_ok=True)
     with log_path.open("wb") as log:
@@ -150,7 +150,7 @@ def _started(
         assert process.stdout is not None
         try:
             with contextlib.suppress(BrokenPipeError), process.stdin as words:
-                words.write(told)
+                words.write(text)
             said = _read_until_ready(process)
             if said is None:
                 process.wait()
@@ -252,7 +252,7 @@ def _say(event: str, **facts: object) -> None:
 
 
 def _watch(server: Server, folder: Path, is_over: threading.Event) -> None:
-    """Tell when the node ends although nobody has told it to."""
+    """Report when the node ends without a command to stop."""
     with contextlib.suppress(psutil.Error):
         server.wait()
     if not is_over.is_set():
@@ -273,7 +273,7 @@ def main() -> int:
             watch.start()
             _say("ready", version=server.version, addresses=server.addresses, store=server.store)
             for _ in sys.stdin:
-                # A node that has just died is told by whoever watches it.
+                # A node that has just died is reported by the task that watches it.
                 with contextlib.suppress(psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
                     _say("usage", **server.usage())
             is_over.set()

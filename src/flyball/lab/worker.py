@@ -1,7 +1,7 @@
-"""A process of clients: `python -m flyball.lab.worker`. It is told what to do by lines of JSON, and answers so.
+"""A process of clients: `python -m flyball.lab.worker`. It reads commands as lines of JSON, and answers the same way.
 
 It connects its clients, lets them run, and says what they have seen. When stdin closes it ends, so that no worker is
-left behind. Knows nothing of experiments.
+left behind. Independent of experiments.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from flyball.trace.calls import CallWriter
 LINE_LIMIT_BYTES = 2**28
 CONNECTING_AT_ONCE = 50
 CLOSE_LIMIT_S = 5.0
-# When no message has moved for so long after the end, clients wait for something that will not come.
+# When no message has moved for this time after the end, clients wait for something that will not come.
 STOP_LIMIT_S = 30.0
 # Clients begin one after the other within this time, so that they do not march in step.
 START_SPREAD_S = 0.1
@@ -40,7 +40,7 @@ Say = Callable[[dict[str, Any]], None]
 
 
 class Assignment(BaseModel):
-    """What a worker is told first."""
+    """The first command of a worker."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -55,7 +55,7 @@ class Assignment(BaseModel):
 
 
 class Abandoned(Exception):
-    """Nobody tells this process what to do any more."""
+    """The input of commands has ended."""
 
 
 class Commands:

@@ -33,7 +33,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """Somebody who visits a site that runs."""
+    """A visitor of a site that runs."""
 
     site: Starlette
     pool: Pool

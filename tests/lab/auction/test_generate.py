@@ -53,7 +53,7 @@ def test_every_table_has_the_rows_that_its_size_asks_for(new_database: Callable[
 
         assert [count(table) for table in ("users", "items", "old_items")] == [300, 120, 40]
         assert [count(table) for table in ("categories", "regions", "buy_now")] == [3, 4, 4]
-        # Nobody has more than the most, and half of it is usual.
+        # No user has more than the maximum, and half of it is usual.
         assert 0.35 < count("bids") / (160 * TINY.bids_per_item) < 0.65
         assert 0.35 < count("comments") / (TINY.sellers * TINY.comments_per_user) < 0.65
 

@@ -1,4 +1,4 @@
-"""What visitors do: each interaction's requests are ones that the site answers."""
+"""Interactions of visitors: the site answers each of their requests."""
 
 from __future__ import annotations
 

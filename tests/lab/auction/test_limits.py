@@ -1,4 +1,4 @@
-"""What others put before an application: what it lets in, and how the adaptive limit moves."""
+"""Limits that others put before an application: what they admit, and how the adaptive limit moves."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def shares(table: Table) -> dict[str, float]:
         for state, share in found.items():
             for following, probability in table[state].items():
                 ahead[following] += share * probability
-        # Who leaves makes room for who comes.
+        # A visitor that leaves makes room for one that comes.
         ahead[START] += 1 - sum(ahead.values())
         found = ahead
     return found
@@ -68,7 +68,7 @@ def test_the_browsing_mix_has_the_shares_of_rubis(name: str, percent: float) -> 
     assert 100 * shares(BROWSING)[name] == pytest.approx(percent, abs=3)
 
 
-def test_one_interaction_in_eleven_of_the_bidding_mix_writes_and_none_of_the_browsing_mix() -> None:
+def test_an_eleventh_of_the_bidding_mix_writes_and_none_of_the_browsing_mix() -> None:
     def writes(table: Table) -> float:
         return sum(share for name, share in shares(table).items() if INTERACTIONS[name].is_write)
 

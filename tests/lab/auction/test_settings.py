@@ -52,7 +52,7 @@ def test_what_does_not_fit_a_site_is_refused(text: str, complaint: str, tmp_path
         described(tmp_path, text)
 
 
-def test_the_quick_experiments_of_the_admission_paper_take_under_nine_minutes_in_all() -> None:
+def test_quick_experiments_of_the_admission_paper_take_under_nine_minutes() -> None:
     quick = [
         plan(load(path, f"admission/{path.stem}"), is_quick=True) for path in (SHIPPED / "admission").glob("*.toml")
     ]

@@ -261,7 +261,7 @@ def test_user_info_needs_a_second_connection_for_each_comment(shop_dsn: str, ask
     assert visit(shop_dsn, do) == 1 + int(str(comments))
 
 
-def test_a_pool_of_which_all_keep_one_and_want_another_is_full_until_its_time_out(shop_dsn: str) -> None:
+def test_pool_is_full_until_its_timeout_when_all_hold_one_and_want_another(shop_dsn: str) -> None:
     async def do(visitor: Visitor) -> tuple[Reply, Reply]:
         await visitor.pool.wait(timeout=60)
         return await visitor.get("/users/1"), await visitor.get("/items/1")
@@ -270,7 +270,7 @@ def test_a_pool_of_which_all_keep_one_and_want_another_is_full_until_its_time_ou
     assert stuck.status == 503
     assert "The shop is full" in stuck.text
     assert stuck.headers["retry-after"] == "5"
-    # Whoever was stuck has given back what it kept.
+    # The stuck requests have returned their connections.
     assert fine.status == 200
 
 

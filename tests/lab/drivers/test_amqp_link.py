@@ -1,4 +1,4 @@
-"""What an AMQP link makes of what a broker says, without a broker."""
+"""An AMQP link's answers to a broker's frames, without a broker."""
 
 from __future__ import annotations
 

@@ -61,11 +61,11 @@ def test_an_answer_that_is_cut_is_told_from_a_whole_one() -> None:
 @pytest.mark.parametrize(
     ("data", "complaint"),
     [
-        (b"220 mail.example ESMTP\r\n\r\n", "no answer of HTTP/1.1"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: some\r\n\r\n", "no answer of HTTP/1.1"),
+        (b"220 mail.example ESMTP\r\n\r\n", "not an HTTP/1.1 answer"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: some\r\n\r\n", "not an HTTP/1.1 answer"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n", "longer than"),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\nx\r\n", "no answer of HTTP/1.1"),
-        (b"x" * 70_000, "no answer of HTTP/1.1"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\nx\r\n", "not an HTTP/1.1 answer"),
+        (b"x" * 70_000, "not an HTTP/1.1 answer"),
         (b"HTTP/1.1 200 OK\r\nX-Note: " + b"x" * 70_000, "longer than"),
     ],
 )

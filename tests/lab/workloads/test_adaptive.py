@@ -44,7 +44,7 @@ def samples_of(outcome: Outcome) -> list[dict[str, Any]]:
 
 
 def check(outcome: Outcome) -> None:
-    """Nothing came twice, and nothing that nobody sent; what is left in the queue is not lost."""
+    """No message came twice or was never sent; what is left in the queue is not lost."""
     assert outcome.failure == ""
     assert outcome.total("failed") == 0
     verdict = outcome.verdict
@@ -195,7 +195,7 @@ def test_a_schedule_says_only_what_changes() -> None:
         ({"protocol": "thorbang"}, "it can be run over amqp"),
     ],
 )
-def test_a_wrong_parameter_is_told(wrong: dict[str, Any], told: str) -> None:
+def test_a_wrong_parameter_is_reported(wrong: dict[str, Any], told: str) -> None:
     with pytest.raises(LabError, match=told):
         make_workload({**SMALL, **wrong})
 

@@ -33,7 +33,7 @@ Answers = Callable[[int, bytes], bytes]
 def visited(
     answers: Answers, folder: Path, calls: int, set_up: Mapping[str, Any] | None = None, **parameters: Any
 ) -> Outcome:
-    """Let visitors see a site until they have recorded so many calls."""
+    """Let visitors see a site until they have recorded this number of calls."""
     count = 0
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -122,8 +122,8 @@ def test_small_clients_ask_only_for_what_the_profile_calls_small(tmp_path: Path)
     assert set(calls["role"].to_pylist()) == {"small_only"}
 
 
-def test_a_site_that_fails_before_anybody_has_come_is_told() -> None:
-    with pytest.raises(LabError, match="answers GET / with 500 before anybody has come"):
+def test_site_that_fails_before_the_first_visitor_is_reported() -> None:
+    with pytest.raises(LabError, match="answers GET / with 500 before the first visitor"):
         visited(lambda number, line: BROKEN, Path("unused"), 1)
 
 

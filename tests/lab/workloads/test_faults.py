@@ -118,7 +118,7 @@ def test_send_and_pop_fails_at_the_first_wrong_answer(fault: str, complaint: str
         ("standard", "was answered with"),
         ("telesto_pairs", "was answered with"),
         ("telesto_one_way", "came twice"),
-        ("push_peek_pop", "a message that is not there, or not any more"),
+        ("push_peek_pop", "a message that is not there, or no longer"),
     ],
 )
 def test_a_message_that_comes_again_ends_the_run(kind: str, complaint: str, tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ class AmqpLink(asyncio.Protocol):
             news.set_result(None)
 
     async def close(self) -> None:
-        """End the connection in good order, so that all acknowledgements count."""
+        """Close the connection gracefully, so that all acknowledgements count."""
         try:
             if self._end is None:
                 await self.ask(wire.ConnectionClose(0, 200, "", 0, 0), wire.ConnectionCloseOk)

@@ -23,7 +23,7 @@ BODY_LIMIT_BYTES = 64 * 2**20
 
 
 class Answer(NamedTuple):
-    """What a server answered. Names of headers are in lower case; of equal ones the last counts."""
+    """A server's answer. Names of headers are in lower case; of equal ones the last counts."""
 
     status: int
     headers: dict[str, str]
@@ -53,7 +53,7 @@ class AnswerDecoder:
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            raise LabError(f"this is no answer of HTTP/1.1: {data[:SHOWN_BYTES]!r} ({error})") from error
+            raise LabError(f"not an HTTP/1.1 answer: {data[:SHOWN_BYTES]!r} ({error})") from error
         if not self._has_head:
             self._head_bytes += len(data)
             if self._head_bytes > HEAD_LIMIT_BYTES:
@@ -186,7 +186,7 @@ class HttpSession(Session):
         """Ask for a page, with a form in the body if there is one, and return the answer, whatever its status.
 
         Raises OSError when the server cannot be reached or closes the connection, LabError when what it says is no
-        HTTP. After that, and after a cancellation, the connection is closed: an answer that comes late is nobody's.
+        HTTP. After that, and after a cancellation, the connection is closed: a late answer belongs to no request.
         """
         request = self._request(method, path, form, keeps_alive)
         self.sent_ns = time.perf_counter_ns()

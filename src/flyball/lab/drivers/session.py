@@ -1,6 +1,6 @@
-"""What a workload asks of a protocol: one connection of one client, in words that fit all protocols.
+"""The interface of a protocol to workloads: one connection of one client, in words that fit all protocols.
 
-Lean on purpose: a client must cost less than the broker it measures. Knows nothing of workloads, times only calls.
+Lean on purpose: a client must cost less than the broker it measures. Independent of workloads; times only calls.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ CONNECT_LIMIT_S = 30.0
 # How a server knows a queue: by an id that it gave, or by a name.
 QueueRef: TypeAlias = "int | str"
 
-# The receiver of a message for whoever comes first. No address is 0.
+# The receiver of a message for the first client that asks. No address is 0.
 ANY_RECEIVER = 0
 
-# So much of a wrong answer is shown.
+# Bytes of a wrong answer that are shown.
 SHOWN_BYTES = 100
 
 
@@ -76,7 +76,7 @@ class Session(ABC):
     async def create_client(self, name: str, number: int) -> int:
         """Make a client that messages can be addressed to, and return its address.
 
-        `number` tells it from others, for protocols whose servers give no addresses.
+        `number` distinguishes it from others, for protocols whose servers give no addresses.
         """
 
     @abstractmethod
@@ -113,7 +113,7 @@ class Session(ABC):
 class Exchange(asyncio.Protocol, ABC):
     """A connection on which one request is answered before the next is sent.
 
-    `is_complete` tells where an answer ends. `sent_ns` and `answered_ns` are those of the last request.
+    `is_complete` finds the end of an answer. `sent_ns` and `answered_ns` are those of the last request.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """A consumer that adapts itself, over AMQP: publishers fill a queue by a schedule, a control loop takes from it.
 
 The settings of its loop are in `adaptive_loop`. The consumer is in `adaptive_client`, the gains that come from an
-earlier experiment in `tuning`: both need packages that not everybody has.
+earlier experiment in `tuning`: both need optional packages.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PACKAGES = ("aio_pika", "control", "scipy")
 
 
 class Adaptive(AdaptiveLoop):
-    """One consumer of one queue, in a process of its own, and many publishers that wait for nobody.
+    """One consumer of one queue, in a process of its own, and many publishers that wait for no answer.
 
     Only deliveries are recorded as calls: what is looked at is what the consumer gets, a small part of what is
     published.

@@ -17,7 +17,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Change(BaseModel):
-    """A disturbance, or another goal, after so many samples. Ratios are to what the workload says."""
+    """A disturbance, or another goal, at a sample. Ratios are to what the workload says."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -39,7 +39,7 @@ class Change(BaseModel):
 
 
 class AdaptiveLoop(Workload):
-    """What the loop of the workload `adaptive` is made of, and how it is disturbed."""
+    """Parts of the loop of the workload `adaptive`, and its disturbances."""
 
     producers: Annotated[int, Field(ge=1)] = 25
     # From one message of a publisher to the next, on average.
@@ -47,11 +47,11 @@ class AdaptiveLoop(Workload):
     gap_deviation_s: Seconds = 0.001
     body_bytes: Annotated[int, Field(ge=HEAD.size)] = 256
     persistent: bool = True
-    # So many messages of a publisher may be under way, not yet confirmed.
+    # Maximum number of a publisher's unconfirmed messages.
     in_flight: Annotated[int, Field(ge=1)] = 1000
-    # So long the publishers are alone before the loop begins.
+    # Time that the publishers are alone before the loop begins.
     fill_s: Seconds = 1.0
-    # So long the handler of a message takes; handlers run side by side.
+    # Time that the handler of a message takes; handlers run in parallel.
     handler_time_s: Seconds = 0.001
     # Of the network between consumer and broker, above that of this machine.
     round_trip_ms: Seconds = 0.0
@@ -59,7 +59,7 @@ class AdaptiveLoop(Workload):
     goal_per_s: Positive = 400.0
     # A controller at work, or actions that are played from `lowest` to `highest` to learn what they do.
     signal: Literal["closed", "staircase", "geometric", "random", "prbs"] = "closed"
-    # So many actions are played, one for each sample; the last is held.
+    # Actions to play, one for each sample; the last is held.
     levels: Annotated[int, Field(ge=2)] = 360
     lowest: Positive = 1.0
     highest: Positive = 360.0
@@ -71,7 +71,7 @@ class AdaptiveLoop(Workload):
     # Run a law although it is not known to be stable, or known not to be.
     allow_uncertified: bool = False
     schedule: tuple[Change, ...] = ()
-    # The console at this address, host:port, shows the controller at work; who reports is the target's user.
+    # The console at this address, host:port, shows the controller at work; reports log in as the target's user.
     report: Annotated[str, Field(pattern=r"^(\S+:\d+)?$")] = ""
 
     @field_validator("law")
@@ -99,7 +99,7 @@ class AdaptiveLoop(Workload):
         return self
 
     def sample_at_s(self, sample: int) -> float:
-        """Return when, since the start, so many samples have been taken."""
+        """Return when, since the start, this number of samples has been taken."""
         return self.fill_s + sample * self.sample_time_s
 
 

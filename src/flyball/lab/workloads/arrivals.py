@@ -1,4 +1,4 @@
-"""When a client means to send: after a pause that follows the last answer, or by a schedule that waits for nobody.
+"""When a client means to send: after a pause that follows the last answer, or by a schedule that waits for no answer.
 
 A schedule counts in arrivals: the k-th of all clients comes when the integral of the rate has reached k. That serves
 constant rates, recorded curves and chance alike. Does no I/O and reads no clock.
@@ -23,7 +23,7 @@ class RateCurve:
         self._before = 0.0
 
     def when(self, count: float) -> float:
-        """Return when so many arrivals have come, in seconds; infinity if never. To be asked with growing counts."""
+        """Return when a number of arrivals has come, in seconds; infinity if never. Call it with growing counts."""
         points = self._points
         while self._piece + 1 < len(points):
             (start_s, rate), (stop_s, next_rate) = points[self._piece : self._piece + 2]

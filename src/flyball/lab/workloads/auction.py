@@ -1,6 +1,6 @@
 """Visitors of the auction site, after RUBiS's client emulator: sessions on a transition table, with time to think.
 
-Whoever is turned away, or waits for too long, thinks and goes on: that is a result, and no fault of the run.
+A visitor that is refused, or waits for too long, thinks and goes on: that is a result, not a fault of the run.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Crowd(BaseModel):
-    """From a time on there are so many visitors of each kind; those who are too many leave."""
+    """The number of visitors of each kind from a time on; surplus visitors leave."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -61,12 +61,12 @@ class Auction(Workload):
     mix: Mix = "bidding"
     # From an answer to the next request, on average; exponentially distributed.
     think_time_s: Seconds = 7.0
-    # Nobody waits longer for an answer.
+    # Maximum time that a visitor waits for an answer.
     time_out_s: Positive = 8.0
     # Whether visitors keep their connections while they think. A proxy before a site makes one for each request.
     keeps_alive: bool = False
     schedule: tuple[Crowd, ...] = ()
-    # By so much all times in the schedule are multiplied.
+    # Factor for all times in the schedule.
     time_scale: Positive = 1.0
 
     @model_validator(mode="after")
@@ -161,7 +161,7 @@ async def _warm_up(target: Target, limit_s: float) -> None:
         except TimeoutError:
             raise LabError(f"{target.name} does not answer {interaction.key} within {limit_s:g} s") from None
         if answer.status >= 500:
-            raise LabError(f"{target.name} answers {interaction.key} with {answer.status} before anybody has come")
+            raise LabError(f"{target.name} answers {interaction.key} with {answer.status} before the first visitor")
         memory.read(answer.body)
 
 
@@ -220,7 +220,7 @@ class _Visitor:
             async with asyncio.timeout(workload.time_out_s) as self._waiting:
                 answer = await self._session.fetch(method, path, form, keeps_alive=workload.keeps_alive)
         except OSError:
-            # Nobody there, or gone in the middle; a TimeoutError is one too.
+            # Refused, or closed in the middle; a TimeoutError is one too.
             return _FAILED, 0
         finally:
             self._waiting = None

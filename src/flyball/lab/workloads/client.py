@@ -28,7 +28,7 @@ _OK, _EMPTY = int(Result.OK), int(Result.EMPTY)
 
 @dataclass(slots=True)
 class Counts:
-    """What all clients of a process have done so far. `sent` counts a message from when its put begins."""
+    """Counts of all clients of a process. `sent` counts a message from when its put begins."""
 
     calls: int = 0
     failed: int = 0
@@ -37,7 +37,7 @@ class Counts:
 
 
 class Stage:
-    """What the clients of a process share: how far the run is, when it began, where records go."""
+    """State that the clients of a process share: how far the run is, when it began, where records go."""
 
     def __init__(self, writer: CallWriter, alarm: Alarm, traces: Path, worker: str) -> None:
         self.writer = writer
@@ -150,7 +150,7 @@ class Client:
 
     @property
     def epoch_ns(self) -> int:
-        """What must be added to times of `time.perf_counter_ns` to count from 1970."""
+        """Offset that makes times of `time.perf_counter_ns` count from 1970."""
         return self._stage.epoch_ns
 
     def at_next_stage(self, wake: Callable[[], None]) -> None:
@@ -184,7 +184,7 @@ class Client:
         return True
 
     async def pause(self, seconds: float) -> None:
-        """Wait for so long, or until the run enters its next stage."""
+        """Wait for this time, or until the run enters its next stage."""
         await self._stage.alarm.until(time.perf_counter_ns() + int(seconds * 1e9))
 
     async def put(self, queue: QueueRef, receiver: int, body: bytes, context: int = 0) -> None:
@@ -208,7 +208,7 @@ class Client:
         return message
 
     async def expect_nothing(self, queue: QueueRef) -> None:
-        """Look whether a message is left that should not be: one that has come before. It is no call of the run."""
+        """Check whether a message is left that should not be: one that has come before. Not a call of the run."""
         message = await self.session.take(queue)
         if message is not None:
             self.fail(f"a message came twice: {message}")

@@ -22,7 +22,7 @@ from flyball.trace.schema import Kind
 
 PRODUCER, CONSUMER = "producer", "consumer"
 QUEUE = "queue"
-# So long after it found nothing a consumer that asks looks again.
+# Pause of a polling consumer after it found nothing.
 LOOK_AGAIN_S = 0.005
 
 
@@ -36,7 +36,7 @@ class Clustered(Workload):
     protocol: ProtocolName = "amqp"
     producers: Annotated[int, Field(ge=1)] = 1
     consumers: Annotated[int, Field(ge=1)] = 1
-    # So many each producer sends, and consumers share them; 0 is as many as they can until the run stops.
+    # Messages that each producer sends, and consumers share; 0 is as many as they can until the run stops.
     messages: Annotated[int, Field(ge=0)] = 0
     body_bytes: Annotated[int, Field(ge=HEAD.size)] = 1024
     persistent: bool = True
@@ -44,7 +44,7 @@ class Clustered(Workload):
     receive: Literal["get", "consume"] = "get"
     # Whether consumers begin when all messages are in the queue.
     fills_first: bool = False
-    # So long after one client the next one comes; 0 is all together.
+    # Interval between clients that connect; 0 is all together.
     join_every_s: Seconds = 0.0
     # Where clients go: to one node after the other; to any, as with JORAM's own clients, whatever their role; or
     # where the domain wants them.
@@ -75,7 +75,7 @@ class Clustered(Workload):
 
     def check(self, target_count: int) -> None:
         if self.fills_first and not self.messages:
-            raise LabError("workload.fills_first of clustered is wrong: it needs messages, so many to fill in")
+            raise LabError("workload.fills_first of clustered is wrong: it needs `messages`, the number to fill in")
 
     def numbers_of_workers(self, worker_count: int) -> list[Sequence[int]]:
         # Only clients of one process can know of each other that they are done.

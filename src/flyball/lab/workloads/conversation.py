@@ -1,4 +1,4 @@
-"""What clients do that wait for each other's messages: polling, asking and answering, with every message tallied."""
+"""Clients that wait for each other's messages: polling, asking and answering, with every message tallied."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Polling:
 
 @dataclass(frozen=True, slots=True)
 class Dialogue:
-    """Where requests and answers go. Both are numbered by who asks, and their number is read from the body."""
+    """Where requests and answers go. Both are numbered by the client that asks, read from the body."""
 
     requests: QueueRef
     answers: QueueRef
@@ -63,7 +63,7 @@ class Dialogue:
         while (request := await self.polling.wait(client, self.requests, unaddressed=unaddressed)) is not None:
             number = self.number_of_request(request.body)
             if number < 1:
-                client.fail(f"a request that nobody sent: {request}")
+                client.fail(f"a request that was never sent: {request}")
             self._receive(client, request.sender, "requests", number)
             await client.put(self.answers, request.sender, reply(request.body), request.context)
             client.tally.sent(f"{client.target}.{request.sender}.answers", number - 1)

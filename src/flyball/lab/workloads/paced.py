@@ -19,10 +19,10 @@ Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 class PacedWorkload(Workload):
     """A closed loop with think time, unless a rate makes it an open one: then arrivals keep their schedule."""
 
-    # Closed loop: so long after an answer the next request follows.
+    # Closed loop: time from an answer to the next request.
     think_time_s: Seconds = 0.0
     think: Literal["fixed", "exponential"] = "fixed"
-    # Open loop: so many requests a second of all clients together; 0 is a closed loop.
+    # Open loop: requests per second of all clients together; 0 is a closed loop.
     rate_per_s: Rate = 0.0
     # Open loop with a changing rate: points (seconds, requests per second), or the path of a CSV file of them.
     rate_curve: tuple[tuple[Seconds, Rate], ...] = ()

@@ -28,11 +28,11 @@ class PushPeekPop(Workload):
     clients: Annotated[int, Field(ge=1)] = 1
     phases: Annotated[tuple[Literal["push", "peek", "pop"], ...], Field(min_length=1)] = ("push", "peek", "pop")
     repeats: Annotated[int, Field(ge=1)] = 1000
-    # If not 0, a phase lasts so long, however many requests that makes.
+    # If not 0, the duration of a phase, however many requests that makes.
     phase_s: Seconds = 0.0
-    # So often the phases are gone through; 0 is until the run stops.
+    # Repetitions of the phases; 0 is until the run stops.
     rounds: Count = 0
-    # So many messages lie there for each client before it begins: for phases without a push.
+    # Messages in the store for each client before it begins: for phases without a push.
     prepared_messages: Count = 0
     body_bytes: Count = 1024
 
@@ -87,7 +87,7 @@ class PushPeekPop(Workload):
 
 
 class _Turns:
-    """What one client has pushed and not popped, and whether the next read is by time."""
+    """Messages that one client has pushed and not popped, and whether the next read is by time."""
 
     def __init__(self, client: Client, queue: QueueRef, body: bytes, prepared: int) -> None:
         self.client = client
@@ -119,5 +119,5 @@ class _Turns:
         if message is None:
             self.client.fail(f"{len(self.waiting)} messages are lost: a {request} found none of them")
         if message.context not in self.waiting or message.body != self._body:
-            self.client.fail(f"a {request} found a message that is not there, or not any more: {message}")
+            self.client.fail(f"a {request} found a message that is not there, or no longer: {message}")
         return message.context

@@ -15,7 +15,7 @@ ONE_WAY, TWO_WAY = "one_way", "two_way"
 class Standard(Workload):
     """The first `one_way` clients pass a message around on each target; of the others every two are a pair.
 
-    Unlike in the original, pairs do not depend on the ids that a server gives: everybody has a partner.
+    Unlike in the original, pairs do not depend on the ids that a server gives: every client has a partner.
     """
 
     addressed_queues: ClassVar[tuple[str, ...]] = (ONE_WAY, TWO_WAY)
@@ -24,9 +24,9 @@ class Standard(Workload):
     kind: Literal["standard"] = "standard"
     one_way: Count = 0
     two_way: Count = 0
-    # One-way clients and those that ask pause so long before each pop.
+    # Pause of one-way clients and those that ask before each pop.
     poll_pause_s: Seconds = 0.2
-    # Those that answer pause so long before each pop.
+    # Pause of those that answer before each pop.
     answer_pause_s: Seconds = 0.3
 
     @property

@@ -20,7 +20,7 @@ from flyball.trace.schema import Kind
 PRODUCER, CONSUMER = "producer", "consumer"
 # How a body begins: the producer's number, the message's, and when it was meant to be sent (ns since 1970).
 HEAD = struct.Struct(">qqq")
-# After so many messages without a pause a producer lets the others have a turn.
+# Messages of a producer without a pause before others get a turn.
 BREATH = 64
 
 
@@ -37,13 +37,13 @@ class Stream(PacedWorkload):
     queues: Annotated[int, Field(ge=1)] = 1
     body_bytes: Annotated[int, Field(ge=HEAD.size)] = 100
     persistent: bool = True
-    # So many messages of a producer may be under way, not yet confirmed.
+    # Maximum number of a producer's unconfirmed messages.
     in_flight: Annotated[int, Field(ge=1)] = 100
-    # So many messages a consumer may have that it has not acknowledged; 0 is any number.
+    # Maximum number of a consumer's unacked messages; 0 is any number.
     prefetch: Annotated[int, Field(ge=0, le=65535)] = 100
     # Each message alone, all that came at once together, or not at all.
     acks: Literal["single", "multiple", "none"] = "single"
-    # So long a consumer works on a message before it acknowledges it.
+    # Time that a consumer works on a message before it acks.
     handler_time_s: Seconds = 0.0
 
     def queue_names(self) -> tuple[str, ...]:
@@ -148,12 +148,12 @@ class _Confirmed:
 def note_delivery(
     client: Client, queue: QueueRef, body: bytes, received_ns: int, body_bytes: int, producer_count: int
 ) -> None:
-    """Record a message that has come. Raises LabError if nobody sent it, or it came before."""
+    """Record a message that has come. Raises LabError if it was never sent, or came before."""
     if len(body) != body_bytes:
-        client.fail(f"a message of {len(body)} bytes, which nobody sent: {body[:50]!r}")
+        client.fail(f"a message of {len(body)} bytes, which was never sent: {body[:50]!r}")
     producer, sequence, intended_ns = HEAD.unpack_from(body)
     if not 0 <= producer < producer_count or sequence < 0:
-        client.fail(f"a message that nobody sent: {body[:50]!r}")
+        client.fail(f"a message that was never sent: {body[:50]!r}")
     client.counts.received += 1
     if not client.tally.received(str(producer), sequence):
         client.fail(f"message {sequence} of client {producer} came twice")

@@ -17,12 +17,12 @@ ASKER, ANSWERER = "asker", "answerer"
 
 
 class TelestoWorkload(Workload):
-    """What the three have in common: clients that poll."""
+    """Base of the three: clients that poll."""
 
     needs_messages: ClassVar[bool] = True
 
     protocol: ProtocolName = "telesto"
-    # A client pauses so long after a read that found nothing.
+    # Pause of a client after a read that found nothing.
     retry_delay_s: Seconds = 0.1
 
     @property
@@ -70,7 +70,7 @@ class TelestoOneWay(TelestoWorkload):
             if message is None:
                 return
             if message.context < 1 or not message.body.isdigit():
-                client.fail(f"a message that nobody sent: {message}")
+                client.fail(f"a message that was never sent: {message}")
             if not client.tally.received(f"{client.target}.{message.sender}", message.context - 1):
                 client.fail(f"message {message.context} of client {message.sender} came twice")
             counter = int(message.body) + 1

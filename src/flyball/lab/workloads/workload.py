@@ -1,4 +1,4 @@
-"""What a workload is: parameters, what must exist before it begins, and what each of its clients does.
+"""Base of workloads: parameters, what must exist before it begins, and what each of its clients does.
 
 One set of words for all protocols; what a protocol makes of them is its driver's business.
 """
@@ -19,7 +19,7 @@ from flyball.lab.drivers import QueueRef, Target, connect
 from flyball.lab.drivers.telesto import MOST_BODY_CHARACTERS
 from flyball.lab.workloads.client import Client
 
-# So many connections at once put what lies in the store before the start.
+# Parallel connections that put the messages that are stored before the start.
 FILLING_SESSIONS = 200
 
 FILLING_BODY = b"some message"
@@ -48,14 +48,14 @@ class Workload(BaseModel, ABC):
     needs_messages: ClassVar[bool] = False
     # Queues with messages for certain clients.
     addressed_queues: ClassVar[tuple[str, ...]] = ()
-    # Queues with messages for whoever comes first; see `queue_names`.
+    # Queues with messages for the first client that asks; see `queue_names`.
     shared_queues: ClassVar[tuple[str, ...]] = ()
-    # So many processes of clients it needs, if there are so many clients.
+    # Number of client processes that it needs, by the number of clients.
     least_workers: ClassVar[int] = 1
 
     kind: str
     protocol: ProtocolName = "thorbang"
-    # So many messages lie in each store before it begins; nobody reads them.
+    # Messages in each store before it begins; they are never read.
     stored_messages: Count = 0
     # Whether the server keeps what it is given; one that does not is not asked for it back.
     keeps_messages: bool = True
@@ -114,7 +114,7 @@ class Workload(BaseModel, ABC):
         return False
 
     def check(self, target_count: int) -> None:
-        """Raise LabError if the clients cannot be spread over so many targets."""
+        """Raise LabError if the clients cannot be spread over this number of targets."""
         return
 
     def check_packages(self) -> None:
@@ -134,7 +134,7 @@ class Workload(BaseModel, ABC):
         return {}
 
     def numbers_of_workers(self, worker_count: int) -> list[Sequence[int]]:
-        """Return which clients are in which of so many processes."""
+        """Return which clients are in which of this number of processes."""
         return [range(worker, self.client_count, worker_count) for worker in range(worker_count)]
 
     @abstractmethod
@@ -161,15 +161,15 @@ class Workload(BaseModel, ABC):
                 made["queues"][target.name] = queues
                 if self.stored_messages:
                     queue = await session.create_queue(f"stored_{token}")
-                    nobody = await session.create_client(f"stored_{token}", self.client_count)
-                    await session.open_box(queue, nobody)
-                    await fill(self.protocol, target, queue, nobody, FILLING_BODY, self.stored_messages)
+                    absent_client = await session.create_client(f"stored_{token}", self.client_count)
+                    await session.open_box(queue, absent_client)
+                    await fill(self.protocol, target, queue, absent_client, FILLING_BODY, self.stored_messages)
             finally:
                 await session.close()
         return made
 
     def numbers_at(self, place: int, target_count: int) -> range:
-        """Return the numbers of the clients of one of so many targets."""
+        """Return the numbers of the clients of one of this number of targets."""
         return range(place, self.client_count, target_count)
 
     def peers(self, client: Client) -> list[int]:
@@ -180,7 +180,7 @@ class Workload(BaseModel, ABC):
 
 
 async def fill(protocol: str, target: Target, queue: QueueRef, address: int, body: bytes, count: int) -> None:
-    """Put so many messages for a client, from itself, in the contexts 1, 2, 3 ...; return when all are there."""
+    """Put a number of messages for a client, from itself, in the contexts 1, 2, 3 ...; return when all are stored."""
     contexts = iter(range(1, count + 1))
 
     async def put_some() -> None:
