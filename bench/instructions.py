@@ -197,7 +197,7 @@ async def serve(scenario: str, count: int, factories: list[Callable[[], Any]]) -
         )
         async with _first_of(NODES).running(settings) as node:
             await exchange(await _session(node, factories), count, durable=scenario == "durable")
-            # Its clocks stand still, so that a graceful end would wait for good.
+            # Its clocks stand still, so that a graceful end would wait forever.
             print("done", flush=True)
             os._exit(0)
 
@@ -229,7 +229,7 @@ def run_child(scenario: str, count: int) -> None:
 
 
 def instructions(source: Path, scenario: str, count: int) -> int:
-    """Return how many instructions a process executes that exchanges so many messages."""
+    """Return how many instructions a process executes that exchanges this number of messages."""
     environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"}
     child = [sys.executable, "-P", str(Path(__file__).resolve()), "--child", scenario, "--messages", str(count)]
     command = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", *child]
