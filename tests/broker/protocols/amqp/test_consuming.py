@@ -567,3 +567,23 @@ def test_a_peer_may_go_while_its_get_waits_for_the_store(
     node.wait_until(lambda node: len(node.hub.connections) == connections - 1)
     # The first was sent to a peer that nobody knew to be gone; all were found in the store, and may have been before.
     assert take_all(channel, "queue") == ["0*", "1*", "2*", "3*"]
+
+
+def test_messages_of_a_lost_connection_do_not_pass_through_its_other_channels(
+    memory_node: RunningNode, open_channel: OpenChannel, new_peer: Callable[[RunningNode], Peer]
+) -> None:
+    channel = open_channel(memory_node)
+    channel.queue_declare("jobs", durable=True, arguments={"x-queue-type": "quorum"})
+    peer = new_peer(memory_node)
+    for number in range(1, 6):
+        if number > 1:
+            peer.open_channel(number)
+        peer.ask(spec.Basic.Consume(queue="jobs"), spec.Basic.ConsumeOk, channel=number)
+    for number in range(10):
+        channel.basic_publish("", "jobs", b"%d" % number)
+    memory_node.wait_until(lambda node: len(node.hub.broker.engine.find_queue("jobs").unacked) == 10)  # type: ignore[union-attr]
+    peer.hang_up()
+    memory_node.wait_until(lambda node: len(node.hub.broker.engine.find_queue("jobs")) == 10)  # type: ignore[arg-type]
+    found = [channel.basic_get("jobs", auto_ack=True) for _ in range(10)]
+    assert [body for _, _, body in found] == [b"%d" % number for number in range(10)]
+    assert {properties.headers["x-delivery-count"] for _, properties, _ in found} == {1}

@@ -106,6 +106,9 @@ class AmqpSession(AmqpConnection):
     def _let_go(self) -> None:
         """Requeue what the channels hold, and give up what was this connection's own."""
         self._decoder.is_discarding = True
+        # Else the consumers of a channel would get what the one before it requeues: a message would go through many,
+        # and count as delivered each time, until its delivery limit is reached.
+        self.faults.guard("end of a channel", self.pause_deliveries)
         channels = list(self._channels.values())
         self._channels.clear()
         self.meters.channels_closed += len(channels)
