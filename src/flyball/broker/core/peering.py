@@ -94,13 +94,12 @@ class Peering:
     def forget(self, owner: object) -> None:
         """Drop the waiting puts of a closed owner."""
 
-    @property
-    def must_wait(self) -> bool:
-        """Whether a put would wait, because too many puts are unconfirmed."""
+    def must_wait(self, remotes: Sequence[RemoteQueue]) -> bool:
+        """Whether a put into these queues would wait, because too many puts to one of their nodes are unconfirmed."""
         return False
 
-    def when_clear(self, go_on: Callable[[], None]) -> None:
-        """Call back once when puts need not wait."""
+    def when_clear(self, remotes: Sequence[RemoteQueue], go_on: Callable[[], None]) -> None:
+        """Call back once when puts into these queues need not wait."""
         go_on()
 
     def take_settled(self) -> Settled:

@@ -110,12 +110,11 @@ class Domain(Peering):
     def forget(self, owner: object) -> None:
         self._puts.forget(owner)
 
-    @property
-    def must_wait(self) -> bool:
-        return self._puts.must_wait
+    def must_wait(self, remotes: Sequence[RemoteQueue]) -> bool:
+        return self._puts.must_wait(remotes)
 
-    def when_clear(self, go_on: Callable[[], None]) -> None:
-        self._puts.when_clear(go_on)
+    def when_clear(self, remotes: Sequence[RemoteQueue], go_on: Callable[[], None]) -> None:
+        self._puts.when_clear(remotes, go_on)
 
     def take_settled(self) -> Settled:
         return self._peers.take_settled()

@@ -6,7 +6,7 @@ What cannot go out at once waits here: until its queue has an owner, its link ha
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -15,14 +15,14 @@ from flyball.broker.core.directory import Directory, RemoteQueue
 from flyball.broker.core.intake import Intake
 from flyball.broker.core.peering import PutDone
 from flyball.broker.core.pending import PendingMark
+from flyball.broker.peering.lines import Lines, Waiting
 from flyball.broker.peering.link.outgoing import Link
 from flyball.broker.peering.link.peers import Peers
 from flyball.broker.wire.link import Content, PutOutcome
 from flyball.errors import FlyballError
-from flyball.faults import Faults
 from flyball.model import Queue
 
-# When another node owes the answers of so much, further puts wait, and so do those who publish.
+# When another node owes the answers of so much, further puts to it wait, and so do those who publish them.
 CONGESTED_BYTES = 8 * 1024 * 1024
 
 # After so long a node is asked again that should serve a queue, and does not do so yet.
@@ -91,7 +91,7 @@ class _Put:
         remote = puts.directory.get(queue_id)
         link = self._link = None if remote is None else puts.peers.link(remote.owner)
         if link is not None and self._is_part and _is_crowded(link):
-            puts.park_for_room(queue_id, self)
+            puts.park_for_room(queue_id, self, link.node_id)
         elif link is not None and puts.set_out(self._queues, link):
             try:
                 link.put([queue.id for queue in self._queues], self._content, self._answered, 0)
@@ -103,7 +103,7 @@ class _Put:
             # Their owner is dead, or has no more of them all: each may have another one, or none.
             self._send_apart()
         elif remote is not None:
-            puts.park(queue_id, self)
+            puts.park(queue_id, self, remote.owner)
         elif puts.broker.engine.has_queue(queue_id):
             puts.put_here([queue_id] * len(self._queues), self._content, self._done, self._token)
         else:
@@ -177,7 +177,7 @@ class _Put:
         if remote is not None and remote.owner == self._link.node_id and self._link.is_ready:
             # It says that it does not serve the queue, and nobody has told us who does: either we will hear of that
             # soon, or it has yet to hear that it is to.
-            self._puts.park(queue_id, self)
+            self._puts.park(queue_id, self, remote.owner)
             self._puts.look()
             self._puts.try_again_later(queue_id)
         else:
@@ -210,25 +210,6 @@ class _Joined:
             self._done(self._token, self._worst)
 
 
-class _Waiting:
-    """Something that is done when no node owes too many answers any more, in its turn."""
-
-    __slots__ = ("act", "drop", "owner")
-
-    def __init__(
-        self, act: Callable[[], object], owner: object = None, drop: Callable[[], object] | None = None
-    ) -> None:
-        self.act = act
-        # Whose it is: see `Remotes.forget`.
-        self.owner = owner
-        # Called instead if its owner has gone, or if it fails.
-        self.drop = drop
-
-    def give_up(self, faults: Faults) -> None:
-        if self.drop is not None:
-            faults.guard("put to another node", self.drop)
-
-
 class RemotePuts:
     """All puts of this node into queues of others."""
 
@@ -244,24 +225,26 @@ class RemotePuts:
         self._intake = Intake(broker)
         self._last_put = 0
         self._parked: dict[int, deque[_Put]] = {}
-        # Queues whose parked puts wait until their link has room, in their order.
-        self._crowded: dict[int, None] = {}
+        # At which node the queue was, for each of them, and how many there are at each node.
+        self._parked_at: dict[int, int] = {}
+        self._parked_counts: Counter[int] = Counter()
+        # By node, queues whose parked puts wait until its link has room, in their order; none is empty.
+        self._crowded: dict[int, dict[int, None]] = {}
         # For each queue over which link its puts go, and how many were not answered yet.
         self._ways: dict[int, tuple[Link, int]] = {}
         self._retries: dict[int, asyncio.TimerHandle] = {}
-        # What waits for the end of the congestion, in its order.
-        self._held: deque[_Waiting] = deque()
+        # What waits until a node owes fewer answers.
+        self._lines = Lines(self._is_congested_at, broker.faults)
         self._sweep: asyncio.TimerHandle | None = None
 
     def placed(self, queue_id: int) -> None:
         """The directory has changed about a queue, or this node serves it now: what waited for that goes on."""
-        self._crowded.pop(queue_id, None)
-        parked = self._parked.pop(queue_id, None)
+        parked = self._unpark(queue_id)
         if parked is not None:
             # Those that have come back went out before others that wait.
             for put in sorted(parked, key=_number_of):
                 self.broker.faults.guard("put to another node", put.send)
-            self._let_go_on()
+            self._lines.go_on()
 
     def node_changed(self, node_id: int) -> None:
         """A node is lost, or can be reached again: what waited for that goes on."""
@@ -282,25 +265,23 @@ class RemotePuts:
         """Put a message into queues of other nodes: one frame for each node, also if it names a queue several times.
 
         `done` is called once, maybe before this returns. Of several queues one that is gone refuses nothing, as a
-        local one; ids of such queues are added to `missing`. While another node owes too many answers the message
-        waits behind all that came before. What waits is in no link: it should be charged to the `owner`, whose end
-        `forget` tells.
+        local one; ids of such queues are added to `missing`. While a node of these queues owes too many answers the
+        message waits behind all that came before for its nodes. What waits is in no link: it should be charged to the
+        `owner`, whose end `forget` tells.
         """
-        if self.must_wait:
+        queues = _owners(remotes)
+        nodes = self._lines.nodes_of(queues)
+        if self._lines.must_wait(nodes):
             act = partial(self._put, remotes, content, done, token, missing)
-            self._held.append(_Waiting(act, owner, partial(done, token, PutOutcome.UNKNOWN)))
+            self._lines.join(Waiting(nodes, act, queues, owner, partial(done, token, PutOutcome.UNKNOWN)))
         else:
             self._put(remotes, content, done, token, missing)
 
     def forget(self, owner: object) -> None:
         """Drop the puts that wait and are the owner's: it has gone. What is on its way stays so."""
-        if not self._held:
-            return
-        dropped = [waiting for waiting in self._held if waiting.owner is owner]
-        if dropped:
-            self._held = deque(waiting for waiting in self._held if waiting.owner is not owner)
-            for waiting in dropped:
-                waiting.give_up(self.broker.faults)
+        if self._lines.forget(owner):
+            # Not here: those who go on may be others of the owner's.
+            asyncio.get_running_loop().call_soon(self._lines.go_on)
 
     def _put(
         self,
@@ -376,26 +357,43 @@ class RemotePuts:
             if queue.id in self._parked and queue.id not in self._ways and queue.id not in self._retries:
                 self.placed(queue.id)
 
-    def park(self, queue_id: int, put: _Put) -> None:
-        """Let a put wait until its queue has an owner that can be reached."""
-        self._parked.setdefault(queue_id, deque()).append(put)
+    def park(self, queue_id: int, put: _Put, node_id: int) -> None:
+        """Let a put wait until its queue, which was at that node, has an owner that can be reached."""
+        parked = self._parked.get(queue_id)
+        if parked is None:
+            self._parked[queue_id] = parked = deque()
+            self._parked_at[queue_id] = node_id
+            self._parked_counts[node_id] += 1
+        parked.append(put)
         self._sweep_later()
 
-    def park_for_room(self, queue_id: int, put: _Put) -> None:
-        """Let a put wait until the link of its queue's owner has room."""
-        self._crowded[queue_id] = None
-        self.park(queue_id, put)
+    def park_for_room(self, queue_id: int, put: _Put, node_id: int) -> None:
+        """Let a put wait until the link to that node, the owner of its queue, has room."""
+        self.park(queue_id, put, node_id)
+        self._crowded.setdefault(self._parked_at[queue_id], {})[queue_id] = None
+
+    def _unpark(self, queue_id: int) -> deque[_Put] | None:
+        """Return the puts that wait for a queue, which wait no longer."""
+        parked = self._parked.pop(queue_id, None)
+        if parked is None:
+            return None
+        node_id = self._parked_at.pop(queue_id)
+        self._parked_counts[node_id] -= 1
+        if not self._parked_counts[node_id]:
+            del self._parked_counts[node_id]
+        crowded = self._crowded.get(node_id)
+        if crowded is not None:
+            crowded.pop(queue_id, None)
+            if not crowded:
+                del self._crowded[node_id]
+        return parked
 
     def use_room(self) -> None:
         """Less waits for the answers of a node: send what waited for that, and let publishers go on."""
-        while self._crowded:
-            queue_id = next(iter(self._crowded))
-            remote = self.directory.get(queue_id)
-            link = None if remote is None else self.peers.link(remote.owner)
-            if link is not None and _is_crowded(link):
-                break
-            self.placed(queue_id)
-        self._let_go_on()
+        for node_id in list(self._crowded):
+            while (queues := self._crowded.get(node_id)) and not self._is_crowded_at(node_id):
+                self.placed(next(iter(queues)))
+        self._lines.go_on()
 
     def try_again_later(self, queue_id: int) -> None:
         """Send again in a moment what waits for a queue, whether or not something was heard of that."""
@@ -417,34 +415,36 @@ class RemotePuts:
         for queue_id, parked in list(self._parked.items()):
             while parked and parked[0].deadline_s <= now_s:
                 self.broker.faults.guard("put to another node", parked.popleft().end, PutOutcome.UNKNOWN)
-            if not parked:
-                self._parked.pop(queue_id, None)
+            if not parked and self._parked.get(queue_id) is parked:
+                self._unpark(queue_id)
         if self._parked:
             self._sweep_later()
-        self._let_go_on()
+        self._lines.go_on()
 
     @property
     def is_congested(self) -> bool:
-        """Whether another node owes so many answers that publishers have to wait."""
+        """Whether a node owes so many answers that those who publish to it have to wait."""
         return bool(self._parked) or any(_is_crowded(link) for link in self.peers.links)
 
-    @property
-    def must_wait(self) -> bool:
-        """Whether a put would wait: it is congested, or others wait already."""
-        return bool(self._held) or self.is_congested
+    def must_wait(self, remotes: Sequence[RemoteQueue]) -> bool:
+        """Whether a put into these queues would wait: a node of theirs is congested, or others wait for it."""
+        return self._lines.must_wait(self._lines.nodes_of(_owners(remotes)))
 
-    def when_clear(self, go_on: Callable[[], None]) -> None:
-        """Call back, once, when it is no longer congested and what waits by now has been done."""
-        self._held.append(_Waiting(go_on))
+    def when_clear(self, remotes: Sequence[RemoteQueue], go_on: Callable[[], None]) -> None:
+        """Call back, once, when the nodes of these queues are not congested and what waits for them now was done."""
+        self._lines.join(Waiting(self._lines.nodes_of(_owners(remotes)), go_on))
 
-    def _let_go_on(self) -> None:
-        while self._held and not self.is_congested:
-            waiting = self._held.popleft()
-            try:
-                waiting.act()
-            except Exception as error:
-                self.broker.faults.note("end of congestion", error)
-                waiting.give_up(self.broker.faults)
+    def _is_congested_at(self, node_id: int) -> bool:
+        return node_id in self._parked_counts or self._is_crowded_at(node_id)
+
+    def _is_crowded_at(self, node_id: int) -> bool:
+        link = self.peers.known_link(node_id)
+        return link is not None and _is_crowded(link)
+
+
+def _owners(remotes: Sequence[RemoteQueue]) -> dict[int, int]:
+    """Return by the ids of queues which nodes serve them."""
+    return {remote.queue.id: remote.owner for remote in remotes}
 
 
 def _is_crowded(link: Link) -> bool:

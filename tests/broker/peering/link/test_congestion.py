@@ -14,7 +14,8 @@ from flyball.broker.peering import domain, puts
 from flyball.broker.peering.link import Link
 from flyball.broker.protocols.amqp.session import AmqpSession
 from flyball.broker.wire.link import Content
-from tests.broker.peering.link.domains import client, held_store, until
+from tests.broker.peering.link.domains import client, held_store, run, until
+from tests.broker.peering.link.domains import domain as domain_of
 from tests.broker.peering.link.pairs import Two, with_two_nodes
 from tests.broker.peering.link.test_transactions import PERSISTENT
 
@@ -103,7 +104,7 @@ async def test_commit_of_a_client_that_has_gone_lets_go_of_what_waits(two: Two) 
 
     for _ in range(3):
         await commit_and_go()
-    assert not two.first.remotes.puts._held
+    assert not two.first.remotes.puts._lines
     assert link_of(two).unanswered_bytes < LIMIT + 2 * SIZE
     assert two.first.hub.tasks_under_way == 0
     gate.set()
@@ -137,7 +138,7 @@ async def test_message_that_waits_is_dropped_with_its_publisher(two: Two) -> Non
     async with transaction(two, 50) as channel:
         committing = asyncio.ensure_future(channel.tx_commit())
         await until(lambda: link_of(two).unanswered_bytes > LIMIT)
-        waiting = len(two.first.remotes.puts._held)
+        waiting = len(two.first.remotes.puts._lines)
         async with client(two.first) as connection:
             publisher = newest(two)
             orders = (await connection.channel()).default_exchange
@@ -148,7 +149,7 @@ async def test_message_that_waits_is_dropped_with_its_publisher(two: Two) -> Non
         await until(lambda: publisher not in two.first.hub.connections)
         assert publisher.forwarding_bytes == 0
         # Only that it may go on is left of it.
-        assert len(two.first.remotes.puts._held) <= waiting + 1
+        assert len(two.first.remotes.puts._lines) <= waiting + 1
         gate.set()
         await committing
     assert len(two.bodies()) == 50
@@ -176,3 +177,28 @@ async def test_direct_replies_to_a_node_that_does_not_read_are_dropped(two: Two)
     assert link.unread_bytes < LIMIT + 2 * SIZE
     await two.publish(b"1")
     assert two.bodies() == [b"1"]
+
+
+def test_node_that_does_not_answer_delays_no_puts_to_others() -> None:
+    async def test() -> None:
+        async with domain_of(3) as made, client(made.nodes[0]) as one, client(made.nodes[1]) as other:
+            two = Two(made, await one.channel(), await other.channel())
+            await two.forwarded()
+            gate = held_store(two.second)
+            third = made.nodes[2]
+            async with client(third) as elsewhere:
+                await (await elsewhere.channel()).declare_queue("others", durable=True)
+            made.send_all()
+            async with transaction(two, 50) as channel, client(two.first) as connection:
+                committing = asyncio.ensure_future(channel.tx_commit())
+                await until(lambda: link_of(two).unanswered_bytes > LIMIT)
+                exchange = (await connection.channel()).default_exchange
+                await exchange.publish(aio_pika.Message(b"body", delivery_mode=2), "others")
+                assert not committing.done()
+                state = third.broker.engine.find_queue("others")
+                assert state is not None
+                assert [message.body for message in state.oldest(0, 10)] == [b"body"]
+                gate.set()
+                await committing
+
+    run(test())

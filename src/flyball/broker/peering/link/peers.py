@@ -160,6 +160,10 @@ class Peers:
             self._hub.spawn(self._open(link, self.records[node_id].addresses["link"]))
         return link
 
+    def known_link(self, node_id: int) -> Link | None:
+        """Return the link to a node if there is one: none is opened."""
+        return self._links.get(node_id)
+
     def reach(self, node_id: int) -> Link:
         """Return the link to a node. Raises PeerLost if there is no such node."""
         link = self.link(node_id)

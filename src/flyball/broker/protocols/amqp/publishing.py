@@ -235,15 +235,15 @@ class Publisher:
             self._awaiting_peers[self.published] = None
             done = partial(self._confirm_of_peers, self.published)
         peering = self._queues.peering
-        # While other nodes owe too many answers the message is its publisher's, which takes no further one meanwhile.
-        is_charged = peering.must_wait
+        # While nodes of its queues owe too many answers the message is its publisher's, who sends no other meanwhile.
+        is_charged = peering.must_wait(content.elsewhere)
         if is_charged:
             session.forwarding_bytes += sent.size_bytes
             done = partial(self._forwarded, sent.size_bytes, done)
         self._queues.put(content.targets, content.elsewhere, sent, done, self._channel)
-        if peering.must_wait:
+        if peering.must_wait(content.elsewhere):
             session.hold()
-            peering.when_clear(session.release)
+            peering.when_clear(content.elsewhere, session.release)
         if is_charged:
             session.charge_if_changed()
 

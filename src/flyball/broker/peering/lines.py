@@ -1,0 +1,131 @@
+"""What waits until other nodes have answered enough: a line for each node, and who waits for several stands in each.
+
+So a node that is stuck keeps only those waiting who have something for it. Knows nothing of links and messages.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+
+from flyball.faults import Faults
+
+EMPTY: Mapping[int, int] = {}
+
+
+class Waiting:
+    """Something that is done when none of its nodes owes too many answers any more, in its turn."""
+
+    __slots__ = ("act", "drop", "nodes", "owner", "queues")
+
+    def __init__(
+        self,
+        nodes: Collection[int],
+        act: Callable[[], object],
+        queues: Mapping[int, int] = EMPTY,
+        owner: object = None,
+        drop: Callable[[], object] | None = None,
+    ) -> None:
+        self.nodes = nodes
+        # The queues that it is for, by id, and their nodes: what comes for them later waits behind it.
+        self.queues = queues
+        self.act = act
+        # Whose it is: see `Lines.forget`.
+        self.owner = owner
+        # Called instead if its owner has gone, or if it fails.
+        self.drop = drop
+
+
+class Lines:
+    """Who waits for which node, in the order in which they came."""
+
+    def __init__(self, is_congested: Callable[[int], bool], faults: Faults) -> None:
+        """`is_congested` tells whether a node owes too many answers."""
+        self._is_congested = is_congested
+        self._faults = faults
+        # By node; none is empty.
+        self._lines: dict[int, deque[Waiting]] = {}
+        # For each queue that something waits for, in which line, and how much.
+        self._queues: dict[int, tuple[int, int]] = {}
+
+    def __len__(self) -> int:
+        return len({id(waiting) for line in self._lines.values() for waiting in line})
+
+    def __bool__(self) -> bool:
+        return bool(self._lines)
+
+    def nodes_of(self, queues: Mapping[int, int]) -> set[int]:
+        """Return in whose lines something for queues has to stand; those are given by id, with the nodes they are at.
+
+        While something waits for a queue in a line, what comes later stands there too, though the queue has moved.
+        """
+        nodes = set(queues.values())
+        if self._queues:
+            nodes.update(self._queues[queue_id][0] for queue_id in queues if queue_id in self._queues)
+        return nodes
+
+    def must_wait(self, nodes: Collection[int]) -> bool:
+        """Whether one of the nodes owes too many answers, or others wait for it already."""
+        return any(node_id in self._lines or self._is_congested(node_id) for node_id in nodes)
+
+    def join(self, waiting: Waiting) -> None:
+        """Let something wait behind all others of its nodes."""
+        for node_id in waiting.nodes:
+            self._lines.setdefault(node_id, deque()).append(waiting)
+        for queue_id, owner_id in waiting.queues.items():
+            node_id, count = self._queues.get(queue_id, (owner_id, 0))
+            self._queues[queue_id] = node_id, count + 1
+
+    def forget(self, owner: object) -> bool:
+        """Drop what is the owner's, which has gone; return whether others may go on for that."""
+        found = {id(each): each for line in self._lines.values() for each in line if each.owner is owner}
+        if not found:
+            return False
+        for node_id, line in list(self._lines.items()):
+            left = deque(each for each in line if each.owner is not owner)
+            if left:
+                self._lines[node_id] = left
+            else:
+                del self._lines[node_id]
+        for waiting in found.values():
+            self._leave_queues(waiting)
+            self._give_up(waiting)
+        return bool(self._lines)
+
+    def go_on(self) -> None:
+        """Do what is first in all of its lines, as far as its nodes owe little."""
+        nodes = deque(self._lines)
+        while nodes:
+            node_id = nodes.popleft()
+            while (line := self._lines.get(node_id)) and self._may_act(line[0]):
+                waiting = line[0]
+                self._leave(waiting)
+                # Others may be the first there now.
+                nodes.extend(other for other in waiting.nodes if other != node_id)
+                try:
+                    waiting.act()
+                except Exception as error:
+                    self._faults.note("end of congestion", error)
+                    self._give_up(waiting)
+
+    def _may_act(self, waiting: Waiting) -> bool:
+        lines = self._lines
+        return all(lines[node_id][0] is waiting and not self._is_congested(node_id) for node_id in waiting.nodes)
+
+    def _leave(self, waiting: Waiting) -> None:
+        for node_id in waiting.nodes:
+            line = self._lines[node_id]
+            line.popleft()
+            if not line:
+                del self._lines[node_id]
+        self._leave_queues(waiting)
+
+    def _leave_queues(self, waiting: Waiting) -> None:
+        for queue_id in waiting.queues:
+            node_id, count = self._queues.pop(queue_id)
+            if count > 1:
+                self._queues[queue_id] = node_id, count - 1
+
+    def _give_up(self, waiting: Waiting) -> None:
+        if waiting.drop is not None:
+            self._faults.guard("put to another node", waiting.drop)
