@@ -16,7 +16,7 @@ from flyball.errors import PipelineError
 from flyball.pipeline.analysis import Analysis, analyse, find_model
 from flyball.pipeline.events import MOST_POINTS
 from flyball.pipeline.ingest import ingest
-from flyball.pipeline.log_formats import TELESTO_HEADER, LogFormat
+from flyball.pipeline.log_formats import LogFormat
 from flyball.pipeline.report import write_report
 from flyball.pipeline.throughput import MOST_QUEUES, THROUGHPUT
 from tests.pipeline.traces import (
@@ -254,12 +254,15 @@ def test_interval_logs_fill_throughput_and_phases(spark: SparkSession, tmp_path:
 
 
 def test_logs_of_telesto_fill_all_its_metrics(spark: SparkSession, tmp_path: Path) -> None:
-    kinds = ("put", "take")
-    lines = [
-        f"{number * 10},{kinds[number % 2]},1000,2000000,3000,2500000,{number}000000" for number in range(1, 200)
-    ]
+    start_ms = 1_384_459_200_000
+    middleware, client = [], []
+    for number in range(1, 200):
+        at_ms = start_ms + number * 10
+        middleware.append(f"{at_ms}\t{number}000000\t1000\t2000000\t3000")
+        client.append(f"{at_ms}\t100000000\t{(0x31, 0x33)[number % 2]}\t2500000\t{(0x03, 0x34)[number % 2]}")
     (tmp_path / "logs").mkdir()
-    (tmp_path / "logs" / "mw.csv").write_text("\n".join([TELESTO_HEADER, *lines]), encoding="utf-8")
+    (tmp_path / "logs" / "middleware.log").write_text("\n".join(middleware), encoding="utf-8")
+    (tmp_path / "logs" / "client1.log").write_text("\n".join(client), encoding="utf-8")
     ingest(spark, tmp_path / "logs", tmp_path / "store", LogFormat.TELESTO)
     metrics = analyse(spark, tmp_path / "store", tmp_path / "out").tables["telesto"]
     means = metrics[metrics["kind"] == "all"].set_index("metric")["mean"]

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import enum
 
-TELESTO_HEADER = "time_ms,kind,parse_ns,database_ns,emit_ns,response_ns,downtime_ns"
-
 
 class LogFormat(enum.StrEnum):
     """The formats that can be read."""
 
+    # ThorBangMQ, appendix B.1: `ms,pushes,pops,answers,total_ns,worker_ns,persistence_ns`, a line per interval.
+    # Early servers and the clients of its standard test stop after the pops.
     THORBANG_SERVER = "thorbang-server"
-    """ThorBangMQ, B.1: `ms,pushes,pops,answers,total_ns,worker_ns,persistence_ns`, a line for each interval."""
+    # ThorBangMQ, appendix B.2: `ms,duration`, a line per request, the duration in milliseconds.
     THORBANG_CLIENT = "thorbang-client"
-    """The ThorBangMQ report, B.2: `ms,duration`, a line for each request, the duration in milliseconds."""
+    # The same with the duration in nanoseconds, as its push-peek-pop and its distributed test write it.
     THORBANG_CLIENT_NS = "thorbang-client-ns"
-    """The same with the duration in nanoseconds, as its distributed test writes it."""
+    # Telesto: `ms, waiting, parsing, database, response` of middlewares and `ms, waiting, sent, database, received`
+    # of clients, separated by tabs, a line per request; durations in nanoseconds.
     TELESTO = "telesto"
-    """Telesto, the metrics of 5.3: a line for each request with the columns of `TELESTO_HEADER`, which is line 1."""

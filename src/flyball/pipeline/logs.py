@@ -1,7 +1,8 @@
 """The logs of the systems that the papers measured, as tables of the pipeline.
 
-ThorBangMQ's appendix B describes two formats. Telesto's says only that the duration of each phase goes into a log, so
-its format is defined here. Times in the logs count from the start of a process; here from `LOG_START_US`.
+ThorBangMQ's appendix B describes two formats, and its sources write some more. Telesto's paper says only that the
+duration of each phase goes into a log; its `Stopwatch` writes five columns separated by tabs, which mean something else
+in the clients than in the middleware. Times that count from the start of a process count from `LOG_START_US` here.
 """
 
 from __future__ import annotations
@@ -15,26 +16,44 @@ from typing import Any
 
 import pyarrow as pa
 
-from flyball.pipeline.log_formats import TELESTO_HEADER, LogFormat
+from flyball.pipeline.log_formats import LogFormat
 from flyball.pipeline.rules import MOST, RULES, Rules
 from flyball.pipeline.trace_reader import REASON, Malformed, Part, Source, part_of
 
 LOG_NAMES = ("*.log", "*.txt", "*.csv")
-"""What logs are called."""
+# The first of January 2000: when every process started whose log does not say when it did.
 LOG_START_US = 946_684_800_000_000
-"""The first of January 2000: when every process started whose log does not say when it did."""
 
+# Milliseconds from here on count from 1970, as in Telesto's logs and the oldest ones of ThorBangMQ.
 _EPOCH_MS = 10**12
-"""Milliseconds from here on count from 1970, as in the oldest logs of the ThorBangMQ report."""
 _LINES = "lines"
 _BATCH_LINES = 1 << 16
 _SEPARATOR = re.compile(r"\s*[,\t]\s*")
 _KINDS_BY_NAME = {"push": "put", "peek": "peek", "pop": "take"}
+# Java's text for a phase that a worker did not enter.
+_NULL = "null"
+# What clients of Telesto ask for, by the id of the packet.
+_KINDS_BY_PACKET = {
+    0x01: "ping",
+    0x11: "register",
+    0x13: "identify",
+    0x15: "other",
+    0x21: "create_queue",
+    0x23: "delete_queue",
+    **dict.fromkeys((0x25, 0x27, 0x29, 0x2B), "look_up"),
+    0x2D: "list",
+    0x31: "put",
+    **dict.fromkeys((0x33, 0x35), "take"),
+}
+_ERROR_PACKET = 0x05
+# What its middleware answers.
+_ANSWER_PACKETS = frozenset((0x02, 0x03, _ERROR_PACKET, 0x12, 0x14, 0x22, 0x26, 0x28, 0x2A, 0x2C, 0x2E, 0x34))
+_KINDS_WITH_MESSAGE = ("put", "take")
 
 
 Row = Mapping[str, Any]
+# Turns the name of a log, the number of a line and its fields into a row for each table. Raises ValueError.
 Parser = Callable[[str, int, Sequence[str]], Mapping[str, Row]]
-"""Turns the name of a log, the number of a line and its fields into a row for each table. Raises ValueError."""
 
 
 def opener_of(log_format: LogFormat) -> Callable[[Path], Source]:
@@ -65,7 +84,7 @@ def _batch(parse: Parser, name: str, first: int, lines: Sequence[str]) -> Iterat
     rows: dict[str, list[Row]] = {}
     wrong: list[Row] = []
     for number, line in enumerate(lines, first):
-        if not line.strip() or line.strip() == TELESTO_HEADER:
+        if not line.strip():
             continue
         try:
             parsed = parse(name, number, _SEPARATOR.split(line.strip()))
@@ -88,9 +107,11 @@ def _arrow(rows: list[Row], rules: Rules) -> pa.RecordBatch:
 
 
 def _server_line(name: str, number: int, fields: Sequence[str]) -> Mapping[str, Row]:
-    if len(fields) != 7:
-        raise ValueError("is no line of seven numbers")
-    ms, pushes, pops, answers, total_ns, worker_ns, persistence_ns = (_whole(text) for text in fields)
+    if len(fields) not in (3, 7):
+        raise ValueError("is not a line of three or seven numbers")
+    ms, pushes, pops, *timed = (_whole(text) for text in fields)
+    # Without the number of answers there are no mean times: phases leave such intervals out.
+    answers, total_ns, worker_ns, persistence_ns = timed or (0, 0, 0, 0)
     counts = {"pushes": pushes, "pops": pops, "answers": answers}
     times = {"total_ns": total_ns, "worker_ns": worker_ns, "persistence_ns": persistence_ns}
     return {"intervals": {"node": name, "at_us": _at_us(ms), **counts, **times}}
@@ -98,7 +119,7 @@ def _server_line(name: str, number: int, fields: Sequence[str]) -> Mapping[str, 
 
 def _client_line(name: str, number: int, fields: Sequence[str], unit_ns: int) -> Mapping[str, Row]:
     if len(fields) != 2:
-        raise ValueError("is no line of two numbers")
+        raise ValueError("is not a line of two numbers")
     response_ns = round(_number(fields[1]) * unit_ns)
     kind = next((kind for word, kind in _KINDS_BY_NAME.items() if word in name.lower()), "other")
     # A line is written when its request has finished.
@@ -107,23 +128,39 @@ def _client_line(name: str, number: int, fields: Sequence[str], unit_ns: int) ->
 
 
 def _telesto_line(name: str, number: int, fields: Sequence[str]) -> Mapping[str, Row]:
-    if len(fields) != 7:
-        raise ValueError("is no line of seven fields")
-    kind = fields[1]
-    ms, parse_ns, store_ns, emit_ns, response_ns, downtime_ns = (_whole(text) for text in (fields[0], *fields[2:]))
-    at_us = _at_us(ms)
-    phases = {"wait_ns": 0, "parse_ns": parse_ns, "engine_ns": 0, "store_ns": store_ns, "emit_ns": emit_ns}
-    request = {
-        **_what(number, "telesto", kind),
-        "queue_id": 0,
-        "received_us": at_us,
-        **phases,
-        "node": name,
-    }
+    if len(fields) != 5:
+        raise ValueError("is not a line of five fields")
+    at_us = _at_us(_whole(fields[0]))
+    waiting, *phases = (None if text == _NULL else _whole(text) for text in fields[1:])
+    first, middle, last = phases
+    # Ids of packets are below 128; no worker parses a packet and sends an answer in so few nanoseconds.
+    if middle is not None and first in _KINDS_BY_PACKET and last in _ANSWER_PACKETS:
+        return {"calls": _telesto_call(name, number, at_us, waiting or 0, first, middle, last)}
+    rows: dict[str, Row] = {}
+    if waiting is not None:
+        rows["downtimes"] = {"node": name, "at_us": at_us, "downtime_ns": waiting}
+    # A worker that got an incomplete packet did nothing with it.
+    if first is not None and middle is not None and last is not None:
+        times = {"wait_ns": 0, "parse_ns": first, "engine_ns": 0, "store_ns": middle, "emit_ns": last}
+        received_us = at_us - (first + middle + last) // 1000
+        what = {**_what(number, "telesto", "other"), "queue_id": 0, "received_us": received_us}
+        rows["requests"] = {**what, **times, "node": name}
+    return rows
+
+
+def _telesto_call(
+    name: str, number: int, at_us: int, think_ns: int, sent: int, response_ns: int, received: int
+) -> Row:
+    """Return the call of a client, which logs it when the answer came. An error is no more than its packet id."""
+    kind = _KINDS_BY_PACKET[sent]
+    is_error = received == _ERROR_PACKET
+    # A client polls until there is a message: hardly any read fails otherwise.
+    result = "ok" if not is_error else "empty" if kind == "take" else "refused"
     return {
-        "requests": request,
-        "calls": _call(name, number, "telesto", kind, at_us, response_ns),
-        "downtimes": {"node": name, "at_us": at_us, "downtime_ns": downtime_ns},
+        **_call(name, number, "telesto", kind, at_us - response_ns // 1000, response_ns),
+        "think_ns": think_ns,
+        "result": result,
+        "message_count": int(kind in _KINDS_WITH_MESSAGE and not is_error),
     }
 
 
@@ -161,14 +198,14 @@ def _at_us(ms: int) -> int:
 
 def _whole(text: str) -> int:
     if not re.fullmatch(r"-?\d{1,18}", text, re.ASCII):
-        raise ValueError("holds something that is no whole number")
+        raise ValueError("has a field that is not a whole number")
     return int(text)
 
 
 def _number(text: str) -> float:
     # Java writes a decimal point or, under some locales, a comma: that makes a third field, which is refused.
     if not re.fullmatch(r"-?\d+(\.\d+)?(E-?\d+)?", text, re.ASCII) or abs(float(text)) > MOST:
-        raise ValueError("holds something that is no number")
+        raise ValueError("has a field that is not a number")
     return float(text)
 
 
