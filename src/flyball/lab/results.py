@@ -20,8 +20,8 @@ from flyball.lab.workloads import EarlierRun
 VERSION = 1
 MANIFEST = "run.json"
 DESCRIPTION = "experiment.json"
+# What the results were made with, to find out whether further ones fit.
 DEFINITION = "definition.json"
-"""The conditions of the results, to find out whether further ones fit."""
 SHOWN_DIFFERENCES = 3
 
 

@@ -1,8 +1,8 @@
 """The logs of the systems that the papers measured, as tables of the pipeline.
 
 ThorBangMQ's appendix B describes two formats, and its sources write some more. Telesto's paper says only that the
-duration of each phase goes into a log; its `Stopwatch` writes five columns separated by tabs, which mean something else
-in the clients than in the middleware. Times that count from the start of a process count from `LOG_START_US` here.
+duration of each phase goes into a log; its `Stopwatch` writes five columns separated by tabs, which mean something
+else in the clients than in the middleware. Times from the start of a process count from `LOG_START_US` here.
 """
 
 from __future__ import annotations

@@ -27,17 +27,17 @@ Factors = dict[str, Any]
 class View:
     """A figure or table that the report of an experiment shows."""
 
+    # As the keys of the report's `KINDS`, or `table`.
     kind: str
-    """As the keys of the report's `KINDS`, or `table`."""
     metric: str = "throughput"
+    # A kind of request, or `all`.
     request: str = "all"
-    """A kind of request, or `all`."""
+    # Who measured it: `clients` or `nodes`.
     source: str = "clients"
-    """Who measured it: `clients` or `nodes`."""
+    # The factor on the horizontal axis.
     x: str | None = None
-    """The factor on the horizontal axis."""
+    # The factor that has a line for each level.
     series: str | None = None
-    """The factor that has a line for each level."""
     title: str | None = None
 
 
@@ -51,10 +51,10 @@ class Reference:
     factors: Factors = field(default_factory=dict)
     request: str = "all"
     source: str = "clients"
+    # Where the 90 % interval begins, as an offset from the mean: negative. None if it is not known.
     low: float | None = None
-    """Where the 90 % interval begins, as an offset from the mean: negative. None if it is not known."""
+    # Where it ends, as an offset from the mean.
     high: float | None = None
-    """Where it ends, as an offset from the mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +64,12 @@ class Experiment:
     name: str
     title: str = ""
     about: str = ""
+    # Where it comes from, for example `ThorBangMQ report, table 8`.
     source: str = ""
-    """Where it comes from, for example `ThorBangMQ report, table 8`."""
+    # The experiment whose results it begins with.
     needs: str = ""
-    """The experiment whose results it begins with."""
+    # The levels of each factor, by its dotted name.
     factors: dict[str, list[Any]] = field(default_factory=dict)
-    """The levels of each factor, by its dotted name."""
     repetitions: int = 1
     is_quick: bool = False
     run_count: int = 0
@@ -89,11 +89,11 @@ class Measured:
 class Run:
     """One repetition of one cell of an experiment, and what is known about it besides its traces."""
 
+    # Its id: what follows `run=` in the path of its traces.
     run: str
-    """Its id: what follows `run=` in the path of its traces."""
     measured: Measured
+    # The name of its experiment.
     experiment: str = ""
-    """The name of its experiment."""
     factors: Factors = field(default_factory=dict)
     repetition: int = 1
     seed: int = 0
@@ -102,8 +102,8 @@ class Run:
     workload: dict[str, Any] = field(default_factory=dict)
     clients: dict[str, Any] = field(default_factory=dict)
     nodes: list[dict[str, Any]] = field(default_factory=list)
+    # What nodes that share a queue did with each other.
     domain: dict[str, Any] = field(default_factory=dict)
-    """What nodes that share a queue did with each other."""
     checks: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)

@@ -19,11 +19,11 @@ from flyball.pipeline.measures import RECEIVED, whole_points
 COLUMNS = ("run", "law", "expected", "measured", "error_ratio", "holds", "says")
 
 LITTLE_ERROR = 0.05
+# Clients also spend time between calls that is neither response nor thinking: their own work.
 INTERACTIVE_ERROR = 0.1
-"""Clients also spend time between calls that is neither response nor thinking: their own work."""
 COUNT_ERROR = 0.05
+# How far measured and expected may be apart, as a ratio of the expected. Counts from a sample may be further.
 RESPONSE_ERROR = 0.05
-"""How far measured and expected may be apart, as a ratio of the expected. Counts from a sample may be further."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +42,10 @@ class _Seen:
 
     length_s: float
     kinds: pd.DataFrame
+    # How many requests were in the system at a time, on average.
     under_way: float
-    """How many requests were in the system at a time, on average."""
+    # For how many requests a record stood, where it was most.
     heaviest: float
-    """For how many requests a record stood, where it was most."""
 
     def sampling_error(self, *kinds: str) -> float:
         """Return three deviations of the number of requests of `kinds`, as a ratio: 0 if all were recorded.

@@ -15,22 +15,22 @@ from flyball.pipeline.manifest import Run
 from flyball.pipeline.measures import RECEIVED, whole_points
 
 WORKLOAD = "clustered"
+# The factors that tell which policy a run had; each has a table of its name.
 PLACEMENT, PROVISIONING = "placement", "provisioning"
-"""The factors that tell which policy a run had; each has a table of its name."""
+# The factor that tells how many nodes a run had.
 NODES = "nodes"
-"""The factor that tells how many nodes a run had."""
 
+# Messages/s that came into the queue and went out in each second or longer point, and how many waited at its end.
 OVER_TIME_COLUMNS = ("run", "second", "produced", "consumed", "waiting")
-"""Messages/s that came into the queue and went out in each second or longer point, and how many waited at its end."""
 
 PLACEMENT_COLUMNS = ("policy", "throughput", "transfers", "experiment", "run", "repetition")
 PROVISIONING_COLUMNS = ("policy", "nodes", "throughput", "experiment", "run", "repetition")
+# Throughput is in messages/s, of the stable part; transfers are messages that members gave each other, null if nobody
+# counted them; nodes are the most that served the queue at a time.
 SCALING_COLUMNS = ("nodes", "throughput", "experiment", "run", "repetition")
-"""Throughput is in messages/s, of the stable part; transfers are messages that members gave each other, null if
-nobody counted them; nodes are the most that served the queue at a time."""
 
+# So many seconds at both ends of a run do not count, as in the Selfware report, but at most EDGE_RATIO of it.
 EDGE_S = 5
-"""So many seconds at both ends of a run do not count, as in the Selfware report, but at most EDGE_RATIO of it."""
 EDGE_RATIO = 0.1
 
 

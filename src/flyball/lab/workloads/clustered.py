@@ -46,8 +46,8 @@ class Clustered(Workload):
     fills_first: bool = False
     # Interval between clients that connect; 0 is all together.
     join_every_s: Seconds = 0.0
-    # Where clients go: to one node after the other; to any, as with JORAM's own clients, whatever their role; or
-    # where the domain wants them.
+    # Where clients connect: to one node after the other; to a random one, as JORAM's own clients do; or where the
+    # domain's manager places them.
     placement: Literal["number", "standard", "optimised"] = "number"
 
     # How many producers of this process are not done yet.
