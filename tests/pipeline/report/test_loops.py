@@ -15,7 +15,7 @@ from flyball.pipeline.manifest import View
 from flyball.pipeline.report import write_report
 from flyball.pipeline.report.chapters import Chapter, chapters_of
 from flyball.pipeline.report.figures import Figure
-from flyball.pipeline.report.loop_findings import held_findings, held_of
+from flyball.pipeline.report.loop_findings import loop_findings, loop_results
 from flyball.pipeline.report.loops import MOST_RUNS
 from flyball.pipeline.report.models import model_passage
 from flyball.pipeline.report.open_loops import MOST_LEVELS
@@ -32,7 +32,7 @@ def chapter_of(analysis: Analysis) -> Chapter:
 
 
 def words_of(analysis: Analysis) -> str:
-    (found,) = held_findings(chapters_of(analysis))
+    (found,) = loop_findings(chapters_of(analysis))
     return " ".join(goal.says for goals in found.sentences.values() for goal in goals)
 
 
@@ -58,15 +58,17 @@ def test_a_goal_is_held_within_one_percent_and_a_deviation_of_30_at_400(
     mean: float, std: float, is_held: bool
 ) -> None:
     analysis = made_loops.closed(["rabbitmq"], {"PI": (mean, std)})
-    [one] = held_of(chapter_of(analysis))
+    [one] = loop_results(chapter_of(analysis))
     assert one.is_held is is_held
 
 
 def test_repetitions_count_together_and_the_worst_decides() -> None:
     analysis = made_loops.closed(["rabbitmq"], {"PI": (400.0, 12.0)}, repetitions=2)
-    [one] = held_of(chapter_of(analysis))
+    [one] = loop_results(chapter_of(analysis))
     assert (one.runs, one.settling_samples, one.is_held) == (2, 5, True)
-    [other] = held_of(chapter_of(changed(analysis, std=[12.0, 90.0], settling_samples=pd.array([4, None], "Int64"))))
+    [other] = loop_results(
+        chapter_of(changed(analysis, std=[12.0, 90.0], settling_samples=pd.array([4, None], "Int64")))
+    )
     assert (other.std, other.settling_samples, other.is_held) == (51, None, False)
 
 
@@ -102,7 +104,7 @@ def test_the_summary_says_how_often_loops_settled_soon_after_a_disturbance() -> 
 
 def test_a_report_without_loops_says_nothing_about_them(tmp_path: Path) -> None:
     analysis = made.analysis(made.experiment())
-    assert held_findings(chapters_of(analysis)) == []
+    assert loop_findings(chapters_of(analysis)) == []
     assert "losed loop" not in page_of(analysis, tmp_path).text
 
 
@@ -276,10 +278,10 @@ def test_loops_that_are_asked_for_stand_where_they_are_wanted() -> None:
 
 def test_a_name_has_only_what_sets_it_apart() -> None:
     analysis = made_loops.closed(["rabbitmq"], {"PI": (400.0, 8.0), "P": (400.0, 8.0)})
-    assert [one.name for one in held_of(chapter_of(analysis))] == ["PI", "P"]
+    assert [one.name for one in loop_results(chapter_of(analysis))] == ["PI", "P"]
     twice = pd.concat([analysis.tables["closed_loops"], analysis.tables["closed_loops"].assign(actuator="pacer")])
     chapter = chapter_of(replace(analysis, tables={**analysis.tables, "closed_loops": twice}))
-    assert held_of(chapter)[0].name == "PI, fractional"
+    assert loop_results(chapter)[0].name == "PI, fractional"
 
 
 def test_loops_of_no_experiment_are_shown_too(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from flyball.pipeline.report.chapters import COLUMNS, Chapter, chapters_of
 from flyball.pipeline.report.content import Goal
 from flyball.pipeline.report.figures import Figure
 from flyball.pipeline.report.policies import (
+    client_capacity,
     goals_of,
-    held_clients,
     judged_of,
     lawful_ratio,
     overloaded,
@@ -52,7 +52,7 @@ def test_a_report_reads_the_columns_that_the_stage_writes() -> None:
 
 
 def test_a_site_without_control_holds_what_it_answers_without_errors_and_collapses_with_the_next_number() -> None:
-    held = held_clients(judged_of(chapter_of(compared())))
+    held = client_capacity(judged_of(chapter_of(compared())))
     assert held is not None
     assert held.without is not None
     assert held.collapsed is not None

@@ -21,8 +21,7 @@ from flyball.pipeline.report.figures import (
     stacked,
     vertical,
 )
-from flyball.pipeline.report.selection import MOST_LINES, of_kind, spread
-from flyball.pipeline.report.words import (
+from flyball.pipeline.report.formatting import (
     ALL,
     COMPONENTS,
     NOTHING,
@@ -33,6 +32,7 @@ from flyball.pipeline.report.words import (
     percent,
     unit_of,
 )
+from flyball.pipeline.report.selection import MOST_LINES, of_kind, spread
 
 MOST_BARS = 40
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from flyball.pipeline.manifest import Experiment, Run, cell_of
-from flyball.pipeline.report.words import ALL, cell_name, factor_names, level, proper
+from flyball.pipeline.report.formatting import ALL, cell_name, factor_names, level, proper
 
 if TYPE_CHECKING:
     # Only its name is needed here; the module loads Spark.

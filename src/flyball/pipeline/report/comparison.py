@@ -21,11 +21,7 @@ from flyball.pipeline.report.figures import (
     marker,
     value_axis,
 )
-from flyball.pipeline.report.levels import Points, bar_of, coordinate, trace_of
-from flyball.pipeline.report.page import write_page
-from flyball.pipeline.report.sections import folded, settings_facts
-from flyball.pipeline.report.selection import student_of
-from flyball.pipeline.report.words import (
+from flyball.pipeline.report.formatting import (
     ALL,
     NOTHING,
     amount,
@@ -36,6 +32,10 @@ from flyball.pipeline.report.words import (
     metric_name,
     unit_of,
 )
+from flyball.pipeline.report.levels import Points, bar_of, coordinate, trace_of
+from flyball.pipeline.report.page import write_page
+from flyball.pipeline.report.sections import folded, settings_facts
+from flyball.pipeline.report.selection import student_of
 
 if TYPE_CHECKING:
     # Only its name is needed here; the module loads Spark.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from scipy import stats
 
-from flyball.pipeline.report.words import is_higher_better, is_number, percent
+from flyball.pipeline.report.formatting import is_higher_better, is_number, percent
 
 CONFIDENCE = 0.90
 

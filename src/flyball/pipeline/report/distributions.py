@@ -28,8 +28,8 @@ from flyball.pipeline.report.figures import (
     shorts,
     value_axis,
 )
+from flyball.pipeline.report.formatting import ALL, amount, capital, duration, metric_name, unit_of, whole
 from flyball.pipeline.report.selection import MOST_LINES, of_kind, source_in, spread
-from flyball.pipeline.report.words import ALL, amount, capital, duration, metric_name, unit_of, whole
 
 # Points that a plot over time may hold in all its lines.
 MOST_POINTS = 6000

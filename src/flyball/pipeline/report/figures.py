@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import pandas as pd
 
 from flyball.pipeline.report.content import Table
-from flyball.pipeline.report.words import is_number
+from flyball.pipeline.report.formatting import is_number
 
 # Series that a colour can tell apart; further ones differ in their dashes.
 COLOURS = 8

@@ -29,8 +29,18 @@ from flyball.pipeline.report.figures import (
     plain,
     value_axis,
 )
+from flyball.pipeline.report.formatting import (
+    ALL,
+    NOTHING,
+    amount,
+    axis_name,
+    capital,
+    level,
+    metric_name,
+    unit_of,
+    whole,
+)
 from flyball.pipeline.report.selection import MOST_LINES, of_kind, quantiles_of, student_of, what, x_of
-from flyball.pipeline.report.words import ALL, NOTHING, amount, axis_name, capital, level, metric_name, unit_of, whole
 
 # The layout of bars side by side, with published numbers as diamonds on top.
 GROUPED = {"barmode": "group", "scattermode": "group", "bargap": 0.3, "bargroupgap": 0.06}

@@ -13,7 +13,16 @@ import pandas as pd
 
 from flyball.pipeline.report.chapters import Chapter
 from flyball.pipeline.report.content import Findings, Goal, Mark, Passage, Table
-from flyball.pipeline.report.words import NOTHING, count_of, factor_text, goal_text, percent, proper, student, whole
+from flyball.pipeline.report.formatting import (
+    NOTHING,
+    count_of,
+    factor_text,
+    goal_text,
+    percent,
+    proper,
+    student,
+    whole,
+)
 
 # A loop holds its goal if its mean is this close to it and its deviation this small: 30/s at the paper's 400.
 MOST_MEAN_ERROR_RATIO = 0.01
@@ -34,7 +43,7 @@ _OWN_FACTORS = ("kind", "controller", "actuator")
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class LoopResult:
     """One controller in one cell of an experiment, from one disturbance to the next; means over the repetitions."""
 
     cell: str
@@ -70,7 +79,7 @@ class Published:
     std: float | None
 
 
-def held_of(chapter: Chapter) -> list[Held]:
+def loop_results(chapter: Chapter) -> list[LoopResult]:
     """Return what each closed loop of a chapter did, in the order of its cells; parts one after the other."""
     rows = chapter.tables["closed_loops"]
     order = {cell: place for place, cell in enumerate(chapter.cells)}
@@ -92,9 +101,9 @@ def published_of(chapter: Chapter) -> list[Published]:
     ]
 
 
-def held_table(chapter: Chapter) -> list[Passage]:
+def loops_table(chapter: Chapter) -> list[Passage]:
     """Return all closed loops of a chapter beside what was published of them. A column of equals is left out."""
-    found = held_of(chapter)
+    found = loop_results(chapter)
     if not found:
         return []
     theirs: dict[str, list[Published]] = {}
@@ -138,11 +147,11 @@ def _if_any(cells: list[str]) -> list[str]:
     return cells if set(cells) != {NOTHING} else []
 
 
-def _verdict(one: Held) -> Mark:
+def _verdict(one: LoopResult) -> Mark:
     return Mark("yes", "good-text") if one.is_held else Mark("no", "bad-text")
 
 
-def _setting(found: Sequence[Held]) -> str:
+def _setting(found: Sequence[LoopResult]) -> str:
     """Say what all the loops have in common, which is no column then."""
     goals, brokers, actuators, runs = (
         {getattr(one, name) for one in found} for name in ("goal", "broker", "actuator", "runs")
@@ -157,17 +166,17 @@ def _setting(found: Sequence[Held]) -> str:
     return f"Of each: {', '.join(part for part in said if part)}. " if any(said) else ""
 
 
-def held_findings(chapters: Sequence[Chapter]) -> list[Findings]:
+def loop_findings(chapters: Sequence[Chapter]) -> list[Findings]:
     """Say in plain words which controllers held their goal and which did not; nothing if no loop was closed."""
     said = {
         chapter.title: [Goal(text) for text in _sentences(found, published_of(chapter))]
         for chapter in chapters
-        if (found := held_of(chapter))
+        if (found := loop_results(chapter))
     }
     return [Findings(f"Closed loops, held if {CONDITION}:", said)] if said else []
 
 
-def _sentences(found: Sequence[Held], published: Sequence[Published]) -> list[str]:
+def _sentences(found: Sequence[LoopResult], published: Sequence[Published]) -> list[str]:
     held = sorted((one for one in found if one.is_held), key=lambda one: one.std / one.goal)
     off = [one for one in found if not one.is_held and not one.is_near]
     unsteady = [one for one in found if not one.is_held and one.is_near]
@@ -191,12 +200,12 @@ def _sentences(found: Sequence[Held], published: Sequence[Published]) -> list[st
     return [*said, *_beside(found, published)]
 
 
-def _goal_of(found: Sequence[Held]) -> str:
+def _goal_of(found: Sequence[LoopResult]) -> str:
     goals = {one.goal for one in found}
     return f"the goal of {goal_text(goals.pop())}" if len(goals) == 1 else "the goal"
 
 
-def _beside(found: Sequence[Held], published: Sequence[Published]) -> list[str]:
+def _beside(found: Sequence[LoopResult], published: Sequence[Published]) -> list[str]:
     """Say what was published of these loops, beside ours."""
     own = {one.cell: one for one in reversed(found) if not one.disturbance}
     pairs = [
@@ -207,7 +216,7 @@ def _beside(found: Sequence[Held], published: Sequence[Published]) -> list[str]:
     return [f"Ours, and what was published: {'; '.join(pairs[:MOST_NAMED])}."] if pairs else []
 
 
-def _named(found: Sequence[Held]) -> str:
+def _named(found: Sequence[LoopResult]) -> str:
     has_goals = len({one.goal for one in found}) > 1
     said = [
         f"{one.name} ({student(one.mean, one.std)}{f' for {goal_text(one.goal)}' if has_goals else ''})"
@@ -217,13 +226,13 @@ def _named(found: Sequence[Held]) -> str:
     return "; ".join(said) + (f"; and {count_of(more, 'other')}" if more else "")
 
 
-def _held(chapter: Chapter, own: pd.DataFrame) -> Held:
+def _held(chapter: Chapter, own: pd.DataFrame) -> LoopResult:
     first = own.iloc[0]
     settling = own["settling_samples"]
     label = _label(chapter, first.to_dict())
     has_brokers = chapter.tables["closed_loops"]["broker"].nunique() > 1
     where = f" on {proper(str(first['broker']))}" if has_brokers else ""
-    return Held(
+    return LoopResult(
         cell=str(first["cell"]),
         label=label,
         name=f"{label}{where}" + (f", after {first['disturbance']}" if first["disturbance"] else ""),

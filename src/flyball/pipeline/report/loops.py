@@ -26,9 +26,7 @@ from flyball.pipeline.report.figures import (
     vertical,
     words_at,
 )
-from flyball.pipeline.report.loop_findings import Held, held_of, published_of, settling_text
-from flyball.pipeline.report.selection import MOST_LINES, spread
-from flyball.pipeline.report.words import (
+from flyball.pipeline.report.formatting import (
     action_name,
     amount,
     capital,
@@ -38,6 +36,8 @@ from flyball.pipeline.report.words import (
     proper,
     student,
 )
+from flyball.pipeline.report.loop_findings import LoopResult, loop_results, published_of, settling_text
+from flyball.pipeline.report.selection import MOST_LINES, spread
 
 # Closed loops that have a plot of their own; of more, some are chosen.
 MOST_RUNS = 100
@@ -56,14 +56,14 @@ def loop(chapter: Chapter, view: View) -> list[Figure]:
     runs.sort(key=lambda one: (order.get(chapter.cell_of.get(one[0], ""), 0), one[0]))
     shown = spread(runs, MOST_RUNS)
     left_out = f" {len(shown)} of {len(runs)} runs are plotted below." if len(shown) < len(runs) else ""
-    found = held_of(chapter)
+    found = loop_results(chapter)
     compared = [_comparison(chapter, view, found, left_out)] if found else []
     # The last to be kept is the first part, which no disturbance has begun.
     names = {one.cell: one.name for one in reversed(found)}
     return [*compared, *(_run_figure(chapter, run, own, names) for run, _, own in shown)]
 
 
-def _comparison(chapter: Chapter, view: View, found: Sequence[Held], left_out: str) -> Figure:
+def _comparison(chapter: Chapter, view: View, found: Sequence[LoopResult], left_out: str) -> Figure:
     """Mean and standard deviation of each controller: in its own unit, or of the goal where goals differ."""
     goals = {one.goal for one in found}
     is_ratio = len(goals) > 1
@@ -116,7 +116,7 @@ def _comparison(chapter: Chapter, view: View, found: Sequence[Held], left_out: s
 
 
 def _broker_trace(
-    index: int, own: Sequence[Held], names: Mapping[tuple[str, str, float], str], *, is_ratio: bool
+    index: int, own: Sequence[LoopResult], names: Mapping[tuple[str, str, float], str], *, is_ratio: bool
 ) -> Trace:
     scales = [100 / one.goal if is_ratio else 1.0 for one in own]
     return points(
@@ -150,14 +150,14 @@ def _range(traces: Sequence[Trace], goal: float) -> list[float]:
     return [max(0.0, low - room), high + room]
 
 
-def _place(one: Held, *, is_one: bool) -> str:
+def _place(one: LoopResult, *, is_one: bool) -> str:
     """Return the name of a row: the controller, unless there is only one, and what happened before."""
     after = f"after {one.disturbance}" if one.disturbance else "the beginning" if is_one else ""
     return ", ".join(part for part in ("" if is_one else one.label, after) if part)
 
 
 def _published_traces(
-    chapter: Chapter, found: Sequence[Held], names: Mapping[tuple[str, str, float], str], *, is_ratio: bool
+    chapter: Chapter, found: Sequence[LoopResult], names: Mapping[tuple[str, str, float], str], *, is_ratio: bool
 ) -> list[Trace]:
     """Return what others measured as hollow diamonds; one that stands beside several brokers is drawn once."""
     goals = {one.cell: one.goal for one in reversed(found) if not one.disturbance}

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from flyball.pipeline.report.content import Facts, Mark, Passage, Table
-from flyball.pipeline.report.words import NOTHING, capital, cell_name, factor_names, level
+from flyball.pipeline.report.formatting import NOTHING, capital, cell_name, factor_names, level
 
 MOST_ROWS = 200
 # Objects with more facts than these are lists of facts, not rows of a table.

@@ -13,9 +13,9 @@ from flyball.pipeline.manifest import View, cell_of
 from flyball.pipeline.report.chapters import ADMISSION, Chapter
 from flyball.pipeline.report.content import Table
 from flyball.pipeline.report.figures import Figure, Trace, axis, colour, line, lines, marked_lines, samples, shade
+from flyball.pipeline.report.formatting import NOTHING, action_name, amount, capital, whole
+from flyball.pipeline.report.formatting import level as level_text
 from flyball.pipeline.report.selection import MOST_LINES, spread
-from flyball.pipeline.report.words import NOTHING, action_name, amount, capital, whole
-from flyball.pipeline.report.words import level as level_text
 
 # An action that took more values is divided into this many ranges.
 MOST_LEVELS = 40

@@ -14,7 +14,7 @@ import pandas as pd
 from flyball.pipeline.intervals import half_width
 from flyball.pipeline.report.chapters import Chapter
 from flyball.pipeline.report.content import Findings, Goal, Mark, Passage, Table
-from flyball.pipeline.report.words import amount, count_of, is_number, percent, student, whole
+from flyball.pipeline.report.formatting import amount, count_of, is_number, percent, student, whole
 
 UNCONTROLLED = "none"
 # Flyball's own policies; the first of them that was tried is the one that is judged.
@@ -87,7 +87,7 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ClientCapacity:
     """How many clients the site held without control and with Flyball."""
 
     # The uncontrolled site with the most clients that it held; None if it held none.
@@ -133,7 +133,7 @@ def ours_of(found: Sequence[Judged]) -> str | None:
     return next((policy for policy in OURS if any(one.policy == policy for one in found)), None)
 
 
-def held_clients(found: Sequence[Judged]) -> Held | None:
+def client_capacity(found: Sequence[Judged]) -> ClientCapacity | None:
     """Return how many clients were held, None if their number was not varied.
 
     Without control a number is held if goodput is within 10 % of the best of this policy and fewer than 5 % of the
@@ -149,7 +149,7 @@ def held_clients(found: Sequence[Judged]) -> Held | None:
     without = _most_clients(plain, max((one.goodput for one in plain), default=0.0), lambda one: one.errors)
     beyond = [one for one in plain if without is None or one.clients > without.clients]
     collapsed = min(beyond, key=lambda one: one.clients, default=None)
-    return Held(without, collapsed, _most_clients(own, best, lambda one: one.failed), best, counts[-1])
+    return ClientCapacity(without, collapsed, _most_clients(own, best, lambda one: one.failed), best, counts[-1])
 
 
 def _most_clients(found: Sequence[Judged], best: float, errors: Callable[[Judged], float]) -> Judged | None:
@@ -162,7 +162,7 @@ def goals_of(found: Sequence[Judged]) -> list[Goal]:
     ours = ours_of(found)
     if ours is None:
         return []
-    held = held_clients(found)
+    held = client_capacity(found)
     said = _clients_goals(held, policy_name(ours)) if held else []
     under = {one.policy: one for one in overloaded(found)}
     if ours in under:
@@ -237,7 +237,7 @@ def _marked(
     return [Mark(text(one), "best") if value(one) == best.get(one.clients) else text(one) for one in found]
 
 
-def _clients_goals(held: Held, ours: str) -> list[Goal]:
+def _clients_goals(held: ClientCapacity, ours: str) -> list[Goal]:
     said = [Goal(_collapse(held))] if held.without or held.collapsed else []
     if held.ours is None:
         return [*said, Goal(f"With {ours} no number of clients was held.", is_reached=False)]
@@ -257,7 +257,7 @@ def _clients_goals(held: Held, ours: str) -> list[Goal]:
     return [*said, Goal(says, held.ratio >= WANTED_CLIENTS_RATIO)]
 
 
-def _collapse(held: Held) -> str:
+def _collapse(held: ClientCapacity) -> str:
     fell = held.collapsed
     after = f"goodput {amount(fell.goodput)}/s, {percent(fell.errors)} errors" if fell else ""
     if held.without is None:

@@ -30,10 +30,10 @@ from flyball.pipeline.report.figures import (
     vertical,
     words_at,
 )
-from flyball.pipeline.report.policies import Judged, held_clients, judged_of, overloaded
+from flyball.pipeline.report.formatting import ALL, NOTHING, amount, capital, duration, percent, student, whole
+from flyball.pipeline.report.policies import Judged, client_capacity, judged_of, overloaded
 from flyball.pipeline.report.selection import MOST_LINES, spread
 from flyball.pipeline.report.thinning import Floats
-from flyball.pipeline.report.words import ALL, NOTHING, amount, capital, duration, percent, student, whole
 
 # Over time, so that the noise of single seconds does not hide the lines behind it.
 MOST_POINTS_OF_A_LINE = 150
@@ -139,7 +139,7 @@ def _goodput(view: View, found: Sequence[Judged]) -> Figure:
     data = _over_clients(found, lambda one: one.goodput, "%{x:,} clients: %{y:,.4g}/s")
     for trace, own in zip(data, _by_policy(found).values(), strict=True):
         trace["error_y"] = error_bars(one.goodput_half_width for one in own)
-    held = held_clients(found)
+    held = client_capacity(found)
     assert held is not None, "there are several numbers of clients"
     marks = []
     if held.collapsed:

@@ -13,7 +13,7 @@ from flyball.pipeline.report import thinning
 from flyball.pipeline.report.chapters import Chapter
 from flyball.pipeline.report.content import Table
 from flyball.pipeline.report.figures import Figure, Trace, axis, line, lines, marked_lines, samples
-from flyball.pipeline.report.words import amount, duration, whole
+from flyball.pipeline.report.formatting import amount, duration, whole
 
 MOST_POINTS = 600
 MOST_ROWS = 10

@@ -11,7 +11,7 @@ import pandas as pd
 from flyball.pipeline.intervals import half_width
 from flyball.pipeline.report.chapters import Chapter
 from flyball.pipeline.report.content import Block, Passage, Table
-from flyball.pipeline.report.words import NOTHING, amount, is_number, student, whole
+from flyball.pipeline.report.formatting import NOTHING, amount, is_number, student, whole
 
 STANDARD, OPTIMISED = "standard", "optimised"
 STATIC, DYNAMIC = "static", "dynamic"

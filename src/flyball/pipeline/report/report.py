@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from flyball.pipeline.report.chapters import Chapter, chapters_of
 from flyball.pipeline.report.content import Section
-from flyball.pipeline.report.loop_findings import held_findings
+from flyball.pipeline.report.loop_findings import loop_findings
 from flyball.pipeline.report.page import write_page
 from flyball.pipeline.report.policies import policy_findings
 from flyball.pipeline.report.sections import chapter_section, models_section, quarantine_section, runs_section
@@ -39,7 +39,7 @@ def _summary(title: str, analysis: Analysis, chapters: list[Chapter]) -> Section
         "title": title,
         "lead": lead(analysis, chapters),
         "tiles": tiles(analysis, chapters),
-        "findings": [*held_findings(chapters), *policy_findings(chapters)],
+        "findings": [*loop_findings(chapters), *policy_findings(chapters)],
         "cautions": warnings(analysis, chapters),
         "says_nothing_to_warn_of": True,
     }

@@ -16,13 +16,7 @@ from flyball.pipeline.manifest import Experiment, Run, View
 from flyball.pipeline.report.chapters import CLIENTS, NODES, Chapter
 from flyball.pipeline.report.content import Block, Facts, Mark, Passage, Section, Table
 from flyball.pipeline.report.figures import Figure
-from flyball.pipeline.report.loop_findings import held_table
-from flyball.pipeline.report.models import model_passage
-from flyball.pipeline.report.policies import policies_table
-from flyball.pipeline.report.queues import queue_policies
-from flyball.pipeline.report.summary import tiles_of
-from flyball.pipeline.report.views import KINDS, figures_of, views_of
-from flyball.pipeline.report.words import (
+from flyball.pipeline.report.formatting import (
     ALL,
     NOTHING,
     amount,
@@ -37,6 +31,12 @@ from flyball.pipeline.report.words import (
     unit_of,
     whole,
 )
+from flyball.pipeline.report.loop_findings import loops_table
+from flyball.pipeline.report.models import model_passage
+from flyball.pipeline.report.policies import policies_table
+from flyball.pipeline.report.queues import queue_policies
+from flyball.pipeline.report.summary import tiles_of
+from flyball.pipeline.report.views import KINDS, figures_of, views_of
 
 if TYPE_CHECKING:
     # Only its name is needed here; the module loads Spark.
@@ -62,7 +62,7 @@ def chapter_section(chapter: Chapter, *, is_only: bool = False) -> Section:
         "about": experiment.about if experiment else "What nodes recorded of their own requests.",
         "source": experiment.source if experiment else "",
         "tiles": [] if is_only else tiles_of(chapter),
-        "first": [*held_table(chapter), *policies_table(chapter), *queue_policies(chapter)],
+        "first": [*loops_table(chapter), *policies_table(chapter), *queue_policies(chapter)],
         "figures": figures,
         "notes": missing,
         "last": [*_cells(chapter), *_references(chapter), *_laws(chapter)],

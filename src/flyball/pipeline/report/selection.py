@@ -10,7 +10,7 @@ import pandas as pd
 
 from flyball.pipeline.manifest import View
 from flyball.pipeline.report.chapters import Chapter
-from flyball.pipeline.report.words import ALL, quantiles, student
+from flyball.pipeline.report.formatting import ALL, quantiles, student
 
 # Lines of a plot of distributions, and facts in its words: more cannot be told apart.
 MOST_LINES = 8

@@ -10,9 +10,7 @@ import pandas as pd
 from flyball.pipeline.manifest import Run
 from flyball.pipeline.report.chapters import CLIENTS, COLUMNS, NODES, Chapter
 from flyball.pipeline.report.content import Caution, Tile
-from flyball.pipeline.report.loop_findings import held_of
-from flyball.pipeline.report.policies import UNCONTROLLED, held_clients, judged_of, ours_of, overloaded
-from flyball.pipeline.report.words import (
+from flyball.pipeline.report.formatting import (
     ALL,
     amount,
     brief,
@@ -27,6 +25,8 @@ from flyball.pipeline.report.words import (
     unit_of,
     whole,
 )
+from flyball.pipeline.report.loop_findings import loop_results
+from flyball.pipeline.report.policies import UNCONTROLLED, client_capacity, judged_of, ours_of, overloaded
 
 if TYPE_CHECKING:
     # Only its name is needed here; the module loads Spark.
@@ -160,7 +160,7 @@ def _messages(runs: Sequence[Run]) -> Tile | None:
 
 
 def _held(chapters: Sequence[Chapter]) -> Tile | None:
-    loops = [one for chapter in chapters for one in held_of(chapter)]
+    loops = [one for chapter in chapters for one in loop_results(chapter)]
     if not loops:
         return None
     held = sum(one.is_held for one in loops)
@@ -169,7 +169,7 @@ def _held(chapters: Sequence[Chapter]) -> Tile | None:
 
 def _steadiest(chapters: Sequence[Chapter]) -> Tile | None:
     """Return the loop with the least deviation, for its goal, of those that held it."""
-    loops = [(one, chapter) for chapter in chapters for one in held_of(chapter) if one.is_held]
+    loops = [(one, chapter) for chapter in chapters for one in loop_results(chapter) if one.is_held]
     if not loops:
         return None
     one, chapter = min(loops, key=lambda loop: loop[0].std / loop[0].goal)
@@ -180,7 +180,7 @@ def _steadiest(chapters: Sequence[Chapter]) -> Tile | None:
 def _clients(chapters: Sequence[Chapter]) -> Tile | None:
     """Return how many clients admission control holds, beside how many are held without."""
     for chapter in chapters:
-        held = held_clients(judged_of(chapter))
+        held = client_capacity(judged_of(chapter))
         if held and held.ours:
             without = whole(held.without.clients) if held.without else "none"
             return Tile(
