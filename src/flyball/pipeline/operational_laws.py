@@ -16,7 +16,7 @@ from flyball.pipeline.events import CLIENTS, NODES
 from flyball.pipeline.manifest import Run
 from flyball.pipeline.measures import RECEIVED, whole_points
 
-COLUMNS = ("run", "law", "expected", "measured", "error_ratio", "holds", "says")
+COLUMNS = ("run", "law", "expected", "measured", "error_ratio", "holds", "says", "tolerance_ratio")
 
 LITTLE_ERROR = 0.05
 # Clients also spend time between calls that is neither response nor thinking: their own work.
@@ -34,6 +34,8 @@ class _Law:
     error_ratio: float
     holds: bool
     says: str
+    # How far off it may be and still hold: more where requests were sampled.
+    tolerance_ratio: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,11 @@ class _Seen:
         own = self.kinds[self.kinds.index.isin(kinds)]
         varies = float((own["weight2"] - own["requests"]).sum()) + self.heaviest * (self.heaviest - 1)
         return 3.0 * math.sqrt(varies) / float(own["requests"].sum())
+
+    @property
+    def sampling(self) -> str:
+        """Say how many requests were recorded, after a semicolon; nothing if all were."""
+        return f"; 1 request in {self.heaviest:.0f} was recorded" if self.heaviest >= 1.5 else ""
 
     def mean_error(self, kind: str) -> float:
         """Return three deviations of the mean response of `kind`, as a ratio of it."""
@@ -143,7 +150,7 @@ def _flow_balance(source: str, own: _Seen) -> _Law | None:
     put, received = float(messages.get("put", 0)), float(sum(messages.get(kind, 0) for kind in RECEIVED))
     if not put or not received:
         return None
-    says = f"{put:,.0f} messages put, {received:,.0f} received, seen by {source}"
+    says = f"{put:,.0f} messages put, {received:,.0f} received, seen by {source}{own.sampling}"
     most = COUNT_ERROR + own.sampling_error("put") + own.sampling_error(*RECEIVED)
     return _compared(f"flow balance ({source})", put / own.length_s, received / own.length_s, most, says)
 
@@ -185,24 +192,25 @@ def _of_both(seen: Mapping[str, _Seen], run: Run | None) -> Iterator[_Law]:
     outside, inside = seen[CLIENTS].kinds, seen[NODES].kinds
     for kind in sorted(set(outside.index) & set(inside.index) - {"deliver"}):
         many, few = float(outside["requests"][kind]), float(inside["requests"][kind])
-        says = f"clients counted {many:,.0f} of {kind}, nodes {few:,.0f}"
+        sampling = seen[NODES].sampling or seen[CLIENTS].sampling
+        says = f"clients counted {many:,.0f} of {kind}, nodes {few:,.0f}{sampling}"
         most = COUNT_ERROR + seen[CLIENTS].sampling_error(kind) + seen[NODES].sampling_error(kind)
         yield _compared(f"the same requests ({kind})", many, few, most, says)
         if kind == "put" and run is not None and run.workload.get("protocol") == "amqp":
             # A node's record ends with the commit; a message that is acknowledged before it is confirmed at once.
             continue
         longer, shorter = outside["service_ms"][kind] / many, inside["response_ms"][kind] / few
-        says = f"{kind} took {shorter:.3g} ms in nodes and {longer:.3g} ms for clients"
+        says = f"{kind} took {shorter:.3g} ms in nodes and {longer:.3g} ms for clients{seen[NODES].sampling}"
         most = RESPONSE_ERROR + seen[NODES].mean_error(kind)
         yield _bounded(f"nodes within clients ({kind})", float(longer), float(shorter), most, says)
 
 
 def _compared(law: str, expected: float, measured: float, most: float, says: str) -> _Law:
     error_ratio = abs(measured - expected) / expected if expected else float(measured != expected)
-    return _Law(law, expected, measured, error_ratio, error_ratio <= most, says)
+    return _Law(law, expected, measured, error_ratio, error_ratio <= most, says, most)
 
 
 def _bounded(law: str, bound: float, measured: float, most: float, says: str) -> _Law:
     """Return a law that says "at most": the error is what exceeds the bound."""
     error_ratio = max(measured - bound, 0.0) / bound if bound else float(measured > bound)
-    return _Law(law, bound, measured, error_ratio, error_ratio <= most, says)
+    return _Law(law, bound, measured, error_ratio, error_ratio <= most, says, most)

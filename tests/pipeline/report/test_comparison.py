@@ -97,3 +97,17 @@ def test_analyses_without_a_common_experiment_cannot_be_compared(tmp_path: Path)
     other = made.analysis(made.experiment("c"), made.experiment("d"))
     with pytest.raises(PipelineError, match="no experiment in common"):
         write_comparison({"a": first, "b": other}, tmp_path / "x.html")
+
+
+def test_each_analysis_has_its_own_colour_also_where_it_has_several_lines(compare: Compare) -> None:
+    one = made.experiment(factors={"workload.clients": [1, 4], "target.nodes": [1, 2]})
+    page = compare({"a": made.analysis(one), "b": made.analysis(one, speed=1.5)})
+    data = page.figures["experiment-1-plot-1"]["data"]
+    colours = {trace["name"].partition(":")[0]: set() for trace in data}
+    dashes = {trace["name"].partition(": ")[2]: set() for trace in data}
+    for trace in data:
+        name, _, line = trace["name"].partition(": ")
+        colours[name].add(trace["line"]["color"])
+        dashes[line].add(trace["line"]["dash"])
+    assert colours == {"a": {"series-1"}, "b": {"series-2"}}
+    assert dashes == {"nodes 1": {"solid"}, "nodes 2": {"dash"}}

@@ -112,7 +112,7 @@ def test_the_numbers_of_the_paper_stand_beside_ours(tmp_path: Path) -> None:
     table = page_of(made_loops.closed(), tmp_path).table("How closed loops did")
     assert table.column("Controller") == ["λ-PI", "P, printed"] * 2
     assert table.column("Broker") == ["RabbitMQ"] * 2 + ["Flyball"] * 2
-    assert table.column("Mean ± std")[:2] == ["400.0 ± 12.0", "262.0 ± 128.0"]
+    assert table.column("Mean ± std [messages/s]")[:2] == ["400.0 ± 12.0", "262.0 ± 128.0"]
     assert table.column("Published")[:2] == ["–", "414.4 ± 216.1"]
     assert table.column("Settling [samples]")[:2] == ["4", "never"]
     assert table.column("Held")[:2] == ["yes", "no"]
@@ -152,7 +152,7 @@ def test_the_comparison_shows_the_bars_and_not_the_way_from_zero() -> None:
 def test_what_all_loops_have_in_common_is_said_once_and_is_no_column(tmp_path: Path) -> None:
     page = page_of(made_loops.closed(["rabbitmq"], {"PI": (400.0, 8.0), "P": (262.0, 99.0)}), tmp_path)
     head = page.table("How closed loops did").rows[0]
-    assert head[:3] == ["Controller", "Held", "Mean ± std"]
+    assert head[:3] == ["Controller", "Held", "Mean ± std [messages/s]"]
     assert not {"Broker", "After", "Goal", "Actuator", "Runs"} & set(head)
     assert "Of each: goal 400, broker RabbitMQ, actuator fractional, 1 run." in page.text
 
@@ -300,3 +300,14 @@ def test_every_plot_can_be_written_as_json_and_says_its_numbers(kind: str) -> No
         json.dumps({"data": figure.data, "layout": figure.layout}, allow_nan=False)
         assert any(letter.isdigit() for letter in figure.says)
         assert figure.numbers is not None
+
+
+def test_a_window_set_by_hand_is_not_a_closed_loop(tmp_path: Path) -> None:
+    analysis = made_loops.closed(["flyball"], {"PI": (400.0, 8.0), "by hand": (262.0, 99.0)})
+    rows = analysis.tables["closed_loops"]
+    rows.loc[rows["controller"] == "by hand", "gains"] = "ki=0"
+    page = page_of(analysis, tmp_path)
+    assert page.table("How closed loops did").column("Held") == ["yes", "set by hand"]
+    assert "Closed loops that held their goal\n1 of 1" in page.text
+    assert "The only one held the goal of 400" in page.text
+    assert "Set by hand, for the goal of 400: by hand" in page.text

@@ -70,7 +70,8 @@ def test_the_summary_says_what_collapsed_what_was_held_and_which_goals_were_reac
     assert "99 % of small requests within 50.0 ms, without control within 8,000.0 ms: 0.6 % of it" in summary
     assert "50 % of small and 9.1 % of large requests were admitted; the law" in summary
     assert "Goal missed" not in summary
-    assert "Clients held by DPS" in summary
+    assert "150 → 400" in summary
+    assert "no control → DPS" in summary
     assert "Highest throughput" not in summary
 
 

@@ -122,3 +122,10 @@ def test_one_policy_alone_is_compared_with_nothing() -> None:
     assert "nothing to compare" in placement_words(compared("placement", {"standard": 10}).tables["placement"])
     assert "nothing to compare" in provisioning_words(compared("provisioning", {"static": 1}).tables["provisioning"])
     assert "nothing to compare" in scaling_words(compared("nodes", {"2": 1}).tables["scaling"])
+
+
+def test_what_is_compared_with_stands_before_what_it_is_compared_to(tmp_path: Path) -> None:
+    analysis = compared("placement", {"optimised": 120.0, "standard": 100.0})
+    write_report(analysis, tmp_path / "report.html")
+    table = Page(tmp_path / "report.html").table("Policies of placement")
+    assert table.column("Policy") == ["standard", "optimised"]

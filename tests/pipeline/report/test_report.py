@@ -49,10 +49,21 @@ def test_a_report_begins_with_title_headline_and_warnings(report: Any) -> None:
 
 
 def test_cells_are_in_the_notation_of_the_seeds(report: Any) -> None:
-    cells = report(made.analysis(made.experiment())).table("Throughput and response, measured by clients")
+    cells = report(made.analysis(made.experiment())).table("Throughput and response time, measured by clients")
     assert cells.column("Clients") == ["1", "4", "16", "64"]
     assert all(" ± " in text for text in cells.column("Throughput [requests/s]"))
-    assert all(" ± [-" in text for text in cells.column("Response, by quantiles [ms]"))
+
+
+@pytest.mark.parametrize(("repetitions", "sign"), [(2, " ± "), (1, " [")])
+def test_every_latency_table_has_percentiles_with_intervals(report: Any, repetitions: int, sign: str) -> None:
+    page = report(made.analysis(made.experiment(repetitions=repetitions)))
+    tables = [table for table in page.tables if "99 % within [ms]" in table.rows[0] or "99 % [ms]" in table.rows[0]]
+    # By cell and by kind of request, of clients and of nodes, and the numbers of the histogram.
+    assert len(tables) == 5
+    for table in tables:
+        heads = [head for head in table.rows[0] if head.partition(" %")[0] in ("50", "95", "99")]
+        assert len(heads) == 3
+        assert all(sign in text for head in heads for text in table.column(head))
 
 
 def test_the_numbers_of_the_seed_stand_beside_ours(report: Any) -> None:
@@ -240,3 +251,38 @@ def test_a_view_of_a_table_opens_the_table_by_kind(report: Any) -> None:
 def test_a_report_needs_no_spark() -> None:
     asked = "import sys, flyball.pipeline.report; sys.exit('pyspark' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", asked], check=False).returncode == 0
+
+
+def test_experiments_stand_in_the_order_in_which_they_happened(report: Any) -> None:
+    names = ("after", "before", "steps")
+    times = {"after": "2026-01-01T12:00:00Z", "before": "2026-01-01T10:00:00Z", "steps": "2026-01-01T11:00:00Z"}
+    analysis = made.analysis(*(made.experiment(name, name.title()) for name in names))
+    runs = [replace(run, started_at=times[run.experiment]) for run in analysis.runs]
+    page = report(replace(analysis, runs=runs))
+    assert [text for level, text in page.headings if level == 2][:3] == ["Before", "Steps", "After"]
+
+
+def test_headline_of_a_run_at_a_given_rate_is_its_latency(report: Any) -> None:
+    workload = {"kind": "stream", "protocol": "amqp", "rate_per_s": 2000}
+    page = report(made.analysis(made.experiment(), changes={"workload": workload}))
+    assert "99 % of latencies within" in page.text
+    assert "Highest throughput" not in page.text
+
+
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [
+        ({"kind": "foreign", "addresses": ["127.0.0.1:5672"]}, "the server at 127.0.0.1:5672"),
+        ({"kind": "foreign", "addresses": ["127.0.0.1:5672"], "label": "the demo's node"}, "the demo's node"),
+        ({"kind": "rabbitmq"}, "RabbitMQ"),
+    ],
+)
+def test_target_is_called_by_its_name(report: Any, target: dict[str, Any], name: str) -> None:
+    page = report(made.analysis(made.experiment(), changes={"target": target}))
+    assert f"against {name} over" in page.text
+    assert "foreign" not in page.text.partition("How it was run")[0]
+
+
+def test_law_says_what_deviation_is_allowed(report: Any) -> None:
+    table = report(made.analysis(made.experiment())).table("Does the trace agree")
+    assert set(table.column("Allowed")) == {"10 %"}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from flyball.pipeline.manifest import Experiment, Run, cell_of
-from flyball.pipeline.report.formatting import ALL, cell_name, factor_names, level, proper
+from flyball.pipeline.report.formatting import ALL, cell_name, factor_names, level, target_name
 
 if TYPE_CHECKING:
     # Only its name is needed here; the module loads Spark.
@@ -60,8 +60,16 @@ class Chapter:
     @property
     def subject(self) -> str:
         """What was measured: the kinds of its targets."""
-        kinds = dict.fromkeys(str(run.target["kind"]) for run in self.runs if run.target.get("kind"))
-        return ", ".join(proper(kind) for kind in kinds) or "Flyball"
+        return ", ".join(dict.fromkeys(target_name(run.target) for run in self.runs if run.target.get("kind"))) or (
+            "Flyball"
+        )
+
+    @property
+    def is_open(self) -> bool:
+        """Whether messages were sent at a given rate: throughput is chosen then, and latency is the result."""
+        return bool(self.runs) and all(
+            any(run.workload.get(name) for name in ("rate_per_s", "rate_curve")) for run in self.runs
+        )
 
     @property
     def has_loops(self) -> bool:
@@ -141,8 +149,7 @@ def chapters_of(analysis: Analysis) -> list[Chapter]:
     """Return a chapter for each experiment, and a last one for runs that belong to none of them."""
     known = {experiment.name for experiment in analysis.experiments}
     found: list[Chapter] = []
-    for experiment in analysis.experiments:
-        runs = [run for run in analysis.runs if run.experiment == experiment.name]
+    for experiment, runs in _as_they_happened(analysis):
         cells = {run.run: run.cell for run in runs}
         tables = _tables_of(analysis, cells)
         for name in _BY_EXPERIMENT:
@@ -156,6 +163,13 @@ def chapters_of(analysis: Analysis) -> list[Chapter]:
     if others:
         found.append(_chapter_of_traces(analysis, len(found) + 1, sorted(others), other_runs))
     return found
+
+
+def _as_they_happened(analysis: Analysis) -> list[tuple[Experiment, list[Run]]]:
+    """Return experiments with their runs, the one that began first before the others; those not run at the end."""
+    found = [(one, [run for run in analysis.runs if run.experiment == one.name]) for one in analysis.experiments]
+    # The sort is stable, so that experiments whose times are not known keep their order.
+    return sorted(found, key=lambda pair: min((run.started_at for run in pair[1] if run.started_at), default="~"))
 
 
 def _chapter_of_traces(analysis: Analysis, number: int, names: list[str], runs: Sequence[Run]) -> Chapter:
@@ -217,7 +231,7 @@ COLUMNS = {
         *("run", "source", "metric", "kind", "unit", "n", "mean", "sd", "half_width", "low", "high"),
         *("p50", "p90", "p95", "p99", "p999", "max"),
     ),
-    "laws": ("run", "law", "expected", "measured", "error_ratio", "holds", "says"),
+    "laws": ("run", "law", "expected", "measured", "error_ratio", "holds", "says", "tolerance_ratio"),
     "loops": (
         *("run", "loop", "is_closed", "at_s", "samples", "setpoint", "measurement", "low", "high", "action"),
         "answer",

@@ -209,17 +209,17 @@ def _lines(chapter: Chapter, rows: Mapping[str, pd.Series[Any]], x: str | None) 
 def _trace(name: str, points: Points, x: str | None, unit: str, place: tuple[int, int], *, is_alone: bool) -> Trace:
     """Return a line, or a bar where nothing varies.
 
-    Analyses differ in colour; where there are several lines of each, in dashes.
+    Each analysis has its own colour in every plot; where there are several lines of each, they differ in dashes.
     """
     series, analysis = place
     rows = [row for _, row in points]
     if x is None:
-        return bar_of(analysis if is_alone else series, name, ["this run"], rows, unit)
+        return bar_of(analysis, name, ["this run"], rows, unit)
     places = [coordinate(cell.get(x)) for cell, _ in points]
-    found = trace_of(analysis if is_alone else series, name, places, rows, unit)
+    found = trace_of(analysis, name, places, rows, unit)
     if not is_alone:
-        found["line"] |= {"dash": ("solid", "dash", "dot", "dashdot")[analysis % 4]}
-        found["marker"] |= {"symbol": marker(analysis)["symbol"]}
+        found["line"] |= {"dash": ("solid", "dash", "dot", "dashdot")[series % 4]}
+        found["marker"] |= {"symbol": marker(series)["symbol"]}
     return found
 
 

@@ -29,6 +29,7 @@ from flyball.pipeline.report.figures import (
     value_axis,
 )
 from flyball.pipeline.report.formatting import ALL, amount, capital, duration, metric_name, unit_of, whole
+from flyball.pipeline.report.percentiles import Percentiles, percentiles_of
 from flyball.pipeline.report.selection import MOST_LINES, of_kind, source_in, spread
 
 # Points that a plot over time may hold in all its lines.
@@ -118,7 +119,12 @@ def histogram(chapter: Chapter, view: View) -> list[Figure]:
         if cell in means
     )
     head = ["Cell", *(f"{name} [ms]" for name in _PERCENTILES.values())]
-    body = [[chapter.cell_name(cell), *map(amount, means[cell].values())] for cell in chapter.cells if cell in means]
+    tails = percentiles_of(chapter, source)
+    body = [
+        [chapter.cell_name(cell), *_texts(means[cell], tails.get((cell, kind)))]
+        for cell in chapter.cells
+        if cell in means
+    ]
     return [Figure(title, data, layout, says, Table(title, head, body) if body else None, note)]
 
 
@@ -144,7 +150,7 @@ def percentiles(chapter: Chapter, view: View) -> list[Figure]:
     title = view.title or f"Percentiles of the {metric_name(metric)}"
     values = [value for name in shown for value in means[name].values()]
     layout = {
-        "xaxis": axis("So many requests were answered within this time", type="category"),
+        "xaxis": axis("Share of requests answered within this time", type="category"),
         "yaxis": value_axis(f"{capital(metric_name(metric))} [ms]", values),
     }
     says = f"{title}, in ms, seen by {source}. " + "; ".join(
@@ -152,7 +158,9 @@ def percentiles(chapter: Chapter, view: View) -> list[Figure]:
         for name in shown
     )
     head = ["Requests" if by == "kind" else "Cell", *_PERCENTILES.values()]
-    body = [[label[name], *map(amount, means[name].values())] for name in shown]
+    tails = percentiles_of(chapter, source, metric)
+    keys = {name: (name, ALL) if by == "cell" else (str(rows["cell"].iloc[0]), name) for name in shown}
+    body = [[label[name], *_texts(means[name], tails.get(keys[name]))] for name in shown]
     note = f"Seen by {source}; the mean over repetitions."
     return [Figure(title, data, layout, says, Table(f"{title} [ms]", head, body), note)]
 
@@ -265,6 +273,11 @@ def _histogram_trace(index: int, name: str, buckets: pd.DataFrame, *, is_alone: 
     # The width of a bar counts in the axis' units from where the bar begins.
     width = shorts(buckets["high_ms"] - buckets["low_ms"])
     return bars(name, buckets["low_ms"], share, index, hover, width=width, offset=0)
+
+
+def _texts(means: Mapping[str, float], found: Percentiles | None) -> list[str]:
+    """Return the texts of a row of percentiles, those that every table has with their intervals."""
+    return [found[name].text if found and name in found else amount(mean) for name, mean in means.items()]
 
 
 def _percentile_means(rows: pd.DataFrame, by: str) -> dict[str, dict[str, float]]:

@@ -97,6 +97,14 @@ def proper(name: str) -> str:
     return _PROPER_NAMES.get(name, name)
 
 
+def target_name(target: Mapping[str, Any]) -> str:
+    """Return what was put under load: a server that the lab did not start by its label, or else by where it is."""
+    if target.get("kind") != "foreign":
+        return proper(str(target.get("kind", "")))
+    addresses = ", ".join(target.get("addresses", ()))
+    return str(target.get("label") or f"the server at {addresses}" if addresses else "a server")
+
+
 def capital(text: str) -> str:
     """Return the text with its first letter large, and the others as they are."""
     return text[:1].upper() + text[1:]
@@ -169,12 +177,17 @@ def level(value: object) -> str:
     if isinstance(value, float):
         return f"{value:,.6g}"
     if isinstance(value, int):
-        return str(value)
+        return f"{value:,}"
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {level(part)}" for key, part in value.items())
     if isinstance(value, list | tuple):
         return ", ".join(level(part) for part in value) or "none"
     return "none" if value is None or value == "" else str(value)
+
+
+def setting_text(value: object) -> str:
+    """Return one value of a setting as somebody would write it: ports and seeds have no thousands."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else level(value)
 
 
 def factor_names(factors: Iterable[str]) -> dict[str, str]:

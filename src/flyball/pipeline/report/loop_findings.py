@@ -6,6 +6,7 @@ It reads the table of closed loops; what the figures in it mean is written with 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -68,6 +69,12 @@ class LoopResult:
     # Whether it is, and the deviation small enough.
     is_held: bool
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the controller can act at all: with gains of 0 its action was set by hand."""
+        gains = [float(number) for number in re.findall(r"=(-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)", self.gains)]
+        return not gains or any(gains)
+
 
 @dataclass(frozen=True, slots=True)
 class Published:
@@ -106,6 +113,8 @@ def loops_table(chapter: Chapter) -> list[Passage]:
     found = loop_results(chapter)
     if not found:
         return []
+    # The lab's loops are about messages; what those of other traces measure is not known.
+    unit = " [messages/s]" if chapter.experiment else ""
     theirs: dict[str, list[Published]] = {}
     for one in published_of(chapter):
         theirs.setdefault(one.cell, []).append(one)
@@ -114,8 +123,8 @@ def loops_table(chapter: Chapter) -> list[Passage]:
         "Broker": _if_they_differ([proper(one.broker) or NOTHING for one in found]),
         "After": _if_any([one.disturbance or NOTHING for one in found]),
         "Held": [_verdict(one) for one in found],
-        "Goal": _if_they_differ([goal_text(one.goal) for one in found]),
-        "Mean ± std": [student(one.mean, one.std) for one in found],
+        f"Goal{unit}": _if_they_differ([goal_text(one.goal) for one in found]),
+        f"Mean ± std{unit}": [student(one.mean, one.std) for one in found],
         "Published": _if_any(
             [_published(theirs.get(one.cell, []), is_disturbed=bool(one.disturbance)) for one in found]
         ),
@@ -148,6 +157,8 @@ def _if_any(cells: list[str]) -> list[str]:
 
 
 def _verdict(one: LoopResult) -> Mark:
+    if not one.is_closed:
+        return Mark("set by hand", "verdict")
     return Mark("yes", "good-text") if one.is_held else Mark("no", "bad-text")
 
 
@@ -177,6 +188,12 @@ def loop_findings(chapters: Sequence[Chapter]) -> list[Findings]:
 
 
 def _sentences(found: Sequence[LoopResult], published: Sequence[Published]) -> list[str]:
+    by_hand, closed = [one for one in found if not one.is_closed], [one for one in found if one.is_closed]
+    said = [f"Set by hand, for {_goal_of(found)}: {_named(by_hand)}."] if by_hand else []
+    return [*said, *(_of_closed(closed) if closed else []), *_beside(found, published)]
+
+
+def _of_closed(found: Sequence[LoopResult]) -> list[str]:
     held = sorted((one for one in found if one.is_held), key=lambda one: one.std / one.goal)
     off = [one for one in found if not one.is_held and not one.is_near]
     unsteady = [one for one in found if not one.is_held and one.is_near]
@@ -197,7 +214,7 @@ def _sentences(found: Sequence[LoopResult], published: Sequence[Published]) -> l
         soon = sum(one.settling_samples is not None and one.settling_samples <= SOON_SAMPLES for one in disturbed)
         after = count_of(len(disturbed), "disturbance")
         said.append(f"Settled within {SOON_SAMPLES} samples after {soon} of {after}.")
-    return [*said, *_beside(found, published)]
+    return said
 
 
 def _goal_of(found: Sequence[LoopResult]) -> str:

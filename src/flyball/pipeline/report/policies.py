@@ -6,8 +6,8 @@ It reads the table of policies' runs; what the figures in it mean is written wit
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 
 import pandas as pd
 
@@ -15,6 +15,7 @@ from flyball.pipeline.intervals import half_width
 from flyball.pipeline.report.chapters import Chapter
 from flyball.pipeline.report.content import Findings, Goal, Mark, Passage, Table
 from flyball.pipeline.report.formatting import amount, count_of, is_number, percent, student, whole
+from flyball.pipeline.report.percentiles import PERCENTILES
 
 UNCONTROLLED = "none"
 # Flyball's own policies; the first of them that was tried is the one that is judged.
@@ -52,7 +53,8 @@ _NAMES = {
 _MEANINGS = (
     "Goodput: requests that succeeded. Times are of requests that were not refused; one that failed counts with the"
     " time that was waited for it. Load and r in cost/s: milliseconds of database connections per second, unless the"
-    " runs used another unit. Means over repetitions. tables/policy_runs.csv has each run by itself."
+    " runs used another unit. Means over repetitions, with intervals of 90 % where there are several."
+    " tables/policy_runs.csv has each run by itself."
 )
 
 
@@ -80,6 +82,8 @@ class Judged:
     load_std: float
     r: float
     kappa: float
+    # Of the percentiles, by their names: half of the interval over repetitions, NaN of a single run.
+    half_widths: Mapping[str, float] = field(default_factory=dict, compare=False)
 
     @property
     def name(self) -> str:
@@ -194,12 +198,13 @@ def policies_table(chapter: Chapter) -> list[Passage]:
         ),
         "Errors": _marked(found, lambda one: one.errors, lambda one: percent(one.errors)),
         "Of calls failed": _marked(found, lambda one: one.failed, lambda one: percent(one.failed)),
-        "Small p50 [ms]": _marked(found, lambda one: one.p50_small, lambda one: amount(one.p50_small)),
-        "Small p99 [ms]": _marked(found, lambda one: one.p99_small, lambda one: amount(one.p99_small)),
-        "Large p50 [ms]": _marked(found, lambda one: one.p50_large, lambda one: amount(one.p50_large)),
-        "Large p99 [ms]": _marked(found, lambda one: one.p99_large, lambda one: amount(one.p99_large)),
-        "Load ± std": [student(one.load_mean, one.load_std) for one in found],
-        "r": [amount(one.r) for one in found],
+        **{
+            f"{size.capitalize()} {name} [ms]": _percentiles(found, f"{name}_{size}")
+            for size in ("small", "large")
+            for name in PERCENTILES
+        },
+        "Load ± std [cost/s]": [student(one.load_mean, one.load_std) for one in found],
+        "r [cost/s]": [amount(one.r) for one in found],
         "Std / r": _marked(found, lambda one: one.load_std / one.r, lambda one: percent(one.load_std / one.r)),
     }
     rows = list(zip(*columns.values(), strict=True))
@@ -209,15 +214,25 @@ def policies_table(chapter: Chapter) -> list[Passage]:
     return [Passage("Policies", [note, Table("Policies of admission", list(columns), rows)])]
 
 
+def _percentiles(found: Sequence[Judged], name: str) -> list[str | Mark]:
+    return _marked(
+        found,
+        lambda one: float(getattr(one, name)),
+        lambda one: student(float(getattr(one, name)), one.half_widths.get(name)),
+    )
+
+
 def _judged(policy: str, clients: int, own: pd.DataFrame) -> Judged:
     # Policy, clients and runs come first; each of the others is a column.
-    names = [field.name for field in fields(Judged)[3:] if field.name != "goodput_half_width"]
+    names = [one.name for one in fields(Judged)[3:] if one.name not in ("goodput_half_width", "half_widths")]
     means = {name: float(own[name].mean()) for name in names}
     # As in the table of cells: a single repetition lends its own interval.
     width = float(own["goodput_half_width"].iloc[0])
     if len(own) > 1:
         width = half_width(len(own), float(own["goodput"].std()))
-    return Judged(policy=policy, clients=clients, runs=len(own), goodput_half_width=width, **means)
+    widths = {name: half_width(len(own), float(own[name].std())) for name in names if name[0] == "p"}
+    more = {"goodput_half_width": width, "half_widths": widths}
+    return Judged(policy=policy, clients=clients, runs=len(own), **means, **more)  # type: ignore[arg-type]
 
 
 def _marked(

@@ -9,6 +9,7 @@ from flyball.pipeline.report.chapters import Chapter, chapters_of
 from flyball.pipeline.report.content import Section
 from flyball.pipeline.report.loop_findings import loop_findings
 from flyball.pipeline.report.page import write_page
+from flyball.pipeline.report.percentiles import NOTATION
 from flyball.pipeline.report.policies import policy_findings
 from flyball.pipeline.report.sections import chapter_section, models_section, quarantine_section, runs_section
 from flyball.pipeline.report.summary import lead, tiles, title_of, warnings
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
     # Only its name is needed here; the module loads Spark.
     from flyball.pipeline.analysis import Analysis
 
-_INTERVALS = "Intervals: 10.0 ± 5.0 by Student, 10.0 ± [-3.0, 5.0] by the 5 % and 95 % quantiles. Times are UTC."
+_INTERVALS = (
+    "Intervals are of 90 %: 10.0 ± 5.0 by Student; 10.0 ± [-3.0, 5.0] is a mean with the distances of the 5 % and"
+    f" 95 % quantiles from it; {NOTATION}. Times are UTC."
+)
 
 
 def write_report(analysis: Analysis, path: Path) -> None:

@@ -19,13 +19,16 @@ from flyball.pipeline.report.formatting import (
     count_of,
     duration,
     goal_text,
+    is_number,
     percent,
     proper,
     student,
+    target_name,
     unit_of,
     whole,
 )
 from flyball.pipeline.report.loop_findings import loop_results
+from flyball.pipeline.report.percentiles import percentiles_of
 from flyball.pipeline.report.policies import UNCONTROLLED, client_capacity, judged_of, ours_of, overloaded
 
 if TYPE_CHECKING:
@@ -58,12 +61,12 @@ def title_of(chapters: Sequence[Chapter]) -> str:
 
 def lead(analysis: Analysis, chapters: Sequence[Chapter]) -> str:
     """Say in a sentence or two what was run."""
-    kinds = sorted({str(run.target.get("kind", "")) for run in analysis.runs} - {""})
+    targets = sorted({target_name(run.target) for run in analysis.runs if run.target.get("kind")})
     protocols = sorted({str(run.workload.get("protocol", "")) for run in analysis.runs} - {""})
     experiments = [chapter for chapter in chapters if chapter.experiment]
     if not experiments:
         return f"Traces of {count_of(len(_traced_runs(chapters)), 'run')} that belong to no experiment."
-    against = f" against {_and([proper(kind) for kind in kinds])}" if kinds else ""
+    against = f" against {_and(targets)}" if targets else ""
     over = f" over {_and([proper(name) for name in protocols])}" if protocols else ""
     days = sorted({run.started_at[:10] for run in analysis.runs if run.started_at})
     when = f", on {days[0]}" if len(days) == 1 else f", from {days[0]} to {days[-1]}" if days else ""
@@ -73,7 +76,7 @@ def lead(analysis: Analysis, chapters: Sequence[Chapter]) -> str:
 
 def tiles(analysis: Analysis, chapters: Sequence[Chapter]) -> list[Tile]:
     """Return the headline numbers; those that the data do not give are left out."""
-    found = [_requests(chapters), _best(chapters, "throughput"), _best(chapters, "response"), _measured(analysis)]
+    found = [_requests(chapters), *_headline(chapters), _measured(analysis)]
     more = [_messages(analysis.runs), _held(chapters), _steadiest(chapters), _clients(chapters), _tail(chapters)]
     more += [_laws(chapters), _references(chapters)]
     return [tile for tile in [*found, *more] if tile]
@@ -81,7 +84,7 @@ def tiles(analysis: Analysis, chapters: Sequence[Chapter]) -> list[Tile]:
 
 def tiles_of(chapter: Chapter) -> list[Tile]:
     """Return the headline numbers of one experiment."""
-    found = [_best([chapter], "throughput"), _best([chapter], "response"), _held([chapter]), _steadiest([chapter])]
+    found = [*_headline([chapter]), _held([chapter]), _steadiest([chapter])]
     found += [_clients([chapter]), _tail([chapter]), _laws([chapter]), _references([chapter])]
     return [tile for tile in found if tile]
 
@@ -111,6 +114,35 @@ def _requests(chapters: Sequence[Chapter]) -> Tile | None:
     return Tile("Requests measured", brief(total)) if total else None
 
 
+def _headline(chapters: Sequence[Chapter]) -> list[Tile | None]:
+    """Return throughput and response; where the rate was given, latency alone is a result."""
+    return [_best(chapters, "throughput"), _best(chapters, "response"), _latency(chapters)]
+
+
+def _latency(chapters: Sequence[Chapter]) -> Tile | None:
+    """Return the shortest 99 % of latencies of the chapters whose rate was given, and where it was reached."""
+    candidates = []
+    for chapter in chapters:
+        if not chapter.is_open:
+            continue
+        found = percentiles_of(chapter, chapter.source_of("response"))
+        # The time from the intended publish to the delivery, where there is one.
+        kind = "deliver" if any(key[1] == "deliver" for key in found) else ALL
+        candidates += [
+            (own["p99"].value, chapter, cell, own)
+            for (cell, of_kind), own in found.items()
+            if of_kind == kind and is_number(own["p99"].value)
+        ]
+    if not candidates:
+        return None
+    _, chapter, cell, own = min(candidates, key=lambda candidate: candidate[0])
+    where = [chapter.title] if len(chapters) > 1 else []
+    where += [chapter.cell_name(cell)] if chapter.factors else []
+    more = "; ".join([*([": ".join(where)] if where else []), f"median {own['p50'].text} ms"])
+    label = "99 % of latencies within"
+    return Tile(f"Shortest {label}" if len(candidates) > 1 else label, own["p99"].text, "ms", more)
+
+
 def _best(chapters: Sequence[Chapter], metric: str) -> Tile | None:
     """Return the highest throughput or the shortest response, and where it was reached.
 
@@ -119,7 +151,7 @@ def _best(chapters: Sequence[Chapter], metric: str) -> Tile | None:
     """
     candidates = []
     for chapter in chapters:
-        if chapter.experiment and (chapter.has_loops or chapter.has_policies):
+        if chapter.experiment and (chapter.has_loops or chapter.has_policies or chapter.is_open):
             continue
         rows = chapter.metric(metric, chapter.source_of(metric), ALL)
         rows = rows[rows["mean"].notna()]
@@ -160,7 +192,7 @@ def _messages(runs: Sequence[Run]) -> Tile | None:
 
 
 def _held(chapters: Sequence[Chapter]) -> Tile | None:
-    loops = [one for chapter in chapters for one in loop_results(chapter)]
+    loops = [one for chapter in chapters for one in loop_results(chapter) if one.is_closed]
     if not loops:
         return None
     held = sum(one.is_held for one in loops)
@@ -169,7 +201,7 @@ def _held(chapters: Sequence[Chapter]) -> Tile | None:
 
 def _steadiest(chapters: Sequence[Chapter]) -> Tile | None:
     """Return the loop with the least deviation, for its goal, of those that held it."""
-    loops = [(one, chapter) for chapter in chapters for one in loop_results(chapter) if one.is_held]
+    loops = [(one, chapter) for chapter in chapters for one in loop_results(chapter) if one.is_closed and one.is_held]
     if not loops:
         return None
     one, chapter = min(loops, key=lambda loop: loop[0].std / loop[0].goal)
@@ -178,26 +210,27 @@ def _steadiest(chapters: Sequence[Chapter]) -> Tile | None:
 
 
 def _clients(chapters: Sequence[Chapter]) -> Tile | None:
-    """Return how many clients admission control holds, beside how many are held without."""
+    """Return how many clients are held without control, and how many with admission control."""
     for chapter in chapters:
         held = client_capacity(judged_of(chapter))
         if held and held.ours:
             without = whole(held.without.clients) if held.without else "none"
             return Tile(
-                f"Clients held by {held.ours.name}", whole(held.ours.clients), "", f"{without} without control"
+                "Clients held", f"{without} → {whole(held.ours.clients)}", "", f"no control → {held.ours.name}"
             )
     return None
 
 
 def _tail(chapters: Sequence[Chapter]) -> Tile | None:
-    """Return the tail of small requests under overload with admission control, beside the one without."""
+    """Return the tail of small requests under overload without control, and with admission control."""
     for chapter in chapters:
         found = judged_of(chapter)
         under = {one.policy: one for one in overloaded(found)}
         ours, plain = under.get(ours_of(found) or ""), under.get(UNCONTROLLED)
         if ours and plain:
-            more = f"{ours.name}, {ours.clients:,} clients; {amount(plain.p99_small)} ms without control"
-            return Tile("99 % of small requests within", amount(ours.p99_small), "ms", more)
+            value = f"{amount(plain.p99_small)} → {amount(ours.p99_small)}"
+            more = f"no control → {ours.name}, {ours.clients:,} clients"
+            return Tile("99 % of small requests within", value, "ms", more)
     return None
 
 

@@ -1,0 +1,120 @@
+"""Percentiles of response times with their intervals of 90 %.
+
+Over several repetitions an interval is by Student, of the repetitions' percentiles. Within a single run it is between
+two order statistics: those that the number of requests leaves in doubt, read from the histogram.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from scipy import stats
+
+from flyball.pipeline.intervals import CONFIDENCE, half_width
+from flyball.pipeline.report.chapters import Chapter
+from flyball.pipeline.report.formatting import ALL, NOTHING, amount, is_number, student
+
+# The columns of `measures` that every table of latencies has.
+PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+# How a table's head names them.
+HEADS = {"p50": "50 %", "p95": "95 %", "p99": "99 %"}
+# What a reader has to know of the notation; the page says it once.
+NOTATION = "9.0 [8.5, 9.7] is a percentile of a single run between two order statistics"
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Percentile:
+    """A percentile and its interval: both ends are NaN if it is not known."""
+
+    value: float
+    low: float
+    high: float
+    # Of how many runs it is the mean.
+    repetitions: int = 1
+
+    @property
+    def text(self) -> str:
+        """The papers' `10.0 ± 5.0` over repetitions, `10.0 [8.0, 12.0]` within a run."""
+        if not is_number(self.value):
+            return NOTHING
+        if not (is_number(self.low) and is_number(self.high)):
+            return amount(self.value)
+        if self.repetitions > 1:
+            return student(self.value, self.high - self.value)
+        return f"{amount(self.value)} [{amount(self.low)}, {amount(self.high)}]"
+
+
+# The percentiles of one cell and kind, by the names in PERCENTILES.
+Percentiles = Mapping[str, Percentile]
+
+
+def percentiles_of(chapter: Chapter, source: str, metric: str = "response") -> dict[tuple[str, str], Percentiles]:
+    """Return the percentiles of a metric by cell and kind of request, as `source` has measured it."""
+    rows = chapter.tables["measures"]
+    rows = rows[(rows["metric"] == metric) & (rows["source"] == source)]
+    return {
+        (str(cell), str(kind)): {name: _percentile(chapter, own, name) for name in PERCENTILES}
+        for (cell, kind), own in rows.groupby(["cell", "kind"], sort=False)
+    }
+
+
+def texts_of(found: Percentiles | None) -> list[str]:
+    """Return the texts of a row's percentiles; a row without any has dashes."""
+    return [found[name].text if found else NOTHING for name in PERCENTILES]
+
+
+def _percentile(chapter: Chapter, own: pd.DataFrame, name: str) -> Percentile:
+    values = own[name].astype(float).to_numpy()
+    if len(values) > 1:
+        mean, width = float(values.mean()), half_width(len(values), float(values.std(ddof=1)))
+        return Percentile(mean, mean - width, mean + width, len(values))
+    row = own.iloc[0]
+    low, high = (math.nan, math.nan)
+    if row["metric"] == "response" and is_number(float(values[0])):
+        low, high = _order_statistics(chapter, row, PERCENTILES[name])
+    # Buckets are coarser than the percentile, which is of the times themselves.
+    return Percentile(float(values[0]), min(low, float(values[0])), max(high, float(values[0])))
+
+
+def _order_statistics(chapter: Chapter, row: pd.Series[float], share: float) -> tuple[float, float]:
+    """Return the ends of the interval of a quantile, after W. J. Conover, Practical Nonparametric Statistics, 3.2."""
+    rows = chapter.tables["histogram"]
+    rows = rows[(rows["run"] == row["run"]) & (rows["source"] == row["source"]) & (rows["requests"] > 0)]
+    # Where the table has no rows for all kinds together, their sum is the same.
+    if row["kind"] != ALL or ALL in set(rows["kind"]):
+        rows = rows[rows["kind"] == row["kind"]]
+    count = _independent_requests(chapter, row)
+    if rows.empty or count < 1:
+        return math.nan, math.nan
+    doubt = float(stats.norm.ppf((1 + CONFIDENCE) / 2)) * math.sqrt(share * (1 - share) / count)
+    low, high = _quantiles(rows, [max(share - doubt, 0.0), min(share + doubt, 1.0)])
+    return float(low), float(high)
+
+
+def _independent_requests(chapter: Chapter, row: pd.Series[float]) -> float:
+    """Return how many requests the run's records are worth: (Σw)²/Σw² of a sample, all if all were recorded."""
+    rows = chapter.tables["series"]
+    rows = rows[(rows["run"] == row["run"]) & (rows["source"] == row["source"])]
+    rows = rows if row["kind"] == ALL else rows[rows["kind"] == row["kind"]]
+    if "weight2" not in rows or not rows["weight2"].sum():
+        return float(row["n"])
+    return float(rows["requests"].sum()) ** 2 / float(rows["weight2"].sum())
+
+
+def _quantiles(rows: pd.DataFrame, shares: list[float]) -> Iterator[float]:
+    """Yield quantiles of a histogram; within a bucket times are taken for evenly spread."""
+    buckets = rows.groupby(["low_ms", "high_ms"], as_index=False)["requests"].sum().sort_values("low_ms")
+    ends: Floats = np.concatenate([[0.0], buckets["requests"].cumsum().to_numpy(dtype=float)])
+    for share in shares:
+        rank = share * ends[-1]
+        place = min(int(np.searchsorted(ends[1:], rank)), len(buckets) - 1)
+        bucket = buckets.iloc[place]
+        part = (rank - ends[place]) / float(bucket["requests"])
+        yield float(bucket["low_ms"] + part * (bucket["high_ms"] - bucket["low_ms"]))
