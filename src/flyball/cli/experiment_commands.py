@@ -5,6 +5,7 @@ The reports come from the pipeline, which is imported only when it is needed.
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 import tomllib
@@ -129,9 +130,15 @@ def run(name: str, out: Path, is_quick: bool, is_fresh: bool, keeps_going: bool,
     with _errors_told():
         laid_out = plan(_changed(find(name), assignments), is_quick=is_quick)
         laid_out.check_packages()
-        results = Results(out, laid_out)
+        results = Results(out, laid_out, _run_command(name, is_quick, assignments))
         _exit_if_failed(_run_plan(laid_out, results, is_fresh, keeps_going))
     typer.echo(f"\nresults: {results.folder}\nreport:  flyball pipeline report {out}")
+
+
+def _run_command(name: str, is_quick: bool, assignments: list[str]) -> str:
+    """Return the command that repeats an experiment, into the folder of a reader's choice."""
+    options = [*(["--quick"] if is_quick else []), *(part for text in assignments for part in ("--set", text))]
+    return shlex.join(["flyball", "lab", "run", current_name(name), *options])
 
 
 def _run_plan(laid_out: Plan, results: Results, is_fresh: bool, keeps_going: bool) -> list[Failure]:
@@ -188,7 +195,7 @@ def reproduce(paper: str, out: Path, is_quick: bool, is_fresh: bool, keeps_going
             left = duration(sum(later.expected_s for later in plans[number - 1 :]))
             title = f"{laid_out.experiment.name}: {laid_out.experiment.title}"
             typer.echo(f"\n{number} of {len(plans)}, about {left} left in all: {title}")
-            results = Results(out / "results", laid_out)
+            results = Results(out / "results", laid_out, _run_command(laid_out.experiment.name, is_quick, []))
             try:
                 failures += _run_plan(laid_out, results, is_fresh, keeps_going)
             except LabError as error:

@@ -327,7 +327,7 @@ def write_report_of(source: Path, out: Path, means: Means | None = None) -> Path
             from flyball.pipeline.report import write_report
         analysis = analyse(spark, source, out, progress)
         page = out / "report.html"
-        write_report(analysis, page)
+        write_report(analysis, page, str(source))
     _warn(analysis.tables["quarantine"].to_numpy().tolist())
     return page
 

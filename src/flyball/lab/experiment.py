@@ -105,6 +105,8 @@ class TargetPart(Part):
     hosts: tuple[Host, ...] = ()
     # Where a foreign server listens: it is not started.
     addresses: tuple[Annotated[str, AfterValidator(_check_address)], ...] = ()
+    # What reports call a server that the lab did not start; its address if empty.
+    label: str = ""
     user: str = "guest"
     password: str = "guest"
 
@@ -239,6 +241,8 @@ class Experiment(Part):
     title: str
     about: str = ""
     source: str = ""
+    # Why its results differ from those that were published.
+    differs: str = ""
     # The name of the experiment whose results this one begins with.
     needs: Annotated[str, AfterValidator(_check_name)] = ""
     target: TargetPart = TargetPart()

@@ -28,9 +28,11 @@ SHOWN_DIFFERENCES = 3
 class Results:
     """The results of one experiment, in a folder of their own below `out`."""
 
-    def __init__(self, out: Path, plan: Plan) -> None:
+    def __init__(self, out: Path, plan: Plan, command: str = "") -> None:
+        """`command` repeats the experiment; reports show it."""
         self.folder = out / plan.experiment.slug
         self._plan = plan
+        self._command = command
 
     def open(self, *, is_fresh: bool) -> None:
         """Make the folder, or go on with what lies in it.
@@ -56,7 +58,7 @@ class Results:
         for half_made in self.folder.glob(".run=*"):
             shutil.rmtree(half_made)
         write_json(self.folder / DEFINITION, definition)
-        write_json(self.folder / DESCRIPTION, description_of(self._plan))
+        write_json(self.folder / DESCRIPTION, {**description_of(self._plan), "command": self._command})
 
     def _throw_away(self) -> None:
         # A file that is not a result of ours stays: an --out may be anything.
@@ -161,6 +163,7 @@ def description_of(plan: Plan) -> dict[str, object]:
         "title": experiment.title,
         "about": experiment.about,
         "source": experiment.source,
+        "differs": experiment.differs,
         "needs": experiment.needs,
         "factors": {factor: [label_of(level) for level in levels] for factor, levels in experiment.sweep.items()},
         "repetitions": experiment.run.repetitions,

@@ -466,6 +466,7 @@ class _Run:
                 "settings": experiment.target.settings,
                 "hosts": list(experiment.target.hosts),
                 "addresses": list(experiment.target.addresses),
+                "label": experiment.target.label,
             },
             "workload": {**self._workload.model_dump(mode="json"), **run.prepared},
             "clients": clients,

@@ -66,8 +66,12 @@ class Experiment:
     about: str = ""
     # Where it comes from, for example `ThorBangMQ report, table 8`.
     source: str = ""
+    # Why the results differ from those that were published.
+    differs: str = ""
     # The experiment whose results it begins with.
     needs: str = ""
+    # What repeats it, as somebody has called it; empty if that is not known.
+    command: str = ""
     # The levels of each factor, by its dotted name.
     factors: dict[str, list[Any]] = field(default_factory=dict)
     repetitions: int = 1

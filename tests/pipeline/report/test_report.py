@@ -205,7 +205,7 @@ def test_traces_of_a_node_alone_make_a_report(report: Any) -> None:
     page = report(made.traces())
     assert page.headings[0] == (1, "What a node recorded")
     assert len(page.figures) == 4
-    assert "flyball pipeline report FOLDER" in page.text
+    assert "flyball pipeline report results --out report" in page.text
     assert "<code>flyball pipeline report FOLDER</code>" in page.markup
 
 

@@ -185,7 +185,7 @@ class _Story:
             _link_traces(self._node.traces, self._results)
             folder = self._wish.out / "report"
             analysis = analyse(spark, self._results, folder, part.stage)
-            write_report(analysis, folder / "report.html")
+            write_report(analysis, folder / "report.html", str(self._results))
         return analysis
 
     def _compare(self, analysis: Analysis) -> None:
@@ -223,6 +223,7 @@ class _Story:
     def _experiment(self, name: str) -> Experiment:
         """Return one of the experiments, on this node."""
         place: dict[str, object] = {"target.kind": "foreign", "target.addresses": [self._node.amqp]}
+        place["target.label"] = "the demo's node"
         return insisted(load(HERE / f"{name}.toml"), {**place, "workload.report": self._node.http}, {})
 
     def _governed(self, design: Design) -> Experiment:
@@ -231,7 +232,7 @@ class _Story:
     def _run(self, experiment: Experiment, part: Part) -> None:
         laid_out = plan(experiment, is_quick=self._wish.is_short)
         part.expect(laid_out.expected_s)
-        results = Results(self._results, laid_out)
+        results = Results(self._results, laid_out, "flyball demo --short" if self._wish.is_short else "flyball demo")
         results.open(is_fresh=True)
         failures = run_all(laid_out, results, part, keeps_going=False)
         if failures:

@@ -84,7 +84,7 @@ def _verdict(found: float, wanted: float) -> str:
 def _table(caption: str, rows: pd.DataFrame, column: str, name: str) -> Table:
     body: list[list[str]] = []
     # What is compared with comes before what it is compared to.
-    for policy in sorted(dict.fromkeys(rows["policy"]), key=(STANDARD, STATIC, OPTIMISED, DYNAMIC).index):
+    for policy in sorted(dict.fromkeys(rows["policy"]), key=lambda policy: policy not in (STANDARD, STATIC)):
         own = rows[rows["policy"] == policy]
         rates = own["throughput"].astype(float)
         mean = _mean(rows, policy, column)

@@ -24,15 +24,18 @@ _INTERVALS = (
 )
 
 
-def write_report(analysis: Analysis, path: Path) -> None:
-    """Write the report to `path`: one HTML file that needs no network and no other file."""
+def write_report(analysis: Analysis, path: Path, source: str = "results") -> None:
+    """Write the report to `path`: one HTML file that needs no network and no other file.
+
+    `source` is where the results lie, for the command that makes the report again.
+    """
     chapters = chapters_of(analysis)
     title = title_of(chapters)
     sections = [
         _summary(title, analysis, chapters),
         *(chapter_section(chapter, is_only=len(chapters) == 1) for chapter in chapters),
         *models_section(analysis.models),
-        runs_section(chapters),
+        runs_section(chapters, source),
         *quarantine_section(analysis),
     ]
     write_page(path, f"{title} · Flyball", sections, _INTERVALS)

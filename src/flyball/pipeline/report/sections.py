@@ -51,6 +51,8 @@ MOST_ROWS = 1000
 
 _MAIN_METRICS = ("throughput", "messages", "response")
 
+_LAB_RUN = "flyball lab run "
+
 _TOLERANCES = (
     "A law holds while its deviation is within what is allowed: 5 %, for the interactive law 10 %, and nothing for"
     " utilisation. Where only a sample of the requests was recorded, counts may deviate by three of their standard"
@@ -85,10 +87,11 @@ def models_section(models: Mapping[str, Mapping[str, Any]]) -> list[Section]:
     return [Section("models", "Models found", "section.html", {"passages": passages})] if models else []
 
 
-def runs_section(chapters: Sequence[Chapter]) -> Section:
+def runs_section(chapters: Sequence[Chapter], source: str) -> Section:
     """Return how it was run: settings, versions and runs of each experiment, and the commands to repeat them."""
     passages = [Passage(chapter.title, _runs(chapter)) for chapter in chapters if chapter.runs]
-    data = {"commands": _commands(chapters), "passages": passages}
+    again = shlex.join(["flyball", "pipeline", "report", source, "--out", "report"])
+    data = {"commands": _commands(chapters), "again": again, "passages": passages}
     return Section("settings", "How it was run, and how to repeat it", "repeating.html", data)
 
 
@@ -273,10 +276,19 @@ def _commands(chapters: Sequence[Chapter]) -> list[str]:
     experiments = {chapter.name: chapter.experiment for chapter in chapters if chapter.experiment}
     # What others begin with comes before them.
     ordered = sorted(experiments.values(), key=lambda experiment: _steps_before(experiment, experiments))
-    return [
-        f"flyball lab run {shlex.quote(experiment.name)}{' --quick' if experiment.is_quick else ''}"
-        for experiment in ordered
-    ]
+    commands: dict[str, None] = {}
+    for experiment in ordered:
+        if experiment.needs and experiment.needs not in experiments:
+            commands[f"{_run_command(experiment.needs, experiment.is_quick)} --out results"] = None
+        own = experiment.command or _run_command(experiment.name, experiment.is_quick)
+        commands[f"{own} --out results" if own.startswith(_LAB_RUN) else own] = None
+    if any(command.startswith(_LAB_RUN) for command in commands):
+        commands["flyball pipeline report results --out report"] = None
+    return list(commands)
+
+
+def _run_command(name: str, is_quick: bool) -> str:
+    return f"{_LAB_RUN}{shlex.quote(name)}{' --quick' if is_quick else ''}"
 
 
 def _steps_before(experiment: Experiment, known: Mapping[str, Experiment]) -> int:
