@@ -28,11 +28,11 @@ def compare(tmp_path: Path) -> Compare:
 def test_the_same_cells_stand_side_by_side_with_ratio_and_verdict(compare: Compare) -> None:
     one = made.experiment(repetitions=5)
     page = compare({"old": made.analysis(one), "new": made.analysis(one, speed=2.0)})
-    table = page.table("Throughput, beside old")
+    table = page.table("Throughput, compared with old")
     assert table.column("Cell") == ["clients 1", "clients 4", "clients 16", "clients 64"]
     assert all(1.8 < float(text.removesuffix(" ×")) < 2.2 for text in table.column("Ratio"))
     assert all(text.startswith("better: significantly higher by") for text in table.column("Verdict"))
-    response = page.table("Response time, beside old")
+    response = page.table("Response time, compared with old")
     assert all(text.startswith("better: significantly lower by") for text in response.column("Verdict"))
 
 
@@ -78,7 +78,7 @@ def test_cells_that_only_one_has_are_left_out(compare: Compare) -> None:
 def test_two_different_experiments_alone_are_compared_by_cell(compare: Compare) -> None:
     other = made.experiment("telesto/clients", "Clients again")
     page = compare({"a": made.analysis(made.experiment()), "b": made.analysis(other)})
-    assert (2, "Number of clients beside Clients again") in page.headings
+    assert (2, "Number of clients compared with Clients again") in page.headings
 
 
 def test_names_of_analyses_do_not_become_markup(compare: Compare) -> None:
@@ -111,3 +111,11 @@ def test_each_analysis_has_its_own_colour_also_where_it_has_several_lines(compar
         dashes[line].add(trace["line"]["dash"])
     assert colours == {"a": {"series-1"}, "b": {"series-2"}}
     assert dashes == {"nodes 1": {"solid"}, "nodes 2": {"dash"}}
+
+
+def test_percentiles_stand_side_by_side_with_their_intervals(compare: Compare) -> None:
+    one = made.experiment()
+    page = compare({"old": made.analysis(one), "new": made.analysis(one, speed=1.5)})
+    for name in ("p50", "p95", "p99"):
+        table = page.table(f"{name} of the response time, compared with old")
+        assert all(" ± " in text for text in (*table.column("old [ms]"), *table.column("new [ms]")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,7 @@ from flyball.pipeline.report.formatting import (
 )
 from flyball.pipeline.report.levels import Points, bar_of, coordinate, trace_of
 from flyball.pipeline.report.page import write_page
+from flyball.pipeline.report.percentiles import NOTATION, PERCENTILES, percentiles_of
 from flyball.pipeline.report.sections import folded, settings_facts
 from flyball.pipeline.report.selection import student_of
 
@@ -78,9 +80,13 @@ def write_comparison(analyses: Mapping[str, Analysis], path: Path) -> None:
         raise PipelineError(f"{', '.join(analyses)} have no experiment in common: nothing can be compared")
     shown = [_pair_section(number, pair) for number, pair in enumerate(pairs, start=1)]
     compared = [one for _, ones in shown for one in ones]
-    title = " beside ".join(analyses)
+    first, *others = analyses
+    title = f"{_and(others)} compared with {first}"
     sections = [_summary(title, analyses, pairs, compared), *(section for section, _ in shown), _settings(analyses)]
-    footer = "Differences are judged by Welch's interval of 90 %: one in ten would be called significant by chance."
+    footer = (
+        "Differences are judged by Welch's interval of 90 %: one in ten would be called significant by chance."
+        f" Intervals are of 90 %; {NOTATION}."
+    )
     write_page(path, f"{title} · Flyball", sections, footer)
 
 
@@ -93,7 +99,7 @@ def _pairs(chapters: Mapping[str, Sequence[Chapter]]) -> list[Pair]:
         return [Pair(first[name].title, {key: found[name] for key, found in by_name.items()}) for name in common]
     if all(len(found) == 1 for found in chapters.values()):
         alone = {name: found[0] for name, found in chapters.items()}
-        return [Pair(" beside ".join(dict.fromkeys(chapter.title for chapter in alone.values())), alone)]
+        return [Pair(" compared with ".join(dict.fromkeys(chapter.title for chapter in alone.values())), alone)]
     return []
 
 
@@ -110,6 +116,8 @@ def _pair_section(number: int, pair: Pair) -> tuple[Section, list[Compared]]:
         table, found = _compare(pair, metric, rows, cells)
         tables.append(table)
         compared += found
+        if metric == "response":
+            tables += _compare_percentiles(pair, cells)
     data = {
         "name": pair.first.name,
         "about": pair.first.experiment.about if pair.first.experiment else "",
@@ -148,7 +156,30 @@ def _compare(
             look = f"verdict {mood}-text" if mood else "verdict"
             body[-1] += [student_of(rows[other][cell]), f"{amount(found.ratio, 3)} ×", interval, Mark(says, look)]
             compared.append(Compared(other, metric, found))
-    return folded(Table(f"{capital(metric_name(metric))}, beside {first}", head, body)), compared
+    return folded(Table(f"{capital(metric_name(metric))}, compared with {first}", head, body)), compared
+
+
+def _compare_percentiles(pair: Pair, cells: Sequence[str]) -> list[Block]:
+    source = pair.first.source_of("response")
+    found = {name: percentiles_of(chapter, source) for name, chapter in pair.chapters.items()}
+    first, *others = pair.chapters
+    tables: list[Block] = []
+    for name in PERCENTILES:
+        head = ["Cell", f"{first} [ms]", *(text for other in others for text in (f"{other} [ms]", "Ratio"))]
+        body: list[list[str]] = []
+        for cell in cells:
+            base = found[first].get((cell, ALL))
+            if base is None:
+                continue
+            row = [pair.first.cell_name(cell), base[name].text]
+            for other in others:
+                one = found[other].get((cell, ALL))
+                ratio = one[name].value / base[name].value if one and base[name].value else math.nan
+                row += [one[name].text if one else NOTHING, f"{amount(ratio, 3)} ×"]
+            body.append(row)
+        if body:
+            tables.append(folded(Table(f"{name} of the response time, compared with {first}", head, body)))
+    return tables
 
 
 def _estimate(chapter: Chapter, row: pd.Series[Any]) -> Estimate:
@@ -230,13 +261,17 @@ def _summary(
     common = capital(count_of(len(pairs), "experiment"))
     data = {
         "title": title,
-        "lead": f"{common} that all have in common. {first} is what the others are held against.",
+        "lead": f"{common} in common. The baseline is {first}.",
         "tiles": _tiles(others, compared),
         "findings": [],
         "cautions": _cautions(analyses, compared),
         "says_nothing_to_warn_of": False,
     }
     return Section("summary", "Summary", "summary.html", data)
+
+
+def _and(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def _tiles(others: Sequence[str], compared: Sequence[Compared]) -> list[Tile]:

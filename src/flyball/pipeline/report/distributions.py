@@ -37,7 +37,7 @@ MOST_POINTS = 6000
 MOST_POINTS_OF_A_LINE = 600
 MOST_BUCKETS = 80
 
-_PERCENTILES = {"p50": "50 %", "p90": "90 %", "p95": "95 %", "p99": "99 %", "p999": "99.9 %", "max": "max"}
+_PERCENTILES = {"p50": "p50", "p90": "p90", "p95": "p95", "p99": "p99", "p999": "p99.9", "max": "max"}
 
 
 def over_time(chapter: Chapter, view: View) -> list[Figure]:
@@ -150,7 +150,7 @@ def percentiles(chapter: Chapter, view: View) -> list[Figure]:
     title = view.title or f"Percentiles of the {metric_name(metric)}"
     values = [value for name in shown for value in means[name].values()]
     layout = {
-        "xaxis": axis("Share of requests answered within this time", type="category"),
+        "xaxis": axis("Percentile", type="category"),
         "yaxis": value_axis(f"{capital(metric_name(metric))} [ms]", values),
     }
     says = f"{title}, in ms, seen by {source}. " + "; ".join(

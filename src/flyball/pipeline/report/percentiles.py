@@ -21,8 +21,6 @@ from flyball.pipeline.report.formatting import ALL, NOTHING, amount, is_number, 
 
 # The columns of `measures` that every table of latencies has.
 PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
-# How a table's head names them.
-HEADS = {"p50": "50 %", "p95": "95 %", "p99": "99 %"}
 # What a reader has to know of the notation; the page says it once.
 NOTATION = "9.0 [8.5, 9.7] is a percentile of a single run between two order statistics"
 

@@ -34,7 +34,7 @@ from flyball.pipeline.report.formatting import (
 )
 from flyball.pipeline.report.loop_findings import loops_table
 from flyball.pipeline.report.models import model_passage
-from flyball.pipeline.report.percentiles import HEADS, percentiles_of, texts_of
+from flyball.pipeline.report.percentiles import PERCENTILES, percentiles_of, texts_of
 from flyball.pipeline.report.policies import policies_table
 from flyball.pipeline.report.queues import queue_policies
 from flyball.pipeline.report.summary import tiles_of
@@ -185,7 +185,7 @@ def _cell_head(chapter: Chapter, source: str, *more: str) -> list[str]:
     names = {**dict.fromkeys(_MAIN_METRICS, metric_name), "response": lambda _: "mean response"}
     metrics = _metrics_of(chapter, source)
     columns = [f"{capital(names[metric](metric))} [{unit_of(metric)}]" for metric in metrics]
-    spread = [f"{name} within [ms]" for name in HEADS.values()] if "response" in metrics else []
+    spread = [f"{name} [ms]" for name in PERCENTILES] if "response" in metrics else []
     return [*factors, *more, *columns, *spread, "Repetitions"]
 
 

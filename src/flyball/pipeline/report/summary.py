@@ -120,7 +120,7 @@ def _headline(chapters: Sequence[Chapter]) -> list[Tile | None]:
 
 
 def _latency(chapters: Sequence[Chapter]) -> Tile | None:
-    """Return the shortest 99 % of latencies of the chapters whose rate was given, and where it was reached."""
+    """Return the lowest p99 latency of the chapters whose rate was given, and where it was reached."""
     candidates = []
     for chapter in chapters:
         if not chapter.is_open:
@@ -139,8 +139,7 @@ def _latency(chapters: Sequence[Chapter]) -> Tile | None:
     where = [chapter.title] if len(chapters) > 1 else []
     where += [chapter.cell_name(cell)] if chapter.factors else []
     more = "; ".join([*([": ".join(where)] if where else []), f"median {own['p50'].text} ms"])
-    label = "99 % of latencies within"
-    return Tile(f"Shortest {label}" if len(candidates) > 1 else label, own["p99"].text, "ms", more)
+    return Tile("Lowest p99 latency" if len(candidates) > 1 else "p99 latency", own["p99"].text, "ms", more)
 
 
 def _best(chapters: Sequence[Chapter], metric: str) -> Tile | None:
@@ -230,7 +229,7 @@ def _tail(chapters: Sequence[Chapter]) -> Tile | None:
         if ours and plain:
             value = f"{amount(plain.p99_small)} → {amount(ours.p99_small)}"
             more = f"no control → {ours.name}, {ours.clients:,} clients"
-            return Tile("99 % of small requests within", value, "ms", more)
+            return Tile("p99 of small requests", value, "ms", more)
     return None
 
 
