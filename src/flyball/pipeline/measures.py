@@ -66,7 +66,7 @@ TELESTO_NAMES = {
     (NODES, "messages"): "message throughput",
 }
 """Telesto's metrics (section 5.3), by who measures them and our name. Clients, where there are any, measure the
-response time as the paper defines it: until the response is there."""
+response time and the messages as the paper defines them: until the response is there, and successfully received."""
 
 LOOP_UNITS = {"loop_mean": "1/s", "loop_std": "1/s", "loop_settling": "samples", "loop_overshoot": "ratio"}
 """What is measured of a closed loop around a rate: its mean and standard deviation, and how it came to its goal."""
@@ -290,7 +290,7 @@ def _network(series: pd.DataFrame, windows: pd.DataFrame) -> Iterator[Row]:
 
 
 def _telesto_name(has_clients: bool, source: str, metric: str) -> str:
-    if has_clients and metric == "response":
+    if has_clients and metric in ("response", "messages"):
         return TELESTO_NAMES[NODES, metric] if source == CLIENTS else ""
     return TELESTO_NAMES.get((source, metric), "")
 

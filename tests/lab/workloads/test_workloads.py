@@ -26,6 +26,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "telesto_one_way": {"clients": 4, **QUICK},
     "telesto_pairs": {"pairs": 2, **QUICK},
     "telesto_service": {"askers": 3, "servers": 2, **QUICK},
+    "telesto_mixed": {"one_way": 4, "pairs": 2, "askers": 3, "servers": 2, **QUICK},
     "stream": {"producers": 2, "consumers": 3, "queues": 2, "in_flight": 10, "prefetch": 5},
     "clustered": {"producers": 2, "consumers": 4},
 }
@@ -68,7 +69,7 @@ def test_a_workload_runs_without_a_lost_or_doubled_message(
     assert min(calls["response_ns"].to_pylist()) > 0
 
 
-@pytest.mark.parametrize("kind", ["send_and_pop", "standard", "telesto_service", "stream"])
+@pytest.mark.parametrize("kind", ["send_and_pop", "standard", "telesto_service", "telesto_mixed", "stream"])
 def test_clients_of_several_nodes_find_their_partners_on_their_own(kind: str, tmp_path: Path) -> None:
     protocol = "amqp" if kind == "stream" else "thorbang"
     parameters = {"kind": kind, "protocol": protocol, **SMALL[kind]}
@@ -177,6 +178,9 @@ def test_wrong_parameters_are_named(parameters: dict[str, Any], complaint: str) 
         {"kind": "telesto_one_way", "clients": 3},
         {"kind": "telesto_pairs", "pairs": 3},
         {"kind": "telesto_service", "servers": 1},
+        {"kind": "telesto_mixed", "one_way": 3},
+        {"kind": "telesto_mixed", "one_way": 4, "pairs": 3},
+        {"kind": "telesto_mixed", "one_way": 4, "pairs": 2, "servers": 1},
         {"kind": "stream", "consumers": 3, "queues": 2},
     ],
 )

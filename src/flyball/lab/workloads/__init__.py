@@ -17,7 +17,7 @@ from flyball.lab.workloads.push_peek_pop import PushPeekPop
 from flyball.lab.workloads.send_and_pop import SendAndPop
 from flyball.lab.workloads.standard import Standard
 from flyball.lab.workloads.stream import Stream
-from flyball.lab.workloads.telesto import TelestoOneWay, TelestoPairs, TelestoService
+from flyball.lab.workloads.telesto import TelestoMixed, TelestoOneWay, TelestoPairs, TelestoService
 from flyball.lab.workloads.workload import EarlierRun, Workload
 
 __all__ = ["WORKLOADS", "Client", "EarlierRun", "Workload", "find_workload", "make_workload"]
@@ -29,6 +29,7 @@ WORKLOADS: dict[str, type[Workload]] = {
     "telesto_one_way": TelestoOneWay,
     "telesto_pairs": TelestoPairs,
     "telesto_service": TelestoService,
+    "telesto_mixed": TelestoMixed,
     "stream": Stream,
     "adaptive": Adaptive,
     "auction": Auction,

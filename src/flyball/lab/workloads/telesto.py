@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
@@ -14,6 +16,9 @@ from flyball.lab.workloads.workload import ProtocolName, Seconds, Workload
 
 ONE_WAY, PAIRS, SERVICE, SERVICE_ANSWERS = "one_way", "pairs", "service", "service_answers"
 ASKER, ANSWERER = "asker", "answerer"
+PAIR_ASKER, PAIR_ANSWERER = "pair_asker", "pair_answerer"
+# Those of a mixed population, in the order of its clients' numbers.
+MIXED_ROLES = (ONE_WAY, PAIR_ASKER, PAIR_ANSWERER, ASKER, ANSWERER)
 
 
 class TelestoWorkload(Workload):
@@ -57,23 +62,28 @@ class TelestoOneWay(TelestoWorkload):
             raise LabError("workload.clients of telesto_one_way is wrong: every target needs two of them")
 
     async def behave(self, client: Client) -> None:
-        queue = client.queue(ONE_WAY)
-        others = [client.address_of(number) for number in self.peers(client) if number != client.number]
-        counter, sent = 1, 0
-        while True:
-            if not client.stopping:
-                sent += 1
-                # The context numbers what this client sent; the text is the counter that goes around.
-                await client.put(queue, client.random.choice(others), b"%d" % counter, sent)
-                client.tally.sent(f"{client.target}.{client.address}", sent - 1)
-            message = await self.polling.wait(client, queue)
-            if message is None:
-                return
-            if message.context < 1 or not message.body.isdigit():
-                client.fail(f"a message that was never sent: {message}")
-            if not client.tally.received(f"{client.target}.{message.sender}", message.context - 1):
-                client.fail(f"message {message.context} of client {message.sender} came twice")
-            counter = int(message.body) + 1
+        await pass_counters(client, self.polling, self.peers(client))
+
+
+async def pass_counters(client: Client, polling: Polling, ring: Sequence[int]) -> None:
+    """Put a counter to a random other client of the ring, wait for one, and pass it on."""
+    queue = client.queue(ONE_WAY)
+    others = [client.address_of(number) for number in ring if number != client.number]
+    counter, sent = 1, 0
+    while True:
+        if not client.stopping:
+            sent += 1
+            # The context numbers what this client sent; the text is the counter that goes around.
+            await client.put(queue, client.random.choice(others), b"%d" % counter, sent)
+            client.tally.sent(f"{client.target}.{client.address}", sent - 1)
+        message = await polling.wait(client, queue)
+        if message is None:
+            return
+        if message.context < 1 or not message.body.isdigit():
+            client.fail(f"a message that was never sent: {message}")
+        if not client.tally.received(f"{client.target}.{message.sender}", message.context - 1):
+            client.fail(f"message {message.context} of client {message.sender} came twice")
+        counter = int(message.body) + 1
 
 
 class TelestoDialogue(TelestoWorkload):
@@ -81,6 +91,17 @@ class TelestoDialogue(TelestoWorkload):
 
     def listens(self, client: Client) -> bool:
         return client.role == ANSWERER
+
+    def in_pairs(self, client: Client) -> Dialogue:
+        """Return the dialogue between two clients that know each other."""
+        queue = client.queue(PAIRS)
+        return Dialogue(queue, queue, self.polling, _number, _number)
+
+    def of_service(self, client: Client) -> Dialogue:
+        """Return the dialogue with whichever server takes the request."""
+        # In the original both are one queue. There a reader of ThorBangMQ would take requests for answers.
+        queues = client.queue(SERVICE), client.queue(SERVICE_ANSWERS)
+        return Dialogue(*queues, self.polling, _number, _number)
 
     async def ask_on(self, client: Client, dialogue: Dialogue, receiver: int) -> None:
         """Ask, wait for the answer, and ask again, until the run stops."""
@@ -113,8 +134,7 @@ class TelestoPairs(TelestoDialogue):
             raise LabError("workload.pairs of telesto_pairs is wrong: every target needs the same number of them")
 
     async def behave(self, client: Client) -> None:
-        queue = client.queue(PAIRS)
-        dialogue = Dialogue(queue, queue, self.polling, _number, _number)
+        dialogue = self.in_pairs(client)
         if client.role == ASKER:
             await self.ask_on(client, dialogue, client.address_of(client.number + self.pairs))
         else:
@@ -143,13 +163,56 @@ class TelestoService(TelestoDialogue):
             raise LabError("workload.servers of telesto_service is wrong: every target needs one of them")
 
     async def behave(self, client: Client) -> None:
-        # In the original both are one queue. There a reader of ThorBangMQ would take requests for answers.
-        queues = client.queue(SERVICE), client.queue(SERVICE_ANSWERS)
-        dialogue = Dialogue(*queues, self.polling, _number, _number)
+        dialogue = self.of_service(client)
         if client.role == ASKER:
             await self.ask_on(client, dialogue, ANY_RECEIVER)
         else:
             await dialogue.answer(client, _one_more, unaddressed=True)
+
+
+class TelestoMixed(TelestoDialogue):
+    """All three at once, as in the report's experiments: one-way clients, then pairs, then a request service."""
+
+    shared_queues: ClassVar[tuple[str, ...]] = (SERVICE,)
+    addressed_queues: ClassVar[tuple[str, ...]] = (ONE_WAY, PAIRS, SERVICE_ANSWERS)
+
+    kind: Literal["telesto_mixed"] = "telesto_mixed"
+    one_way: Annotated[int, Field(ge=2)] = 30
+    pairs: Annotated[int, Field(ge=1)] = 15
+    askers: Annotated[int, Field(ge=1)] = 15
+    servers: Annotated[int, Field(ge=1)] = 15
+
+    @property
+    def client_count(self) -> int:
+        return self.one_way + 2 * self.pairs + self.askers + self.servers
+
+    def role_of(self, number: int) -> str:
+        counts = (self.one_way, self.pairs, self.pairs, self.askers, self.servers)
+        ends = itertools.accumulate(counts)
+        return next(role for role, end in zip(MIXED_ROLES, ends, strict=True) if number < end)
+
+    def listens(self, client: Client) -> bool:
+        return client.role in (ONE_WAY, PAIR_ANSWERER, ANSWERER)
+
+    def check(self, target_count: int) -> None:
+        if self.one_way < 2 * target_count:
+            raise LabError("workload.one_way of telesto_mixed is wrong: every target needs two of them")
+        if self.pairs % target_count:
+            raise LabError("workload.pairs of telesto_mixed is wrong: every target needs the same number of them")
+        if self.servers < target_count:
+            raise LabError("workload.servers of telesto_mixed is wrong: every target needs one of them")
+
+    async def behave(self, client: Client) -> None:
+        if client.role == ONE_WAY:
+            await pass_counters(client, self.polling, self.peers(client))
+        elif client.role == PAIR_ASKER:
+            await self.ask_on(client, self.in_pairs(client), client.address_of(client.number + self.pairs))
+        elif client.role == PAIR_ANSWERER:
+            await self.in_pairs(client).answer(client, _one_more)
+        elif client.role == ASKER:
+            await self.ask_on(client, self.of_service(client), NOBODY)
+        else:
+            await self.of_service(client).answer(client, _one_more, unaddressed=True)
 
 
 def _parts(text: bytes) -> tuple[int, int]:
