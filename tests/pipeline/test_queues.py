@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from flyball.pipeline.manifest import Measured, Run
-from flyball.pipeline.queues import placement, provisioning, queue_over_time, stable_throughput
+from flyball.pipeline.queues import placement, provisioning, queue_measures, queue_over_time, stable_throughput
 
 START_US = 1_760_000_000_000_000
 
@@ -71,3 +71,12 @@ def test_policies_stand_beside_each_other_with_what_they_cost() -> None:
     assert list(provided.columns[:3]) == ["policy", "nodes", "throughput"]
     assert provided[["policy", "nodes"]].to_numpy().tolist() == [["dynamic", 2], ["static", 1]]
     assert provided["throughput"].tolist() == [9, 9]
+
+
+def test_rates_of_a_queue_are_measures_of_its_run() -> None:
+    run = run_of(length_s=40, experiment="selfware/made")
+    over_time = queue_over_time(throughput_of("a", [9] * 40, [4] * 20 + [8] * 20), [run])
+    found = queue_measures(over_time, [run]).set_index("metric")
+    assert found.loc["queue_rate", "mean"] == pytest.approx(6)
+    assert found.loc["queue_peak", "mean"] == pytest.approx(8)
+    assert set(found["unit"]) == {"1/s"}

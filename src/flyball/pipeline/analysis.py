@@ -45,7 +45,7 @@ from flyball.pipeline.policies import (
     response_over_time,
 )
 from flyball.pipeline.profile import profile, profile_of_admissions
-from flyball.pipeline.queues import placement, provisioning, queue_over_time, queue_runs, scaling
+from flyball.pipeline.queues import placement, provisioning, queue_measures, queue_over_time, queue_runs, scaling
 from flyball.pipeline.spark_errors import one_line_errors
 from flyball.pipeline.table_store import Quarantined, Store
 from flyball.pipeline.throughput import THROUGHPUT, THROUGHPUT_OF_ALL, measured, seconds, series, throughput
@@ -271,6 +271,10 @@ def _add_queues(tables: dict[str, pd.DataFrame], opened: _Opened) -> None:
         compared = compare(over_time, opened.runs)
         if len(compared):
             tables[name] = compared
+    more = queue_measures(over_time, opened.runs)
+    if len(more):
+        parts = [table for table in (tables["measures"], more) if len(table)]
+        tables["measures"] = pd.concat(parts, ignore_index=True)
 
 
 def _left_out(opened: _Opened) -> list[Quarantined]:

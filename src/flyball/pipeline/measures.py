@@ -333,4 +333,4 @@ def _beside(experiment: str, reference: Reference, cell: str, ours: Row | None) 
 
 
 def _unit(metric: str) -> str:
-    return "1/s" if metric in ("throughput", "messages") else LOOP_UNITS.get(metric, "ms")
+    return "1/s" if metric in ("throughput", "messages", "queue_rate", "queue_peak") else LOOP_UNITS.get(metric, "ms")

@@ -11,7 +11,9 @@ from typing import Any
 import pandas as pd
 
 from flyball.pipeline.events import CLIENTS
+from flyball.pipeline.latency import ALL
 from flyball.pipeline.manifest import Run
+from flyball.pipeline.measures import COLUMNS as MEASURE_COLUMNS
 from flyball.pipeline.measures import RECEIVED, whole_points
 
 WORKLOAD = "clustered"
@@ -19,6 +21,11 @@ WORKLOAD = "clustered"
 PLACEMENT, PROVISIONING = "placement", "provisioning"
 # The factor that tells how many nodes a run had.
 NODES = "nodes"
+
+# What is measured of a queue that many clients share, in messages: the mean of the stable part, and the highest rate.
+QUEUE_UNITS = {"queue_rate": "1/s", "queue_peak": "1/s"}
+# Over so many seconds the highest rate is a mean.
+PEAK_S = 10
 
 # Messages/s that came into the queue and went out in each second or longer point, and how many waited at its end.
 OVER_TIME_COLUMNS = ("run", "second", "produced", "consumed", "waiting")
@@ -89,6 +96,28 @@ def provisioning(over_time: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame:
 def scaling(over_time: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame:
     """Compare numbers of nodes: a row for each run of an experiment that varied them."""
     return _compared(over_time, runs, NODES, SCALING_COLUMNS)
+
+
+def queue_measures(over_time: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame:
+    """Return rows of the table `measures`: QUEUE_UNITS of each run of an experiment."""
+    rows = []
+    for run in queue_runs(runs):
+        own = over_time[over_time["run"] == run.run].sort_values("second")
+        if own.empty or not run.experiment:
+            continue
+        values = {"queue_rate": stable_throughput(own), "queue_peak": highest_throughput(own)}
+        about = {"run": run.run, "source": CLIENTS, "kind": ALL, "n": len(own)}
+        rows += [{**about, "metric": name, "unit": QUEUE_UNITS[name], "mean": mean} for name, mean in values.items()]
+    found = pd.DataFrame(rows, columns=list(MEASURE_COLUMNS))
+    return found.astype({"n": "int64", **dict.fromkeys(MEASURE_COLUMNS[6:], "float64")})
+
+
+def highest_throughput(over_time: pd.DataFrame) -> float:
+    """Return the highest rate of messages/s to consumers over PEAK_S seconds in a row, or over a longer point."""
+    points = over_time.sort_values("second")
+    length_s = int(points["second"].diff().min()) if len(points) > 1 else 1
+    window = max(1, min(PEAK_S // length_s, len(points)))
+    return float(points["consumed"].rolling(window).mean().max())
 
 
 def _compared(over_time: pd.DataFrame, runs: Sequence[Run], factor: str, columns: Sequence[str]) -> pd.DataFrame:

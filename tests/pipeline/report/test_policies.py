@@ -248,3 +248,20 @@ def test_every_plot_can_be_written_as_json_and_says_its_numbers(kind: str, clien
         json.dumps({"data": figure.data, "layout": figure.layout}, allow_nan=False)
         assert any(letter.isdigit() for letter in figure.says)
         assert figure.numbers is not None
+
+
+def test_published_numbers_of_clients_stand_beside_ours(tmp_path: Path) -> None:
+    table = page_of(compared(["none", "integral", "dps"]), tmp_path).table("Published numbers")
+    rows = [row for row in table.rows[1:] if row[1] == "clients held"]
+    assert [(row[0], row[3], row[4], row[5]) for row in rows] == [
+        ("no control", "150", "150", "+0.0 %"),
+        ("integral, no classes", "300", "400", "+33 %"),
+        ("DPS", "400", "400", "+0.0 %"),
+    ]
+
+
+def test_effect_of_classes_on_the_reference_stands_beside_the_paper(tmp_path: Path) -> None:
+    analysis = compared(["integral", "classes"], [400], changes={"integral": {"r": 50.0}, "classes": {"r": 70.0}})
+    table = page_of(analysis, tmp_path).table("Published numbers")
+    (row,) = [row for row in table.rows[1:] if row[1] == "growth of the reference r"]
+    assert row[3:] == ["90.0 → 120.0 (1.33 ×)", "50.0 → 70.0 (1.40 ×)", "+5.0 %"]

@@ -40,12 +40,16 @@ _METRICS = {
     "loop_std": "standard deviation",
     "loop_settling": "settling",
     "loop_overshoot": "overshoot",
+    "queue_rate": "rate of the queue",
+    "queue_peak": "highest rate over 10 s",
 }
 _UNITS = {
     "throughput": "requests/s",
     "messages": "messages/s",
     "loop_mean": "messages/s",
     "loop_std": "messages/s",
+    "queue_rate": "messages/s",
+    "queue_peak": "messages/s",
 }
 _PROPER_NAMES = {
     "flyball": "Flyball",
@@ -58,7 +62,7 @@ _PROPER_NAMES = {
 }
 _UNITS_OF_NAMES = ("bytes", "ms", "s", "us")
 _ACTIONS = {"integer": "prefetch count", "fractional": "prefetch count", "pacer": "pace [messages/s]"}
-_HIGHER_IS_BETTER = frozenset({"throughput", "messages"})
+_HIGHER_IS_BETTER = frozenset({"throughput", "messages", "queue_rate", "queue_peak"})
 
 
 def metric_name(metric: str) -> str:

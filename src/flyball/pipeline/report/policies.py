@@ -39,11 +39,13 @@ _KEYS = ("policy", "clients")
 _NAMES = {
     "none": "no control",
     "integral": "integral, no classes",
+    "integral_ki_1": "integral, no classes, K_I = 1",
     "classes": "integral, classes",
     "round_robin": "round robin",
     "static": "static probabilities",
     "strict": "strict priority",
     "dps": "DPS",
+    "dps_ki_1": "DPS, K_I = 1",
     "memoryless": "DPS, memoryless",
     "semaphore": "semaphore",
     "uvicorn": "uvicorn's limit",
@@ -154,6 +156,14 @@ def client_capacity(found: Sequence[Judged]) -> ClientCapacity | None:
     beyond = [one for one in plain if without is None or one.clients > without.clients]
     collapsed = min(beyond, key=lambda one: one.clients, default=None)
     return ClientCapacity(without, collapsed, _most_clients(own, best, lambda one: one.failed), best, counts[-1])
+
+
+def clients_held(own: Sequence[Judged], found: Sequence[Judged]) -> int:
+    """Return how many clients one policy held: as `client_capacity` judges ours, or the site without control."""
+    is_plain = own[0].policy == UNCONTROLLED
+    best = max(one.goodput for one in (own if is_plain else found))
+    held = _most_clients(own, best, (lambda one: one.errors) if is_plain else (lambda one: one.failed))
+    return held.clients if held else 0
 
 
 def _most_clients(found: Sequence[Judged], best: float, errors: Callable[[Judged], float]) -> Judged | None:

@@ -26,7 +26,6 @@ from flyball.pipeline.report.formatting import (
     level,
     metric_name,
     percent,
-    quantiles,
     setting_text,
     student,
     unit_of,
@@ -36,6 +35,7 @@ from flyball.pipeline.report.loop_findings import loops_table
 from flyball.pipeline.report.models import model_passage
 from flyball.pipeline.report.percentiles import PERCENTILES, percentiles_of, texts_of
 from flyball.pipeline.report.policies import policies_table
+from flyball.pipeline.report.published import published_passages
 from flyball.pipeline.report.queues import queue_policies
 from flyball.pipeline.report.summary import tiles_of
 from flyball.pipeline.report.views import KINDS, figures_of, views_of
@@ -75,7 +75,7 @@ def chapter_section(chapter: Chapter, *, is_only: bool = False) -> Section:
         "first": [*loops_table(chapter), *policies_table(chapter), *queue_policies(chapter)],
         "figures": figures,
         "notes": missing,
-        "last": [*_cells(chapter), *_references(chapter), *_laws(chapter)],
+        "last": [*_cells(chapter), *published_passages(chapter, MOST_ROWS), *_laws(chapter)],
     }
     return Section(chapter.anchor, "Results" if is_only else chapter.title, "chapter.html", data)
 
@@ -208,39 +208,6 @@ def _cell_rows(chapter: Chapter, source: str, kinds: Iterable[str]) -> list[list
                 texts += texts_of(tails.get((cell, kind)))
             shown.append([*names, *([] if kind == ALL else [kind]), *texts, whole(known[0].repetitions)])  # type: ignore[arg-type]
     return shown
-
-
-def _references(chapter: Chapter) -> list[Passage]:
-    published = chapter.tables["references"]
-    if published.empty:
-        return []
-    rows = published[published["ours"].notna()]
-    body = []
-    for _, row in rows.head(MOST_ROWS).iterrows():
-        what = metric_name(row["metric"]) + ("" if row["kind"] == ALL else f", {row['kind']}")
-        body.append(
-            [
-                chapter.cell_name(row["cell"]) if chapter.factors else "all",
-                f"{what} [{unit_of(row['metric'], row['unit'])}]",
-                str(row["label"]),
-                _either(row["theirs"], row["theirs_low"], row["theirs_high"]),
-                _either(row["ours"], row["ours_low"], row["ours_high"]),
-                f"{amount(row['ratio'])} ×" if pd.notna(row["ratio"]) else NOTHING,
-            ]
-        )
-    head = ["Cell", "Metric", "Published in", "Paper", "Ours", "Ours / paper"]
-    says = "The papers used other machines: compare shapes rather than sizes."
-    if len(rows) < len(published):
-        says += f" {len(published) - len(rows)} of {len(published)} published numbers have no run beside them."
-    table = Table("Published numbers beside ours", head, body, numbers_from=3)
-    return [Passage("Beside the paper", [Mark(says, "note"), folded(table)])]
-
-
-def _either(mean: float, low: float, high: float) -> str:
-    """Return an interval in the notation that fits it: symmetric or not."""
-    if pd.notna(low) and pd.notna(high) and abs(low + high) <= 1e-9 * abs(high):
-        return student(mean, high)
-    return quantiles(mean, low, high)
 
 
 def _laws(chapter: Chapter) -> list[Passage]:
