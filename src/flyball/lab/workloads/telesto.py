@@ -210,7 +210,7 @@ class TelestoMixed(TelestoDialogue):
         elif client.role == PAIR_ANSWERER:
             await self.in_pairs(client).answer(client, _one_more)
         elif client.role == ASKER:
-            await self.ask_on(client, self.of_service(client), NOBODY)
+            await self.ask_on(client, self.of_service(client), ANY_RECEIVER)
         else:
             await self.of_service(client).answer(client, _one_more, unaddressed=True)
 
