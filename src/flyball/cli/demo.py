@@ -37,9 +37,9 @@ def demo(
         fail(f"the demo needs further packages ({', '.join(missing)}): pip install 'flyball[control,pipeline]'")
     try:
         # Here, not above: it takes long to import, and the other commands do not need it.
-        from flyball.cli.demo_story.story import Wish, tell
+        from flyball.cli.demo_story.story import Wish, run_demo
 
-        tell(Wish(out, stay, short), Console())
+        run_demo(Wish(out, stay, short), Console())
     except FlyballError as error:
         fail(str(error))
     except OSError as error:

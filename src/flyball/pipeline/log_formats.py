@@ -1,4 +1,4 @@
-"""The formats of logs that can be ingested beside traces. Needs nothing, so that a command line can name them."""
+"""The formats of logs that can be ingested in addition to traces. Imports nothing: the CLI names them."""
 
 from __future__ import annotations
 

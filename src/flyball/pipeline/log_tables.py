@@ -1,4 +1,4 @@
-"""What only the logs of the papers' systems say, as rows of the tables that traces fill.
+"""Facts that only the logs of the papers' systems have, as rows of the tables that traces fill.
 
 ThorBangMQ's servers log sums over an interval where a trace has requests: means, no percentiles. Those of
 Telesto log the downtime of workers, which a node does not have. Logs are small: pandas, no Spark.

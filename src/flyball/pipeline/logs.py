@@ -133,7 +133,7 @@ def _telesto_line(name: str, number: int, fields: Sequence[str]) -> Mapping[str,
     at_us = _at_us(_whole(fields[0]))
     waiting, *phases = (None if text == _NULL else _whole(text) for text in fields[1:])
     first, middle, last = phases
-    # Ids of packets are below 128; no worker parses a packet and sends an answer in so few nanoseconds.
+    # Ids of packets are below 128; no worker parses a packet and sends an answer in fewer nanoseconds.
     if middle is not None and first in _KINDS_BY_PACKET and last in _ANSWER_PACKETS:
         return {"calls": _telesto_call(name, number, at_us, waiting or 0, first, middle, last)}
     rows: dict[str, Row] = {}
@@ -179,7 +179,7 @@ def _call(name: str, number: int, protocol: str, kind: str, intended_us: int, re
 
 
 def _what(number: int, protocol: str, kind: str) -> Row:
-    """What requests and calls have in common. A log does not say how a request ended: it was answered."""
+    """Return the columns that requests and calls share. A log does not say how a request ended: it was answered."""
     return {
         "kind": kind,
         "protocol": protocol,

@@ -32,7 +32,7 @@ def experiment(
     repetitions: int = 2,
     **more: Any,
 ) -> Experiment:
-    """Return the description of an experiment over the number of clients, unless told otherwise."""
+    """Return the description of an experiment over the number of clients, by default."""
     levels = {"workload.clients": [1, 4, 16, 64]} if factors is None else dict(factors)
     count = repetitions * int(np.prod([len(values) for values in levels.values()]))
     facts = {

@@ -14,8 +14,8 @@ from flyball.pipeline.report.chapters import COLUMNS
 
 START_US = 1_760_000_000_000_000
 CLOSED, OPEN = "prefetch/closed", "prefetch/open"
+# The mean and the deviation of each controller.
 HELD = {"λ-PI": (400.0, 12.0), "P, printed": (262.0, 128.0)}
-"""The mean and the deviation of each controller."""
 PUBLISHED = {"P, printed": (414.37, 216.09)}
 
 Row = dict[str, Any]

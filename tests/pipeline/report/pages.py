@@ -25,7 +25,7 @@ class Table:
 
 
 class Page(HTMLParser):
-    """What stands in a page."""
+    """The contents of a page."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()

@@ -18,8 +18,8 @@ from flyball.pipeline.report.chapters import COLUMNS
 from flyball.pipeline.report.views import KINDS
 from tests.pipeline.report import made, made_loops, made_policies
 
+# The width of a sheet of paper without its margins, at 96 pixels an inch.
 A4_PIXELS = 700
-"""The width of a sheet of paper without its margins, at 96 pixels an inch."""
 
 IS_DRAWN = "canvas => canvas.querySelector('.main-svg') !== null"
 ALL_DRAWN = f"() => [...document.querySelectorAll('.canvas')].every({IS_DRAWN})"
@@ -75,7 +75,7 @@ def loops(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Reader:
-    """Somebody who opens a page with the network off, and notes what goes wrong."""
+    """Opens a page with the network off, and notes what goes wrong."""
 
     def __init__(self, browser: Browser, path: Path, **options: Any) -> None:
         self.context: BrowserContext = browser.new_context(**{"viewport": {"width": 1400, "height": 900}, **options})

@@ -63,7 +63,7 @@ def test_durations_show_their_two_largest_units(seconds: float, text: str) -> No
     assert formatting.duration(seconds) == text
 
 
-def test_a_cell_is_named_with_units_after_numbers_and_brokers_as_they_write_themselves() -> None:
+def test_cell_name_has_units_after_numbers_and_proper_names_of_brokers() -> None:
     factors = {"workload.handler_time_s": 0.01, "target.kind": "rabbitmq", "clients": 5}
     assert (
         formatting.cell_name(factors, formatting.factor_names(factors)) == "handler time 0.01 s, RabbitMQ, clients 5"

@@ -172,7 +172,7 @@ def test_how_many_messages_came_is_no_headline_where_a_loop_decides_it(tmp_path:
     assert "Highest throughput" not in page.text
 
 
-def test_an_experiment_of_loops_that_asks_for_nothing_else_shows_its_loops_alone() -> None:
+def test_experiment_of_loops_without_views_shows_its_loops_alone() -> None:
     assert {view.kind for view in views_of(chapter_of(made_loops.closed()))} == {"loop", "open_loop"}
 
 
@@ -183,7 +183,7 @@ def test_loops_with_several_goals_are_compared_in_percent_of_them() -> None:
     assert comparison.layout["shapes"][0]["x0"] == 100
 
 
-def test_each_run_has_a_plot_of_measurement_goal_and_action_with_its_disturbances() -> None:
+def test_each_run_has_a_plot_of_its_loop_with_its_disturbances() -> None:
     _, figure = figures(made_loops.closed(["rabbitmq"], {"PI": (400.0, 8.0)}, parts=STEPS), "loop")
     measured, goal, action = figure.data
     assert [trace["name"] for trace in figure.data] == ["Rate", "Goal", "Prefetch count"]

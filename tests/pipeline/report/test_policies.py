@@ -51,7 +51,7 @@ def test_a_report_reads_the_columns_that_the_stage_writes() -> None:
     assert COLUMNS["policy_runs"] == RUN_COLUMNS
 
 
-def test_a_site_without_control_holds_what_it_answers_without_errors_and_collapses_with_the_next_number() -> None:
+def test_site_without_control_collapses_with_the_next_number_of_clients() -> None:
     held = client_capacity(judged_of(chapter_of(compared())))
     assert held is not None
     assert held.without is not None
@@ -61,7 +61,7 @@ def test_a_site_without_control_holds_what_it_answers_without_errors_and_collaps
     assert held.ratio == pytest.approx(400 / 150)
 
 
-def test_the_summary_says_what_collapsed_what_was_held_and_which_goals_were_reached(tmp_path: Path) -> None:
+def test_summary_says_what_collapsed_and_which_goals_were_reached(tmp_path: Path) -> None:
     summary = page_of(compared(), tmp_path).text
     assert "Without control 150 clients are held (goodput 120.0/s); with 200 it collapses: goodput 20.0/s" in summary
     assert "With DPS 400 clients are held, 2.7 times as many (goal: at least 2.5; the paper: 150 → 400" in summary

@@ -1,4 +1,4 @@
-"""What the papers have published stands beside ours, with the difference."""
+"""Published numbers are compared with ours."""
 
 from __future__ import annotations
 

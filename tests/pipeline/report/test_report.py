@@ -193,7 +193,7 @@ def test_a_number_of_the_seed_that_we_have_not_measured_is_counted_and_plotted(r
     references.loc[1, ["ours", "ours_low", "ours_high", "ratio", "theirs_low", "theirs_high"]] = np.nan
     page = report(with_table(analysis, "references", references))
     assert page.table("Published numbers").column("Cell") == ["clients 1"]
-    assert "1 of 2 published numbers have no run beside them" in page.text
+    assert "1 of 2 published numbers have no run to compare with" in page.text
     assert 256 in page.figures["experiment-1-plot-1"]["data"][1]["x"]
 
 

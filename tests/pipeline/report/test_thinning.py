@@ -44,7 +44,7 @@ def _histogram(low: float, high: float, count: int) -> pd.DataFrame:
     return pd.DataFrame({"low_ms": bounds[:-1], "high_ms": bounds[1:], "requests": np.full(count, 2)})
 
 
-def test_a_fine_histogram_gets_fewer_buckets_of_equal_width_and_loses_no_request() -> None:
+def test_fine_histogram_gets_fewer_buckets_and_loses_no_request() -> None:
     fine = _histogram(0.01, 1000, 1000)
     found = buckets_for(fine, most=80).count(fine)
     assert len(found) <= 82

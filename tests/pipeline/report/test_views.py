@@ -223,7 +223,7 @@ def test_an_experiment_without_views_gets_curves_over_its_first_factor() -> None
     assert second.metric == "response"
 
 
-def test_traces_without_an_experiment_are_shown_over_time_with_percentiles_and_phases() -> None:
+def test_traces_without_experiment_show_time_percentiles_and_phases() -> None:
     (chapter,) = chapters_of(made.traces())
     assert [view.kind for view in default_views(chapter)] == ["over_time", "percentiles", "histogram", "breakdown"]
     assert all(figures_of(chapter, view) for view in default_views(chapter))

@@ -1,1 +1,1 @@
-"""The story that `flyball demo` tells: its parts, its experiments, and how it is shown."""
+"""The story of `flyball demo`: its parts, its experiments, and how it is shown."""

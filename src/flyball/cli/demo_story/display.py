@@ -26,7 +26,7 @@ BAR_WIDTH = 24
 
 
 class LiveRates(ProgressColumn):
-    """What the node's consumers get a second, as sparks."""
+    """The delivery rate of the node, as sparks."""
 
     max_refresh = 0.5
 
@@ -109,7 +109,7 @@ class Display:
 
 
 class Part:
-    """A part while it lasts; also the one who is told how runs of the lab get on."""
+    """A part while it lasts; it also watches the progress of runs of the lab."""
 
     def __init__(self, progress: Progress, task: TaskID, console: Console) -> None:
         self._progress = progress
@@ -121,16 +121,16 @@ class Part:
         self._began: float | None = None
 
     def say(self, *texts: str) -> None:
-        """Tell what has come of it."""
+        """Print the result."""
         for text in texts:
             self._console.print(Text.assemble(("→ ", "green"), text), soft_wrap=True)
 
     def stage(self, name: str, done: int, of: int) -> None:
-        """So many stages are done, and this one begins."""
+        """Show a stage that begins, of a number of stages."""
         self._progress.update(self._task, description=name, completed=done, total=of)
 
     def expect(self, seconds: float) -> None:
-        """It will take about so long."""
+        """Set the time that it is expected to take."""
         self._expected_s = seconds
         self._progress.update(self._task, total=seconds)
 

@@ -19,7 +19,7 @@ GOOD_RATIO = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a consumer made of its goal: at first, and after it was disturbed."""
+    """The rates of a consumer: at first, and after it was disturbed."""
 
     name: str
     run: str

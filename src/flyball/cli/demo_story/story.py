@@ -1,6 +1,6 @@
 """The whole idea in seven parts: flood a node, record it, find its model, design a controller, close the loop.
 
-All that is done is done by what others use as well: the lab, the pipeline, and what is behind `flyball control`.
+It uses the lab, the pipeline and the functions of `flyball control`, as a user would.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ PARTS = 7
 # How fast the loop is: what is wrong is halved with each sample.
 POLE = 0.5
 SPARK_MEMORY = "1g"
-# Of what a node records the last file may be complete so much later.
+# The last trace file of a node may be complete this much later.
 LAST_FILES_S = 15.0
 FOREVER_S = 7 * 24 * 3600.0
 BEFORE, STEPS, AFTER = "before", "steps", "after"
@@ -54,7 +54,7 @@ BEFORE, STEPS, AFTER = "before", "steps", "after"
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What is wanted of the demo."""
+    """Options of the demo."""
 
     out: Path
     stays: bool = False
@@ -66,19 +66,19 @@ class Wish:
 OnPart = Callable[[str, DemoNode], None]
 
 
-def nobody(part: str, node: DemoNode) -> None:
+def ignore_part(part: str, node: DemoNode) -> None:
     """Do nothing when a part begins."""
 
 
-def tell(wish: Wish, console: Console, on_part: OnPart = nobody) -> None:
-    """Tell the story and leave report, model and design in `wish.out`. Raises FlyballError if a part goes wrong."""
+def run_demo(wish: Wish, console: Console, on_part: OnPart = ignore_part) -> None:
+    """Run all parts and leave report, model and design in `wish.out`. Raises FlyballError if a part goes wrong."""
     wish.out.mkdir(parents=True, exist_ok=True)
     display = Display(console, PARTS)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="flyball-demo-")))
         node = _start(stack, display, folder, wish)
         stack.callback(display.listening.stop)
-        _Story(wish, display, node, on_part).tell()
+        _Story(wish, display, node, on_part).run()
 
 
 def _start(stack: ExitStack, display: Display, folder: Path, wish: Wish) -> DemoNode:
@@ -103,7 +103,7 @@ class _Story:
         self._results = wish.out / "results"
         self._means = Means(memory=SPARK_MEMORY, log=wish.out / "spark.log")
 
-    def tell(self) -> None:
+    def run(self) -> None:
         self._flood()
         self._step()
         with ExitStack() as stack:
@@ -116,15 +116,15 @@ class _Story:
 
     def _flood(self) -> None:
         why = (
-            "Ten publishers send 1000 messages a second; the consumer is to handle 400, and somebody has guessed how"
-            " many it may have at hand. Half-way, network and handlers take twice as long."
+            "Ten publishers send 1000 messages a second; the consumer is to handle 400, and its window was"
+            " guessed by hand. Half-way, network and handlers take twice as long."
         )
         with self._part(BEFORE, "Before: flood it, with windows set by hand", why, is_live=True) as part:
             self._run(self._experiment(BEFORE), part)
 
     def _step(self) -> None:
         why = (
-            "The window jumps at random and nobody controls anything: node and clients record what comes of it,"
+            "The window jumps at random without a controller: node and clients record what comes of it,"
             " which is all that there is to know about the plant."
         )
         with self._part(STEPS, "Record: the same flood with an open loop", why, is_live=True) as part:
@@ -247,7 +247,7 @@ def _outcome(manifest: Mapping[str, Any]) -> str:
 
 
 def _link_traces(traces: Path, results: Path) -> None:
-    """Put what the node has recorded during a run beside what the run's clients have."""
+    """Put what the node has recorded during a run into the folder of the run's clients."""
     for manifest_path in results.glob("*/run=*/run.json"):
         window = read_json(manifest_path)["measured"]
         for file in traces.glob(f"{REQUESTS.prefix}-*.parquet"):

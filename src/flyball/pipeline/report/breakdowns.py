@@ -87,7 +87,7 @@ def effects(chapter: Chapter, view: View) -> list[Figure]:
 
 
 def _phases(chapter: Chapter, view: View) -> tuple[str, ...]:
-    """Return ThorBangMQ's three components where its numbers stand beside ours, and all phases elsewhere."""
+    """Return ThorBangMQ's three components where its numbers are shown with ours, and all phases elsewhere."""
     known = set(chapter.tables["phases"]["phase"])
     is_published = bool(set(chapter.tables["references"]["metric"]) & set(COMPONENTS))
     chosen = COMPONENTS if view.metric in COMPONENTS or is_published else PHASES

@@ -1,6 +1,6 @@
 """Cuts an analysis into chapters: one for each experiment, and one for traces that belong to none.
 
-A chapter holds its part of every table, with the cell of each run; it knows nothing of HTML and plots.
+A chapter holds its part of every table, with the cell of each run; it is independent of HTML and plots.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Chapter:
 
     @property
     def name(self) -> str:
-        """What the experiment is called on the command line; empty for traces without one."""
+        """Return the name of the experiment on the command line; empty for traces without one."""
         return self.experiment.name if self.experiment else ""
 
     @property
@@ -59,7 +59,7 @@ class Chapter:
 
     @property
     def subject(self) -> str:
-        """What was measured: the kinds of its targets."""
+        """Return the names of its targets."""
         return ", ".join(dict.fromkeys(target_name(run.target) for run in self.runs if run.target.get("kind"))) or (
             "Flyball"
         )
@@ -126,7 +126,7 @@ class Chapter:
         return found.sort_values("cell", key=lambda cells: cells.map(order))
 
     def source_of(self, metric: str, wanted: str = CLIENTS) -> str:
-        """Return who measured a metric: the wanted source, or another one if that has nothing to say."""
+        """Return the source that measured a metric: the wanted one, or another one if that has no data."""
         rows = self.tables["cells"]
         found = sorted(set(rows.loc[rows["metric"] == metric, "source"]))
         return wanted if wanted in found or not found else str(found[0])

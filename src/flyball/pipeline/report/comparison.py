@@ -48,7 +48,7 @@ METRICS = ("throughput", "messages", "response")
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One cell and metric in one analysis beside the same in the first."""
+    """One cell and metric in one analysis, compared with the same in the first."""
 
     # The name of the analysis.
     other: str

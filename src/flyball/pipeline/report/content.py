@@ -1,4 +1,4 @@
-"""What a section of a report is made of, as plain data: texts, tables, lists of facts.
+"""The parts of a section of a report, as plain data: texts, tables, lists of facts.
 
 The templates say how it looks; nothing here knows HTML, so no text of the data can become markup.
 """

@@ -1,4 +1,4 @@
-"""What a plot is: plotly's data and layout as plain dictionaries, with words for those who cannot see it.
+"""A plot: plotly's data and layout as plain dictionaries, with words for those who cannot see it.
 
 Colours are names, `series-1` or `series-1/0.2`: the page knows them in light and dark. It imports no plotly.
 """
@@ -246,7 +246,7 @@ def _upright(begin: float, end: float, **look: Any) -> dict[str, Any]:
 
 
 def _is_even(numbers: Sequence[float]) -> bool:
-    """Whether the labels of all levels fit beside each other on a linear axis."""
+    """Whether the labels of all levels fit next to each other on a linear axis."""
     ordered = sorted(set(numbers))
     return all(after - before >= (ordered[-1] - ordered[0]) / 14 for before, after in itertools.pairwise(ordered))
 

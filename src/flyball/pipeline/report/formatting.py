@@ -92,7 +92,7 @@ def action_name(actuator: str) -> str:
 
 
 def goal_text(value: float) -> str:
-    """Return a goal as somebody has set it: 400, not 400.0."""
+    """Return a goal as it was set: 400, not 400.0."""
     return f"{value:,g}"
 
 
@@ -190,7 +190,7 @@ def level(value: object) -> str:
 
 
 def setting_text(value: object) -> str:
-    """Return one value of a setting as somebody would write it: ports and seeds have no thousands."""
+    """Return one value of a setting as a configuration has it: ports and seeds have no thousands."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else level(value)
 
 

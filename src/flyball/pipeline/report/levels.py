@@ -103,7 +103,7 @@ def _over_levels(chapter: Chapter, view: View, x: str, *, is_bars: bool) -> list
 
 
 def network(chapter: Chapter, view: View) -> list[Figure]:
-    """What clients wait beyond what nodes work: both response times and their difference."""
+    """The response times of clients and of nodes, and their difference."""
     kind = view.request
     x = x_of(chapter, view)
     parts = {

@@ -78,7 +78,7 @@ class LoopResult:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What others have measured of a controller."""
+    """A published figure of a controller."""
 
     label: str
     cell: str
@@ -109,7 +109,7 @@ def published_of(chapter: Chapter) -> list[Published]:
 
 
 def loops_table(chapter: Chapter) -> list[Passage]:
-    """Return all closed loops of a chapter beside what was published of them. A column of equals is left out."""
+    """Return all closed loops of a chapter with the published figures. A column of equals is left out."""
     found = loop_results(chapter)
     if not found:
         return []
@@ -163,7 +163,7 @@ def _verdict(one: LoopResult) -> Mark:
 
 
 def _setting(found: Sequence[LoopResult]) -> str:
-    """Say what all the loops have in common, which is no column then."""
+    """Say what all the loops have in common, which needs no column."""
     goals, brokers, actuators, runs = (
         {getattr(one, name) for one in found} for name in ("goal", "broker", "actuator", "runs")
     )
@@ -223,7 +223,7 @@ def _goal_of(found: Sequence[LoopResult]) -> str:
 
 
 def _beside(found: Sequence[LoopResult], published: Sequence[Published]) -> list[str]:
-    """Say what was published of these loops, beside ours."""
+    """Compare the published figures of these loops with ours."""
     own = {one.cell: one for one in reversed(found) if not one.disturbance}
     pairs = [
         f"{own[one.cell].name} {student(own[one.cell].mean, own[one.cell].std)} ({student(one.mean, one.std)})"

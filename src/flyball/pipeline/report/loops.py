@@ -46,7 +46,7 @@ MOST_NARROW_PARTS = 3
 
 
 def loop(chapter: Chapter, view: View) -> list[Figure]:
-    """Closed loops: first all controllers beside each other and their goal, then each run over time."""
+    """Closed loops: first all controllers and their goal, then each run over time."""
     rows = chapter.tables["loops"]
     rows = rows[rows["is_closed"].astype(bool) & (rows["loop"] != ADMISSION)]
     if rows.empty:
@@ -93,7 +93,7 @@ def _comparison(chapter: Chapter, view: View, found: Sequence[LoopResult], left_
         },
         "shapes": [vertical(goal, "ink-2")],
     }
-    title = view.title or "Controllers beside each other and their goal"
+    title = view.title or "Controllers and their goal"
     says = f"{title}. " + "; ".join(
         f"{one.name}: {student(one.mean, one.std)} for {goal_text(one.goal)}" for one in found[:MOST_LINES]
     )
@@ -159,7 +159,7 @@ def _place(one: LoopResult, *, is_one: bool) -> str:
 def _published_traces(
     chapter: Chapter, found: Sequence[LoopResult], names: Mapping[tuple[str, str, float], str], *, is_ratio: bool
 ) -> list[Trace]:
-    """Return what others measured as hollow diamonds; one that stands beside several brokers is drawn once."""
+    """Return what others measured as hollow diamonds; one that belongs to several brokers is drawn once."""
     goals = {one.cell: one.goal for one in reversed(found) if not one.disturbance}
     found_at: dict[str, tuple[float, float | None, str]] = {}
     for one in published_of(chapter):

@@ -1,4 +1,4 @@
-"""What the papers have published beside what we have measured: by how much it differs, and why."""
+"""Published numbers and ours: by how much they differ, and why."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from flyball.pipeline.report.formatting import (
 )
 from flyball.pipeline.report.policies import Judged, clients_held, judged_of, policy_name
 
-# Within these ratios a difference is told in percent, beyond them as a multiple.
+# Within these ratios a difference is in percent, beyond them as a multiple.
 PERCENT_RATIOS = (0.5, 2.0)
 
 # The admission paper, section 1: clients that the site bears, by policy.
@@ -56,7 +56,7 @@ class _Row:
 
 
 def published_passages(chapter: Chapter, most_rows: int) -> list[Passage]:
-    """Return the published figures beside ours, and why they differ; nothing if none was published."""
+    """Return the published figures and ours, and why they differ; nothing if none was published."""
     published = chapter.tables["references"]
     rows = [*_of_outcomes(chapter), *_of_cells(chapter, published.head(most_rows))]
     missing = len(published) - int(published["ours"].notna().sum())
@@ -64,7 +64,7 @@ def published_passages(chapter: Chapter, most_rows: int) -> list[Passage]:
         return []
     says = _MACHINES
     if missing:
-        says += f" {missing} of {len(published)} published numbers have no run beside them."
+        says += f" {missing} of {len(published)} published numbers have no run to compare with."
     why = chapter.experiment.differs.split("\n\n") if chapter.experiment and chapter.experiment.differs else []
     blocks: list[Block] = [Mark(says, "note"), *(paragraph.strip() for paragraph in why)]
     table = Table("Published numbers and ours", _HEAD, [row.texts for row in rows], numbers_from=_NAMES)

@@ -1,4 +1,4 @@
-"""What policies of placing clients and of providing nodes, and more nodes, brought a clustered queue.
+"""The effect of policies of placement and of provisioning, and of more nodes, on a clustered queue.
 
 In numbers and words, from the tables of placement, provisioning and scaling. How their figures are found is written
 with the stage.
@@ -19,7 +19,7 @@ STATIC, DYNAMIC = "static", "dynamic"
 WANTED_GAIN = 1.17
 # The Selfware report: what a second queue brought.
 PAPER_GROWTH = 3.7 / 1.9
-# Throughput that nodes shall reach, in multiples of that of one node.
+# Throughput that nodes should reach, in multiples of that of one node.
 WANTED_GROWTH = {2: 1.9, 4: 3.7}
 
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 # A longer table is folded.
 MOST_OPEN_ROWS = 30
-# Rows of one table in the page; the rest is in the files beside it.
+# Rows of one table in the page; the rest is in tables/.
 MOST_ROWS = 1000
 
 _MAIN_METRICS = ("throughput", "messages", "response")
@@ -82,7 +82,7 @@ def chapter_section(chapter: Chapter, *, is_only: bool = False) -> Section:
 
 def models_section(models: Mapping[str, Mapping[str, Any]]) -> list[Section]:
     """Return what the pipeline has learned for the controllers, if anything."""
-    intro = "Learned from these traces, for the controllers. The same is in the JSON files beside this page."
+    intro = "Learned from these traces, for the controllers. The same is in the JSON files next to this page."
     passages = [Passage("", [intro]), *(model_passage(name, model) for name, model in models.items())]
     return [Section("models", "Models found", "section.html", {"passages": passages})] if models else []
 

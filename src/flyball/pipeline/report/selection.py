@@ -19,12 +19,12 @@ T = TypeVar("T")
 
 
 def what(chapter: Chapter, view: View) -> tuple[str, str, str]:
-    """Return the metric, who measured it, and the kind of requests; the source is one that has data, if any has."""
+    """Return the metric, its source, and the kind of requests; the source is one that has data, if any has."""
     return view.metric, chapter.source_of(view.metric, view.source), view.request
 
 
 def source_in(rows: pd.DataFrame, wanted: str) -> str:
-    """Return who has measured it: the wanted source, or another one if that has nothing to say."""
+    """Return the source of the rows: the wanted one, or another one if that has no data."""
     found = sorted(set(rows["source"]))
     return wanted if wanted in found or not found else str(found[0])
 
@@ -42,7 +42,7 @@ def of_kind(kind: str) -> str:
 
 
 def spread(items: Sequence[T], most: int) -> list[T]:
-    """Return at most so many of them, the first and the last among them."""
+    """Return at most `most` of them, the first and the last included."""
     if len(items) <= most:
         return list(items)
     return [items[round(at)] for at in np.linspace(0, len(items) - 1, most)]

@@ -1,4 +1,4 @@
-"""What a reader should know first: the headline numbers, and what is wrong with them."""
+"""The summary of a report: the headline numbers, and what is wrong with them."""
 
 from __future__ import annotations
 
