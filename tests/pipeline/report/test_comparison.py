@@ -103,8 +103,8 @@ def test_each_analysis_has_its_own_colour_also_where_it_has_several_lines(compar
     one = made.experiment(factors={"workload.clients": [1, 4], "target.nodes": [1, 2]})
     page = compare({"a": made.analysis(one), "b": made.analysis(one, speed=1.5)})
     data = page.figures["experiment-1-plot-1"]["data"]
-    colours = {trace["name"].partition(":")[0]: set() for trace in data}
-    dashes = {trace["name"].partition(": ")[2]: set() for trace in data}
+    colours: dict[str, set[str]] = {trace["name"].partition(":")[0]: set() for trace in data}
+    dashes: dict[str, set[str]] = {trace["name"].partition(": ")[2]: set() for trace in data}
     for trace in data:
         name, _, line = trace["name"].partition(": ")
         colours[name].add(trace["line"]["color"])

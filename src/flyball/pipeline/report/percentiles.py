@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -81,7 +82,7 @@ def _percentile(chapter: Chapter, own: pd.DataFrame, name: str) -> Percentile:
     return Percentile(float(values[0]), min(low, float(values[0])), max(high, float(values[0])))
 
 
-def _order_statistics(chapter: Chapter, row: pd.Series[float], share: float) -> tuple[float, float]:
+def _order_statistics(chapter: Chapter, row: pd.Series[Any], share: float) -> tuple[float, float]:
     """Return the ends of the interval of a quantile, after W. J. Conover, Practical Nonparametric Statistics, 3.2."""
     rows = chapter.tables["histogram"]
     rows = rows[(rows["run"] == row["run"]) & (rows["source"] == row["source"]) & (rows["requests"] > 0)]
@@ -96,7 +97,7 @@ def _order_statistics(chapter: Chapter, row: pd.Series[float], share: float) -> 
     return float(low), float(high)
 
 
-def _independent_requests(chapter: Chapter, row: pd.Series[float]) -> float:
+def _independent_requests(chapter: Chapter, row: pd.Series[Any]) -> float:
     """Return how many requests the run's records are worth: (Σw)²/Σw² of a sample, all if all were recorded."""
     rows = chapter.tables["series"]
     rows = rows[(rows["run"] == row["run"]) & (rows["source"] == row["source"])]
@@ -108,7 +109,7 @@ def _independent_requests(chapter: Chapter, row: pd.Series[float]) -> float:
 
 def _quantiles(rows: pd.DataFrame, shares: list[float]) -> Iterator[float]:
     """Yield quantiles of a histogram; within a bucket times are taken for evenly spread."""
-    buckets = rows.groupby(["low_ms", "high_ms"], as_index=False)["requests"].sum().sort_values("low_ms")
+    buckets = rows.groupby(["low_ms", "high_ms"])["requests"].sum().reset_index().sort_values("low_ms")
     ends: Floats = np.concatenate([[0.0], buckets["requests"].cumsum().to_numpy(dtype=float)])
     for share in shares:
         rank = share * ends[-1]

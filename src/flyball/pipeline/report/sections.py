@@ -182,9 +182,9 @@ def _metrics_of(chapter: Chapter, source: str) -> list[str]:
 
 def _cell_head(chapter: Chapter, source: str, *more: str) -> list[str]:
     factors = [capital(axis_name(chapter.names[name])) for name in chapter.factors] or ["Cell"]
-    names = {**dict.fromkeys(_MAIN_METRICS, metric_name), "response": lambda _: "mean response"}
     metrics = _metrics_of(chapter, source)
-    columns = [f"{capital(names[metric](metric))} [{unit_of(metric)}]" for metric in metrics]
+    names = {metric: "mean response" if metric == "response" else metric_name(metric) for metric in metrics}
+    columns = [f"{capital(names[metric])} [{unit_of(metric)}]" for metric in metrics]
     spread = [f"{name} [ms]" for name in PERCENTILES] if "response" in metrics else []
     return [*factors, *more, *columns, *spread, "Repetitions"]
 
