@@ -27,6 +27,7 @@ SCRIPTS = {
 
 # Paths in the repository and their places in the site.
 OUTSIDE = {
+    "CHANGELOG.md": "reference/changelog.md",
     "CONTRIBUTING.md": "how-it-works/contributing.md",
     **{f"examples/{path.name}": f"examples/{path.name}" for path in sorted((ROOT / "examples").glob("*.py"))},
 }

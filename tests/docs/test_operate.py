@@ -6,6 +6,8 @@ import ast
 import asyncio
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -17,14 +19,18 @@ import yaml
 from flyball.broker.settings import load_settings
 from flyball.client.sync import Client
 from tests.docs.pages import ROOT, PageExamples, at, shell
-from tests.nodes import RunningNode, with_api
+from tests.nodes import RunningNode, ServeProcess, with_api
+from tests.ports import kept_port
 
+BACKUP = PageExamples("operate/backup.md")
 CONFIGURE = PageExamples("operate/configure.md")
 SIZING = PageExamples("operate/sizing.md")
 TLS = PageExamples("operate/tls.md")
 MONITORING = PageExamples("operate/monitoring.md")
 TROUBLESHOOTING = PageExamples("operate/troubleshooting.md")
 MIGRATION = PageExamples("operate/migrate-from-rabbitmq.md")
+UPGRADE = PageExamples("operate/upgrade.md")
+HIGH_AVAILABILITY = PageExamples("operate/high-availability.md")
 
 # What a placeholder of the page, of an f-string or of a log call stands for.
 _PLACE = re.compile(r"…|%[-.\d]*[sdfgr]")
@@ -146,3 +152,72 @@ def texts_of_the_source() -> str:
 def test_quoted_message_exists(text: str) -> None:
     pattern = "[^\n]*".join(map(re.escape, text.strip("… ").split("…")))
     assert re.search(pattern, texts_of_the_source())
+
+
+def test_definitions_are_exported_and_imported(node: RunningNode, tmp_path: Path) -> None:
+    with httpx.Client(base_url=f"{node.url}/api", auth=("guest", "guest")) as api:
+        api.put("/queues/%2F/orders", json={"durable": True}).raise_for_status()
+    (export,), (import_,) = BACKUP.blocks("sh export"), BACKUP.blocks("sh import")
+    shell(at(node, export), tmp_path)
+    with RunningNode(tmp_path / "other", **with_api(store="memory")) as other:
+        shell(at(other, import_), tmp_path)
+        with httpx.Client(base_url=f"{other.url}/api", auth=("guest", "guest")) as api:
+            assert api.get("/queues/%2F/orders").json()["durable"]
+
+
+def test_copy_of_a_stopped_node_holds_its_messages(tmp_path: Path) -> None:
+    (copy,), (put_back,) = BACKUP.blocks("sh copy"), BACKUP.blocks("sh replace")
+    with ServeProcess(tmp_path / "data", name="n") as node:
+        put_greeting(node)
+        node.stop()
+        shell(copy, tmp_path)
+        shell(put_back, tmp_path)
+        node.start()
+        assert greeting_of(node) == "hello"
+
+
+def test_dump_of_a_running_node_is_restored_into_a_new_folder(tmp_path: Path) -> None:
+    (dump,), (store,), (restore,) = (BACKUP.blocks(kind) for kind in ("sh dump", "sh store", "sh restore"))
+    with ServeProcess(tmp_path / "data", name="n") as node:
+        put_greeting(node)
+        shell(dump, tmp_path)
+    command = [sys.executable, "-m", *store.split()]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as running:
+        try:
+            assert running.stdout is not None
+            assert any(line.startswith("ready") for line in running.stdout)
+            shell(restore, tmp_path)
+        finally:
+            running.terminate()
+    with ServeProcess(tmp_path / "restored", name="n") as node:
+        assert greeting_of(node) == "hello"
+
+
+def put_greeting(node: ServeProcess) -> None:
+    with Client.connect(str(node.address("amqp"))) as client:
+        client.create_queue("greetings")
+        client.put("greetings", "hello")
+
+
+def greeting_of(node: ServeProcess) -> str | None:
+    with Client.connect(str(node.address("amqp"))) as client:
+        message = client.take("greetings")
+        return None if message is None else message.text
+
+
+def test_upgraded_node_is_checked(node: RunningNode, tmp_path: Path) -> None:
+    (checks,) = UPGRADE.blocks("sh")
+    shown = shell(at(node, checks), tmp_path, {"FLYBALL_URL": node.url})
+    assert "flyball " in shown
+    assert '"status":"ok"' in shown.replace(" ", "")
+
+
+def test_client_connects_to_the_node_that_answers(
+    node: RunningNode, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (client,) = HIGH_AVAILABILITY.blocks("python")
+    with kept_port() as refused:
+        HIGH_AVAILABILITY.run(at(node, client.replace("127.0.0.1:5673", f"127.0.0.1:{refused}")), {})
+    assert capsys.readouterr().out == "one\n"
+    (check,) = HIGH_AVAILABILITY.blocks("sh check")
+    assert json.loads(shell(at(node, check), tmp_path))["status"] == "ok"
