@@ -152,7 +152,7 @@ class Producer(Worker):
 
 
 class Consumer(Worker):
-    """Acknowledges some messages at a time and waits for the answer."""
+    """Acks what it is delivered."""
 
     def delivered(self, body: bytes, is_redelivered: bool) -> tuple[str, int]:
         """Note a delivery; return the message."""
@@ -164,15 +164,13 @@ class Consumer(Worker):
         return producer, int(number)
 
     async def acknowledge(self, delivery: Delivery) -> None:
-        """Note a delivery, have it removed and note the answer."""
+        """Note a delivery and ack it. AMQP answers no ack: a node that crashes may deliver the message again."""
         key = self.delivered(delivery.message.body, delivery.message.redelivered)
         self.ground.recorder.note(Kind.ACK, *key, who=self.session)
         try:
             await delivery.ack()
         except LeaseLost:
             self.ground.recorder.note(Kind.ACK_REFUSED, *key, who=self.session)
-        else:
-            self.ground.acked(*key, self.session)
 
 
 class AmqpProducer(Producer):
