@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from flyball.broker.cluster.provisioners import Surroundings, load_provisioners
 from tests.docs.pages import LIMIT_S, ROOT, PageExamples, at, dialogue, shell
 from tests.nodes import RunningNode
 
 FIRST_MESSAGE = PageExamples("get-started/first-message.md")
 AMQP_CLIENTS = PageExamples("guides/amqp-clients.md")
 CELERY = PageExamples("guides/celery.md")
+DOMAIN = PageExamples("guides/domain.md")
 NODE_MODULES = ROOT / "tests" / "broker" / "protocols" / "amqp" / "compatibility" / "clients" / "node_modules"
 
 
@@ -78,3 +80,13 @@ def test_celery_does_tasks_and_returns_their_results(node: RunningNode, tmp_path
         finally:
             worker.terminate()
             worker.wait(LIMIT_S)
+
+
+def test_provisioner_of_the_page_can_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (block,) = DOMAIN.blocks("python")
+    (tmp_path / "cloud_of_the_page.py").write_text(block)
+    monkeypatch.syspath_prepend(tmp_path)
+    file = tmp_path / "provisioners.toml"
+    file.write_text('[cloud]\nkind = "cloud_of_the_page:Cloud"\nzone = "b"\n')
+    found = load_provisioners(file, Surroundings("postgresql://db/x", tmp_path))
+    assert set(found) == {"local", "cloud"}
