@@ -144,3 +144,13 @@ def test_links_of_readme_and_contributing_lead_to_files() -> None:
         text = (ROOT / name).read_text(encoding="utf-8")
         targets = re.findall(r"\]\(([^)#:\s]+)", text) + re.findall(r"(?:src|srcset)=\"([^\"#:]+)\"", text)
         assert [target for target in targets if not (ROOT / target).exists()] == []
+
+
+def test_glossary_of_the_console_is_that_of_the_site(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, ROOT / "scripts" / "generate-glossary", tmp_path / "made.html"], check=True)
+    web = ROOT / "src" / "flyball" / "broker" / "management" / "console" / "web"
+    made = (tmp_path / "made.html").read_text(encoding="utf-8")
+    assert (web / "glossary.html").read_text(encoding="utf-8") == made, "run scripts/generate-glossary"
+    for term in ("Governor", "Plant", "Certificate", "Shadow", "Domain", "Clustered queue"):
+        assert f"<dt><b>{term}</b></dt>" in made
+    assert "/web/glossary.html" in (web / "app.js").read_text(encoding="utf-8")

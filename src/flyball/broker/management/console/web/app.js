@@ -108,6 +108,7 @@ function account() {
     switcher("Colours", themes, document.documentElement.dataset.theme ?? "auto", chooseTheme),
     h("p", {}, h("b", {}, api.session.user.name), h("span.note", {}, api.session.user.tags.join(", ") || "no tag")),
     h("button", { type: "button", onclick: leave }, "Log out"),
+    h("a", { href: "/web/glossary.html" }, "Glossary"),
   );
 }
 
