@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from pyspark.sql import SparkSession
 from tests.pipeline.traces import steady_requests, write_experiment, write_requests, write_steady_run
 from typer.testing import CliRunner
 
@@ -87,12 +88,16 @@ def test_a_wrong_setting_of_spark_is_said_in_one_line(tmp_path: Path) -> None:
     assert "memory" in done.stderr
 
 
-def test_what_the_traces_do_not_allow_is_said_in_one_line_after_spark_has_worked(tmp_path: Path) -> None:
+def test_what_the_traces_do_not_allow_is_said_in_one_line_after_spark_has_worked(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # That Spark itself says nothing is seen where a process writes a report.
+    monkeypatch.setattr(session, "spark_session", lambda settings: contextlib.nullcontext(spark))
     write_requests(tmp_path / "data" / "trace-a-1.parquet", steady_requests(200))
-    done = run("capacity", tmp_path / "data", "--out", tmp_path / "out")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert_one_line(done.stderr)
-    assert "no capacity can be found" in done.stderr
+    result = CliRunner().invoke(app, ["pipeline", "capacity", str(tmp_path / "data"), "--out", str(tmp_path / "out")])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert_one_line(result.stderr)
+    assert "no capacity can be found" in result.stderr
 
 
 def test_without_its_packages_the_pipeline_says_what_to_install(tmp_path: Path) -> None:
