@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import typer
-from typer.testing import CliRunner
 
 from flyball.cli.main import app
 from tests.docs.language import DEFINITION, PHRASES, ROOT, Finding, Source, findings, phrases_in, sources
@@ -103,23 +102,29 @@ def test_allowed_lines_exist() -> None:
 
 def test_help_of_every_command_keeps_to_the_language() -> None:
     found = [
-        f"{command} --help: {phrase!r}; say: {instead}"
-        for command, text in helps()
-        for _, phrase, instead in phrases_in(text)
+        f"{place}: {phrase!r}; say: {instead}" for place, text in helps() for _, phrase, instead in phrases_in(text)
     ]
     assert not found, "\n".join(found)
 
 
+def test_help_of_commands_and_options_is_read() -> None:
+    texts = dict(helps())
+    assert "Run a gateway" in texts["flyball gateway --help"]
+    assert texts["flyball serve --help, --data"].startswith("FOLDER\n")
+
+
 def helps() -> Iterator[tuple[str, str]]:
-    """Yield every command and its help, in lines that are not wrapped."""
-    runner = CliRunner(env={"COLUMNS": "1000", "TERM": "dumb", "NO_COLOR": "1"})
-    commands: list[tuple[tuple[str, ...], Any]] = [((), typer.main.get_command(app))]
+    """Yield the texts of the help of every command, its options and arguments, each with its place."""
+    root = typer.main.get_command(app)
+    commands: list[tuple[str, Any]] = [("flyball", root)]
     while commands:
-        names, command = commands.pop()
-        commands += [((*names, name), each) for name, each in getattr(command, "commands", {}).items()]
-        result = runner.invoke(app, [*names, "--help"])
-        assert result.exit_code == 0, result.output
-        yield " ".join(("flyball", *names)), result.output
+        path, command = commands.pop()
+        context = command.context_class(command, info_name=path)
+        commands += [(f"{path} {name}", each) for name, each in getattr(command, "commands", {}).items()]
+        yield f"{path} --help", "\n".join(filter(None, (command.help, command.short_help, command.epilog)))
+        for parameter in command.get_params(context):
+            shown = parameter.metavar if parameter.metavar is not None else parameter.display_type(context)
+            yield f"{path} --help, {parameter.opts[-1]}", f"{shown}\n{getattr(parameter, 'help', None) or ''}"
 
 
 @pytest.mark.parametrize(
