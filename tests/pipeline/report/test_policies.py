@@ -137,6 +137,13 @@ def test_the_table_marks_the_best_of_each_number_of_clients(tmp_path: Path) -> N
     assert table.column("Std / r") == ["–", "10 %", "10 %"]
     assert '<strong class="good-text">118.0 ± 1.0</strong>' in page.markup
     assert '<strong class="good-text">90.0' not in page.markup
+    times = page.table("Response times of small and large requests")
+    assert times.rows[0][1:4] == ["Small p50 [ms]", "Small p95 [ms]", "Small p99 [ms]"]
+
+
+def test_where_all_policies_are_equal_none_is_marked_as_best(tmp_path: Path) -> None:
+    page = page_of(compared(["dps", "static"], [400]), tmp_path)
+    assert '<strong class="good-text">' not in page.markup
 
 
 def test_goodput_over_clients_shows_where_it_collapses() -> None:

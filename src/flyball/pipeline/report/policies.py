@@ -52,6 +52,9 @@ _NAMES = {
     "gradient": "gradient limiter",
 }
 
+# Captions of the tables of policies.
+_ENDS, _TIMES = "Policies of admission", "Response times of small and large requests, by policy"
+
 _MEANINGS = (
     "Goodput: requests that succeeded. Times are of requests that were not refused; one that failed counts with the"
     " time that was waited for it. Load and r in cost/s: milliseconds of database connections per second, unless the"
@@ -199,29 +202,33 @@ def policies_table(chapter: Chapter) -> list[Passage]:
     if not found:
         return []
     has_counts = len({one.clients for one in found}) > 1
-    columns: dict[str, Sequence[str | Mark]] = {"Policy": [one.name for one in found]}
+    names: dict[str, Sequence[str | Mark]] = {"Policy": [one.name for one in found]}
     if has_counts:
-        columns["Clients"] = [whole(one.clients) for one in found]
-    columns |= {
+        names["Clients"] = [whole(one.clients) for one in found]
+    ends = {
         "Goodput [1/s]": _marked(
             found, lambda one: one.goodput, lambda one: student(one.goodput, one.goodput_half_width), is_most=True
         ),
         "Errors": _marked(found, lambda one: one.errors, lambda one: percent(one.errors)),
         "Of calls failed": _marked(found, lambda one: one.failed, lambda one: percent(one.failed)),
-        **{
-            f"{size.capitalize()} {name} [ms]": _percentiles(found, f"{name}_{size}")
-            for size in ("small", "large")
-            for name in PERCENTILES
-        },
         "Load ± std [cost/s]": [student(one.load_mean, one.load_std) for one in found],
         "r [cost/s]": [amount(one.r) for one in found],
         "Std / r": _marked(found, lambda one: one.load_std / one.r, lambda one: percent(one.load_std / one.r)),
     }
-    rows = list(zip(*columns.values(), strict=True))
+    times = {
+        f"{size.capitalize()} {name} [ms]": _percentiles(found, f"{name}_{size}")
+        for size in ("small", "large")
+        for name in PERCENTILES
+    }
+    tables = [_table(caption, names | of_it) for caption, of_it in ((_ENDS, ends), (_TIMES, times))]
     clients = "" if has_counts else f"Each with {count_of(found[0].clients, 'client')}. "
     best = "Best are bold" + (", for each number of clients. " if has_counts else ". ")
     note = Mark(f"{clients}{best}{_MEANINGS}", "note")
-    return [Passage("Policies", [note, Table("Policies of admission", list(columns), rows)])]
+    return [Passage("Policies", [note, *tables])]
+
+
+def _table(caption: str, columns: Mapping[str, Sequence[str | Mark]]) -> Table:
+    return Table(caption, list(columns), list(zip(*columns.values(), strict=True)))
 
 
 def _percentiles(found: Sequence[Judged], name: str) -> list[str | Mark]:
@@ -257,7 +264,8 @@ def _marked(
     for clients in {one.clients for one in found}:
         values = [value(one) for one in found if one.clients == clients]
         known = [number for number in values if is_number(number)]
-        if known and len(values) > 1:
+        # Where all are equal, none is the best.
+        if len(set(known)) > 1:
             best[clients] = max(known) if is_most else min(known)
     return [Mark(text(one), "best") if value(one) == best.get(one.clients) else text(one) for one in found]
 

@@ -227,10 +227,15 @@ def _tail(chapters: Sequence[Chapter]) -> Tile | None:
         under = {one.policy: one for one in overloaded(found)}
         ours, plain = under.get(ours_of(found) or ""), under.get(UNCONTROLLED)
         if ours and plain:
-            value = f"{amount(plain.p99_small)} → {amount(ours.p99_small)}"
+            value = f"{_short(plain.p99_small)} → {_short(ours.p99_small)}"
             more = f"no control → {ours.name}, {ours.clients:,} clients"
             return Tile("p99 of small requests", value, "ms", more)
     return None
+
+
+def _short(value: float) -> str:
+    """Return a number for a tile that has two of them."""
+    return whole(value) if value >= 100 else amount(value)
 
 
 def _laws(chapters: Sequence[Chapter]) -> Tile | None:
