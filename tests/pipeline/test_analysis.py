@@ -228,7 +228,7 @@ def test_only_open_loops_make_the_model(looped: Done) -> None:
 def test_a_report_of_loops_alone_can_be_made(looped: Done) -> None:
     write_report(looped.analysis, looped.out / "report.html")
     text = (looped.out / "report.html").read_text(encoding="utf-8")
-    assert "The only one held the goal" in text
+    assert "The only closed loop held the goal" in text
     assert "397.2 ± 95.1" in text
 
 

@@ -89,7 +89,7 @@ def test_the_summary_says_in_plain_words_which_controllers_held_their_goal(tmp_p
         (8.0, 2, "All 2 held the goal of 400: "),
         (99.0, 2, "None of 2 held the goal of 400."),
         (99.0, 2, "The deviation was too large: PI 0 (400.0 ± 99.0); PI 1"),
-        (99.0, 1, "The only one did not hold the goal of 400."),
+        (99.0, 1, "The only closed loop did not hold the goal of 400."),
     ],
 )
 def test_the_summary_says_it_when_all_or_none_held_the_goal(std: float, count: int, says: str) -> None:
@@ -288,7 +288,7 @@ def test_loops_of_no_experiment_are_shown_too(tmp_path: Path) -> None:
     found = made_loops.closed(["rabbitmq"], {"PI": (400.0, 8.0)})
     loops, closed = found.tables["loops"].assign(run=""), found.tables["closed_loops"].assign(run="", broker="")
     page = page_of(Analysis([], [], {"loops": loops, "closed_loops": closed}), tmp_path)
-    assert "The only one held the goal of 400: PI (400.0 ± 8.0)" in page.text
+    assert "The only closed loop held the goal of 400: PI (400.0 ± 8.0)" in page.text
 
 
 @pytest.mark.parametrize("kind", ["loop", "open_loop"])
@@ -309,5 +309,5 @@ def test_a_window_set_by_hand_is_not_a_closed_loop(tmp_path: Path) -> None:
     page = page_of(analysis, tmp_path)
     assert page.table("How closed loops did").column("Held") == ["yes", "set by hand"]
     assert "Closed loops that held their goal\n1 of 1" in page.text
-    assert "The only one held the goal of 400" in page.text
+    assert "The only closed loop held the goal of 400" in page.text
     assert "Set by hand, for the goal of 400: by hand" in page.text

@@ -199,12 +199,12 @@ def _of_closed(found: Sequence[LoopResult]) -> list[str]:
     unsteady = [one for one in found if not one.is_held and one.is_near]
     is_one, goal = len(found) == 1, _goal_of(found)
     if len(held) == len(found):
-        said = [f"{'The only one' if is_one else f'All {len(held)}'} held {goal}: {_named(held)}."]
+        said = [f"{'The only closed loop' if is_one else f'All {len(held)}'} held {goal}: {_named(held)}."]
     elif held:
         order = ", the steadiest first" if len(held) > 1 else ""
         said = [f"{len(held)} of {len(found)} held {goal}{order}: {_named(held)}."]
     else:
-        said = [f"{'The only one did not hold' if is_one else f'None of {len(found)} held'} {goal}."]
+        said = [f"{'The only closed loop did not hold' if is_one else f'None of {len(found)} held'} {goal}."]
     if off:
         said.append(f"The mean was too far away: {_named(off)}.")
     if unsteady:
