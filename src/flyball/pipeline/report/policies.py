@@ -205,7 +205,7 @@ def policies_table(chapter: Chapter) -> list[Passage]:
     names: dict[str, Sequence[str | Mark]] = {"Policy": [one.name for one in found]}
     if has_counts:
         names["Clients"] = [whole(one.clients) for one in found]
-    ends = {
+    ends: dict[str, Sequence[str | Mark]] = {
         "Goodput [1/s]": _marked(
             found, lambda one: one.goodput, lambda one: student(one.goodput, one.goodput_half_width), is_most=True
         ),
@@ -215,7 +215,7 @@ def policies_table(chapter: Chapter) -> list[Passage]:
         "r [cost/s]": [amount(one.r) for one in found],
         "Std / r": _marked(found, lambda one: one.load_std / one.r, lambda one: percent(one.load_std / one.r)),
     }
-    times = {
+    times: dict[str, Sequence[str | Mark]] = {
         f"{size.capitalize()} {name} [ms]": _percentiles(found, f"{name}_{size}")
         for size in ("small", "large")
         for name in PERCENTILES
