@@ -84,7 +84,7 @@ def test_a_database_that_dies_comes_back_at_the_same_address(tmp_path: Path) -> 
         pid = int((tmp_path / "postgresql" / "postmaster.pid").read_text().splitlines()[0])
         os.kill(pid, signal.SIGKILL)
         assert store.process.stderr is not None
-        while "runs again" not in (line := store.process.stderr.readline()):
+        while "PostgreSQL restarted" not in (line := store.process.stderr.readline()):
             assert line, "it has ended"
         assert store.execute("SELECT 1") == 1
 

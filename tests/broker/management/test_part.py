@@ -61,4 +61,4 @@ def test_a_node_whose_http_address_is_taken_says_which_flag_to_change(tmp_path: 
             raise AssertionError("both have it")
         assert failed.value.code == 1
         assert failed.value.complaints.count("\n") == 1
-        assert f"cannot listen on {node.address('http')}, as --http says" in failed.value.complaints
+        assert f"cannot listen on {node.address('http')} (--http): " in failed.value.complaints

@@ -154,12 +154,12 @@ def test_token_that_others_could_read_is_closed_to_them(tmp_path: Path, caplog: 
     path.chmod(0o644)
     owner_token(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert "others could read the token" in caplog.text
+    assert "token was readable by other users" in caplog.text
 
 
 def test_token_that_could_be_guessed_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "admin.token"
     path.write_text("secret\n")
     path.chmod(0o600)
-    with pytest.raises(SettingsError, match="fewer than 32 characters"):
+    with pytest.raises(SettingsError, match="shorter than 32 characters"):
         owner_token(path)

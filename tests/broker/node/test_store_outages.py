@@ -251,7 +251,7 @@ def test_second_node_of_a_name_is_refused_with_exit_code_4(database: Database, t
         second.start()
     assert failed.value.code == 4
     assert failed.value.complaints.count("\n") == 1, failed.value.complaints
-    assert "stop it, or give this one another --name" in failed.value.complaints
+    assert "stop it, or choose another --name" in failed.value.complaints
 
 
 class Publisher:

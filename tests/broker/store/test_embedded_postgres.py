@@ -173,7 +173,7 @@ async def test_it_comes_back_when_it_is_killed(tmp_path: Path, logged: Logged) -
         for restarts in (1, 2):
             assert server.pid is not None
             os.kill(server.pid, signal.SIGKILL)
-            await logged.wait_for("runs again")
+            await logged.wait_for("PostgreSQL restarted")
             assert (server.restarts, await answer(server)) == (restarts, 42)
 
 
@@ -187,7 +187,7 @@ async def test_it_comes_back_when_the_last_backend_of_the_killed_one_is_gone(tmp
         os.kill(server.pid, signal.SIGKILL)
         await logged.wait_for("waiting for the last backends")
         os.kill(backend, signal.SIGCONT)
-        await logged.wait_for("runs again")
+        await logged.wait_for("PostgreSQL restarted")
         connection.terminate()
         assert await answer(server) == 42
 

@@ -55,7 +55,7 @@ def test_exhausted_transaction_ids_are_no_fault_of_the_batch() -> None:
     error = server_error("54000", "Datenbank nimmt keine Befehle an")
     error.server_source_function = "GetNewTransactionId"
     found = translated(error)
-    assert type(found) is StoreUnavailable
+    assert isinstance(found, StoreUnavailable)
     assert "vacuum" in str(found)
 
 
@@ -124,7 +124,7 @@ def test_outage_is_over_when_every_session_that_failed_works(
     clock.now = 4.0
     outages.worked("writer")
     assert outages.reason is None
-    assert caplog.records[-1].message == "PostgreSQL is available again after 4.0 s"
+    assert caplog.records[-1].message == "PostgreSQL is available again after_s=4.0"
     outages.failed("writer", StoreUnavailable("read-only"))
     assert caplog.records[-1].message == "read-only; retrying"
 

@@ -70,7 +70,7 @@ async def test_failover_to_a_lagging_replica_is_noticed_and_gives_no_id_twice(tm
 async def test_id_that_stands_for_another_message_is_never_dropped(postgres_store: PostgresStore) -> None:
     await postgres_store.open()
     await postgres_store.commit(Batch([QueueCreated(QUEUE)], [Message(7, 1, b"first", arrived_us=1)]))
-    with pytest.raises(StoreRewound, match="stand for other messages"):
+    with pytest.raises(StoreRewound, match="already in use in the store"):
         await postgres_store.commit(Batch(appended=[Message(7, 1, b"second", arrived_us=2)]))
     with pytest.raises(StoreRewound):
         await postgres_store.load([7])

@@ -94,7 +94,7 @@ async def test_older_node_that_comes_back_to_newer_tables_says_so(
         # Its sessions were ended, which it may have noticed or not.
         with contextlib.suppress(StoreUnavailable, StoreMismatch):
             await older.reserve_message_ids(1)
-        with pytest.raises(StoreMismatch, match="use the newer program"):
+        with pytest.raises(StoreMismatch, match="upgrade it"):
             await older.reserve_message_ids(1)
-        with pytest.raises(StoreMismatch, match="use the newer program"):
+        with pytest.raises(StoreMismatch, match="upgrade it"):
             await nodes.node("another").open()

@@ -119,9 +119,9 @@ async def test_a_node_is_not_dead_before_its_last_session_has_ended(
     assert frozen is not None
     os.kill(frozen, signal.SIGSTOP)
     try:
-        with pytest.raises(StoreUnavailable, match="do not end"):
+        with pytest.raises(StoreUnavailable, match="did not end within"):
             await second.registry.declare_dead(1, 1)
-        with pytest.raises(StoreUnavailable, match="do not end"):
+        with pytest.raises(StoreUnavailable, match="did not end within"):
             await second.registry.take_over(1, {1: 2})
     finally:
         os.kill(frozen, signal.SIGCONT)

@@ -199,7 +199,9 @@ def test_a_connection_too_many_is_refused_until_another_one_ends(
     node = start_memory_node(max_connections=2)
     first, second = thorbang(node), telesto(node)
     assert thorbang(node).is_closed_by_node()
-    assert [record.getMessage().split(": ")[-1] for record in caplog.records] == ["2 connections are open"]
+    assert [record.getMessage().split(": ")[-1] for record in caplog.records] == [
+        "limit of connections reached connections=2"
+    ]
     second.close()
     node.wait_until(lambda node: len(node.hub.connections) == 1)
     assert thorbang(node).ask("HELLO") == ["OK"]

@@ -1,8 +1,8 @@
-"""Free space on the volume of the data folder: how much must stay free, and how a node starts where none is left.
+"""The free space limit on the volume of the data folder, and the reserve for starting on a full volume.
 
-The embedded PostgreSQL lives there with its tables and its WAL. Publishers are blocked while less than the limit is
-free; consumers go on, since what they ack frees space. Another program may fill the volume all the same: a file of
-ballast is given up then, so that PostgreSQL can start, recover and delete. Knows no broker and no protocol.
+The embedded PostgreSQL has its tables and WAL there. Publishers are blocked while less than the limit is free;
+consumers are not, since acks free space. If another program fills the volume, a ballast file is deleted, so that
+PostgreSQL can start, recover and delete.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ log = logging.getLogger(__name__)
 
 MIB = 2**20
 
-# The default limit. The WAL may grow by half of the limit after publishers are blocked (see `wal_bytes`): by 1 GiB,
-# beyond which throughput does not grow. The other half is for dead rows that no vacuum has removed yet and for logs.
+# The default limit. After publishers are blocked, the WAL may grow by half of the limit (see `wal_bytes`): 1 GiB,
+# beyond which throughput does not improve. The other half is for dead rows that are not vacuumed yet, and for logs.
 LIMIT_BYTES = 2048 * MIB
 
-# On a volume smaller than 40 GiB the default limit is this part of it, but no less than PostgreSQL needs to go on.
+# On a volume below 40 GiB the default limit is this fraction of it, but at least what PostgreSQL needs to run.
 LIMIT_RATIO = 0.05
 MIN_LIMIT_BYTES = 64 * MIB
 
-# Publishers go on when so much more than the limit is free: no flapping around it.
+# Publishers are unblocked at this multiple of the limit: hysteresis against flapping.
 CLEAR_RATIO = 1.05
 
 # Two segments of WAL: one to write on while another is recovered from.
 BALLAST_BYTES = 32 * MIB
 BALLAST_NAME = "reserve"
 
-# With less than a segment of WAL PostgreSQL may stop at any moment.
+# With less than a segment of WAL PostgreSQL may stop at any time.
 FULL_BYTES = 16 * MIB
 
 MIN_WAL_BYTES = 64 * MIB
 MAX_WAL_BYTES = 1024 * MIB
 
-# The volume is looked at every second, and near the limit as often as a fast disk demands: each message is written to
+# The volume is checked every second, and near the limit as often as a fast disk demands: each message is written to
 # the table and to the WAL.
 CHECK_S = 1.0
 MIN_CHECK_S = 0.05
@@ -51,29 +51,29 @@ RECLAIM_S = 5.0
 
 
 class DiskReserve:
-    """The free space of one volume, when somebody last looked."""
+    """The free space of one volume, as of the last check."""
 
     def __init__(self, data: Path, limit_bytes: int | None = None) -> None:
-        """`limit_bytes` must stay free in the volume of the folder `data`; None is the default for its size."""
+        """`limit_bytes` is the minimum free space of the volume of `data`; None is the default for its size."""
         self._data = data
         self._ballast = data / BALLAST_NAME
         self.limit_bytes = _default_limit_bytes(data) if limit_bytes is None else limit_bytes
-        # None if the volume cannot be asked.
+        # None if it cannot be determined.
         self.free_bytes: int | None = None
         self.is_low = False
 
     @property
     def wal_bytes(self) -> int:
-        """How large the WAL of a PostgreSQL in the folder may become, so that the limit suffices for it."""
+        """The maximum size of the WAL of a PostgreSQL in the folder for which the limit suffices."""
         if not self.limit_bytes:
             return MAX_WAL_BYTES
         return max(MIN_WAL_BYTES, min(MAX_WAL_BYTES, self.limit_bytes // 2))
 
     async def watch(self, changed: Callable[[bool], None], reclaim: Callable[[], Awaitable[None]]) -> None:
-        """Look every second, near the limit more often, and call `changed` when space becomes low or enough again.
+        """Check every second, near the limit more often, and call `changed` when space becomes low or sufficient.
 
-        While it is, `reclaim` gives the volume back what removed messages took: PostgreSQL by itself waits until
-        there are many.
+        While it is low, `reclaim` returns the space of removed messages to the volume: PostgreSQL's autovacuum waits
+        until there are many.
         """
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._keep_reclaiming(reclaim))
@@ -81,7 +81,7 @@ class DiskReserve:
 
     @property
     def check_interval_s(self) -> float:
-        """How soon to look again: the sooner the less is left above the limit, since publishers may be fast."""
+        """Time until the next check: the shorter, the less space is left above the limit."""
         if self.is_low or self.free_bytes is None:
             return CHECK_S
         left_bytes = self.free_bytes - self.limit_bytes
@@ -90,7 +90,7 @@ class DiskReserve:
     async def _keep_looking(self, changed: Callable[[bool], None]) -> None:
         while True:
             was_low = self.is_low
-            # In a thread: a disk that hangs must not stop the loop.
+            # In a thread: a disk that hangs must not block the event loop.
             await asyncio.to_thread(self.check)
             if self.is_low != was_low:
                 self._log_change()
@@ -104,7 +104,7 @@ class DiskReserve:
             await asyncio.sleep(RECLAIM_S)
 
     def check(self) -> None:
-        """Look at the volume. Where space is low drop traces, then the ballast; else see that there is ballast."""
+        """Check the volume. If space is low, delete traces, then the ballast; otherwise reserve the ballast."""
         self._look()
         if self._is_below(self.limit_bytes * (CLEAR_RATIO if self.is_low else 1.0)):
             self._drop_files(self.limit_bytes)
@@ -116,9 +116,9 @@ class DiskReserve:
         self.is_low = self._is_below(self.limit_bytes * (CLEAR_RATIO if self.is_low else 1.0))
 
     def make_room(self, problem: str) -> bool:
-        """Free something if the volume is full, or `problem` says that it is; return whether that was possible.
+        """Free space if the volume is full, or `problem` says so; return whether that was possible.
 
-        Traces and old logs go first, then the ballast. PostgreSQL calls for it when it cannot start.
+        Traces and old logs are deleted first, then the ballast. Called when PostgreSQL does not start.
         """
         self._look()
         if os.strerror(errno.ENOSPC) not in problem and not self._is_below(FULL_BYTES):
@@ -128,7 +128,7 @@ class DiskReserve:
         return self._release()
 
     def hold(self) -> None:
-        """Reserve the ballast, unless it is there or would take the last room. Raises OSError."""
+        """Reserve the ballast, unless it exists or space would become low. Raises OSError."""
         size_bytes = min(BALLAST_BYTES, self.limit_bytes)
         if self._ballast.exists() or not size_bytes:
             return
@@ -155,7 +155,7 @@ class DiskReserve:
         return self.free_bytes is not None and self.free_bytes < wanted_bytes
 
     def _drop_files(self, wanted_bytes: int) -> bool:
-        """Remove complete traces, oldest first, and old logs until so much is free; return whether any was there."""
+        """Delete old logs and complete traces, oldest first, until enough is free; return whether any were."""
         count = 0
         for path in self._droppable():
             if not self._is_below(wanted_bytes * CLEAR_RATIO):
@@ -165,12 +165,12 @@ class DiskReserve:
                 count += 1
             self._look()
         if count:
-            log.warning("low on disk; removed %d traces and old logs in %s", count, self._data)
+            log.warning("low on disk; deleted traces and old logs files=%d folder=%s", count, self._data)
         return count > 0
 
     def _droppable(self) -> Iterator[Path]:
         yield from self._data.glob("*.log.1")
-        # Names of complete files begin with a letter, and hold the time.
+        # Names of complete files begin with a letter, and contain the time.
         traces = [path for path in self._data.glob("traces/*.parquet") if not path.name.startswith(".")]
         yield from sorted(traces, key=lambda path: path.name.split("-")[-2:])
 
@@ -178,24 +178,24 @@ class DiskReserve:
         if not self._ballast.exists():
             return False
         self._ballast.unlink()
-        log.error("the disk of %s is full; gave up the reserve so that PostgreSQL can work", self._data)
+        log.error("disk full; deleted the reserve to let PostgreSQL run folder=%s", self._data)
         self._look()
         return True
 
     def _log_change(self) -> None:
         if self.is_low:
             log.error(
-                "low on disk; publishers are blocked until more is free free_bytes=%s limit_bytes=%d folder=%s",
+                "low on disk; publishers blocked until more is free free_bytes=%s limit_bytes=%d folder=%s",
                 self.free_bytes,
                 self.limit_bytes,
                 self._data,
             )
         else:
-            log.warning("enough disk is free again free_bytes=%s", self.free_bytes)
+            log.warning("disk space sufficient again; publishers unblocked free_bytes=%s", self.free_bytes)
 
 
 def _default_limit_bytes(data: Path) -> int:
-    # The folder itself may be made later.
+    # The folder itself may not exist yet.
     place = next(folder for folder in (data.absolute(), *data.absolute().parents) if folder.exists())
     try:
         total_bytes = shutil.disk_usage(place).total

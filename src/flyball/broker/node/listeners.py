@@ -1,4 +1,4 @@
-"""Where clients connect to a node, and what serves them."""
+"""The listeners of a node: their addresses, and the sessions that serve them."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ log = logging.getLogger(__name__)
 
 LISTEN_BACKLOG = 1024
 
-# Who listens there is reached under any of the machine's addresses, but not under these.
+# Wildcard addresses, to which peers cannot connect.
 EVERYWHERE = ("0.0.0.0", "::")
 
 
 @dataclass(slots=True, frozen=True)
 class Listener:
-    """A place where clients connect, and what serves them."""
+    """An address to listen on, and the factory of its sessions."""
 
     name: str
     address: Address
@@ -60,15 +60,15 @@ def link_listener(address: Address, new_link: Callable[[], Connection], secured:
     """Return the listener for other nodes of the domain."""
     if secured is None and not is_loopback(address.host):
         log.warning(
-            "link listens on %s without TLS: what goes between nodes can be read and changed on its way;"
-            " give --link-tls-cert and --link-tls-ca",
+            "link listens on %s without TLS: traffic between nodes can be read and changed; set --link-tls-cert and"
+            " --link-tls-ca",
             address,
         )
     return Listener("link", address, new_link, None if secured is None else secured.listener, knows_passwords=True)
 
 
 async def listen(listener: Listener, hub: Hub, supervisor: Supervisor) -> asyncio.Server | TlsListener:
-    """Begin to listen. The supervisor keeps what accepts peers over TLS."""
+    """Start to listen. The supervisor runs the task that accepts peers over TLS."""
     if not listener.knows_passwords and not is_loopback(listener.address.host):
         log.warning(
             "%s listens on %s and has no authentication: anyone who can connect has full access",
@@ -95,7 +95,7 @@ def address_of(listening: socket.socket) -> Address:
 
 
 def advertised(addresses: Mapping[str, Address], settings: ServeSettings) -> dict[str, str]:
-    """Return where others reach the listeners of a node, by protocol."""
+    """Return the addresses at which others reach the node's listeners, by protocol."""
     host = settings.advertise or socket.gethostname()
     return {
         name: str(Address(host, address.port) if address.host in EVERYWHERE else address)

@@ -1,4 +1,4 @@
-"""How log lines look, for people or for machines: one line each, with time, level and origin; and where they go."""
+"""The format of log lines, as text or JSON, with time, level and origin, and their destination."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import Any, Literal
 
 from flyball.files import make_private_file
 
-# Of a log file that would be longer a copy is kept, and it begins anew.
+# Size at which a log file is rotated; one previous file is kept.
 MAX_FILE_BYTES = 10_000_000
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object for each line."""
+    """One JSON object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry = {
@@ -30,12 +30,12 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
-        # All but ASCII is escaped, and of that this is what remains.
+        # json.dumps escapes all unsafe characters except DEL.
         return json.dumps(entry).replace("\x7f", "\\u007f")
 
 
 class TextFormatter(logging.Formatter):
-    """One line for each message, whatever a client put into it; what follows of an exception is indented."""
+    """One line per message, whatever a client put into it; the lines of an exception are indented."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -44,17 +44,17 @@ class TextFormatter(logging.Formatter):
         return escaped(super().formatMessage(record))
 
     def formatException(self, ei: Any) -> str:  # noqa: N802
-        # A text in the exception may have lines too, made to look like those of the log.
+        # The text of an exception may contain lines that imitate those of the log.
         return "\n".join("    " + escaped(line) for line in super().formatException(ei).split("\n"))
 
 
 def escaped(text: str) -> str:
-    """Return the text with whatever could end a line, steer a terminal or reorder what is shown made visible."""
+    """Escape characters that end a line, control a terminal or reorder text."""
     return text.translate(_ESCAPES)
 
 
-# Control characters, DEL and those of C1, the separators of lines and paragraphs, marks that change the direction of
-# writing, and halves of characters, which cannot be written at all.
+# Control characters, DEL and C1, line and paragraph separators, bidirectional marks, and surrogates, which cannot be
+# encoded.
 _UNSAFE = (
     *range(0x20),
     *range(0x7F, 0xA0),
@@ -69,14 +69,14 @@ _ESCAPES = {code: ascii(chr(code))[1:-1] for code in _UNSAFE}
 
 
 def _copy_and_empty(source: str, destination: str) -> None:
-    """Begin a log anew in the same file, as standard error may lead there too: a failing process writes to that."""
+    """Copy and truncate a log: standard error may be open on the same file, and a failing process writes there."""
     make_private_file(Path(destination))
     shutil.copyfile(source, destination)
     os.truncate(source, 0)
 
 
 def configure_logging(level: str, form: Literal["text", "json"], file: Path | None = None) -> None:
-    """Send log lines to stderr or to a file, from that level on. Raises OSError if the file cannot be written."""
+    """Log to stderr or to a file, from the level on. Raises OSError if the file cannot be written."""
     handler: logging.Handler = logging.StreamHandler(sys.stderr)
     if file is not None:
         make_private_file(file)

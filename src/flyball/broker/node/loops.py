@@ -1,7 +1,4 @@
-"""The control loops inside a node, as people see them: what each measures and does, and how it stands.
-
-Only describes and reads; what they do is decided where they are.
-"""
+"""Registers the control loops of a node: the description of each, and how its state is read."""
 
 from __future__ import annotations
 
@@ -19,14 +16,14 @@ from flyball.broker.core.governor import (
 )
 from flyball.broker.core.loops import Bounds, LoopFacts, Loops, Quantity, Reading, proof_of
 
-PROTECTS = "it keeps the node from running out of memory; switch the node off instead"
+PROTECTS = "it keeps the node from running out of memory"
 
-RATE = Quantity(what="what publishers may send", unit="bytes/s")
+RATE = Quantity(what="rate limit of publishers", unit="bytes/s")
 
 COMMIT_QUEUE = LoopFacts(
     title="commit queue",
-    about="Slows publishers so that what waits for the store stays near its setpoint; rests while nothing is scarce.",
-    measures=Quantity(what="changes that wait for the store", unit="bytes"),
+    about="Throttles publishers to keep the commit queue near its setpoint; idle without pressure.",
+    measures=Quantity(what="operations waiting for their commit", unit="bytes"),
     acts=RATE,
     law="pi",
     gains={"kp": JOURNAL_KP, "ki_per_s": JOURNAL_KI_PER_S},
@@ -37,8 +34,8 @@ COMMIT_QUEUE = LoopFacts(
 
 MEMORY = LoopFacts(
     title="memory",
-    about="Slows publishers as the memory fills with messages that the store cannot take over.",
-    measures=Quantity(what="messages that must stay in memory", unit="bytes"),
+    about="Throttles publishers as memory fills with messages that cannot be paged out.",
+    measures=Quantity(what="memory that cannot be paged out", unit="bytes"),
     acts=RATE,
     law="p",
     gains={"kp": MEMORY_KP},
@@ -49,12 +46,12 @@ MEMORY = LoopFacts(
 
 
 def add_node_loops(loops: Loops, node: str, flow: Flow, listings: Admission) -> None:
-    """Let the loops of a node be seen, each under the node's name and its own."""
+    """Register the loops of a node, each with the node's name as a prefix."""
     loops.add(f"{node}.commit_queue", COMMIT_QUEUE, flow.read_commit_queue, why_fixed=PROTECTS)
     loops.add(f"{node}.memory", MEMORY, flow.read_memory, why_fixed=PROTECTS)
 
     def read_listings() -> Reading:
-        # Until somebody lists something it does not run.
+        # It runs only after the first listing.
         action = listings.budget_per_s if listings.is_running else None
         return Reading(listings.reference.value, listings.load_per_s, action)
 

@@ -6,15 +6,15 @@ import socket
 
 from flyball.broker.settings import ServeSettings
 
-# Keeps the name of a node that was not given one, in its data folder.
+# The file in the data folder with the name of a node whose settings have none.
 NAME_FILE = "node.name"
 
 
 def node_name(settings: ServeSettings) -> str:
     """Return the name of the node, in its traces and in its domain.
 
-    Under another name it would be another node, and wait until this one is declared dead. So what a data folder of
-    its own was first used with is kept there, though the machine be called otherwise later, as containers are.
+    Under another name it would be another node, and wait until this one is declared dead. So the first host name is
+    stored in the data folder, and kept when the host name changes, as it does with containers.
     """
     if settings.name or settings.store.kind != "embedded":
         return settings.name or socket.gethostname()

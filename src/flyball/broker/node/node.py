@@ -1,4 +1,4 @@
-"""One node: its store, broker and listeners wired together, started and stopped in order."""
+"""A node: its store, broker and listeners, wired together, started and stopped in order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flyball.broker.core.supervisor import Supervisor
 from flyball.broker.core.topics import Topics
 from flyball.broker.core.topology import Topology
 from flyball.broker.node.disk import DiskReserve
-from flyball.broker.node.housekeeping import Reclaiming, keep_house
+from flyball.broker.node.housekeeping import Reclaimer, keep_house
 from flyball.broker.node.listeners import address_of, advertised, client_listeners, link_listener, listen
 from flyball.broker.node.loops import add_node_loops
 from flyball.broker.node.name import node_name
@@ -49,13 +49,13 @@ from flyball.trace.recorder import Recorder
 
 log = logging.getLogger(__name__)
 
-# What is declared beside what AMQP declares: clustered queues, nodes that were provisioned, and topics.
+# The kinds of definitions that AMQP does not have: clustered queues, provisioned nodes, and topics.
 KINDS = ("cluster", "node", "topic")
 
 
 @dataclass(slots=True, frozen=True)
 class Assembly:
-    """What a node is made of, from the broker's hub to its place among other nodes."""
+    """The components of a node, from the hub to its membership."""
 
     hub: Hub
     topology: Topology
@@ -73,14 +73,14 @@ class Assembly:
 
 @dataclass(slots=True, frozen=True)
 class Background:
-    """The tasks of a node beside the journal."""
+    """The long-lived tasks of a node besides the journal."""
 
     member: asyncio.Task[None]
-    beside: Sequence[asyncio.Task[None]]
+    others: Sequence[asyncio.Task[None]]
 
 
 class Node:
-    """A node that serves: where it listens, and its parts for those who build on it."""
+    """A running node: its addresses, and its components for the parts that extend it."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Node:
         disk: DiskReserve | None,
     ) -> None:
         self.settings = settings
-        # What long-lived tasks of parts run under.
+        # Supervises the long-lived tasks of parts.
         self.supervisor = supervisor
         self.hub = assembly.hub
         self.topology = assembly.topology
@@ -101,23 +101,23 @@ class Node:
         self.peers = assembly.peers
         self.remotes = assembly.remotes
         self.amqp = assembly.amqp
-        # Where other nodes find the same store; empty where they cannot. May hold a password.
+        # The URL by which other nodes reach the same store; empty if they cannot. May contain a password.
         self.store_url = store_url
         # The address of each protocol's listener; a part may add its own.
         self.addresses = addresses
-        # What the process uses of its machine; a part may look again.
+        # The resources that the process uses; a part refreshes them.
         self.resource_usage = ResourceUsage(settings.data)
-        # The space of the embedded store; None where others keep the messages.
+        # The disk of the embedded store; None for other stores.
         self.disk = disk
 
 
-# Something that runs beside a node while it serves. It comes from above: this module knows none of them.
+# An extension that runs while a node serves, injected by the caller.
 NodePart = Callable[[Node], AbstractAsyncContextManager[None]]
 
 
 @contextlib.asynccontextmanager
 async def running(settings: ServeSettings, parts: Sequence[NodePart] = ()) -> AsyncIterator[Node]:
-    """Start a node with the store that its settings name, then its parts; see `serving`."""
+    """Start a node with the store of its settings, then its parts; see `serving`."""
     make_private_folder(settings.data)
     faults = Faults()
     disk = DiskReserve(settings.data, settings.disk_free_bytes) if settings.store.kind == "embedded" else None
@@ -138,9 +138,9 @@ async def serving(
     faults: Faults | None = None,
     disk: DiskReserve | None = None,
 ) -> AsyncIterator[Node]:
-    """Start a node on a store, then its parts; on leaving finish the requests under way, commit everything and stop.
+    """Start a node on a store, then its parts; on exit finish requests in progress, commit everything and stop.
 
-    The store is opened here, and closed by whoever has made it.
+    The store is opened here, and closed by the caller.
     """
     faults = Faults() if faults is None else faults
     async with asyncio.TaskGroup() as tasks:
@@ -177,7 +177,7 @@ async def _assemble(
     faults: Faults,
     disk: DiskReserve | None,
 ) -> Assembly:
-    """Open the store and build what serves clients on it, from the broker outwards, up to a member of the domain."""
+    """Open the store and build the components on it, from the broker to the membership in the domain."""
     snapshot = await open_when_ready(store)
     broker = _new_broker(settings, store, snapshot, tasks, faults)
     await broker.start()
@@ -234,17 +234,17 @@ async def _assemble(
 def _start_background(
     settings: ServeSettings, assembly: Assembly, supervisor: Supervisor, disk: DiskReserve | None
 ) -> Background:
-    """Start the long-lived tasks beside the journal."""
+    """Start the long-lived tasks besides the journal."""
     hub = assembly.hub
     broker = hub.broker
     member = supervisor.keep("membership", assembly.membership.run)
-    beside = [supervisor.keep("housekeeping", partial(keep_house, hub))]
+    others = [supervisor.keep("housekeeping", partial(keep_house, hub))]
     if disk is not None:
-        reclaim = Reclaiming(broker, disk.is_low).reclaim
-        beside.append(supervisor.keep("disk", partial(disk.watch, assembly.disk_alarm.note, reclaim)))
+        reclaim = Reclaimer(broker, disk.is_low).reclaim
+        others.append(supervisor.keep("disk", partial(disk.watch, assembly.disk_alarm.note, reclaim)))
     if assembly.throttle is not None:
-        beside.append(supervisor.keep("throttle", assembly.throttle.run))
-    return Background(member, beside)
+        others.append(supervisor.keep("throttle", assembly.throttle.run))
+    return Background(member, others)
 
 
 async def _listen(
@@ -254,7 +254,7 @@ async def _listen(
     supervisor: Supervisor,
     servers: list[asyncio.Server | TlsListener],
 ) -> dict[str, Address]:
-    """Open all ports; return their addresses. What is open is in `servers`, also if a later port cannot be opened."""
+    """Open all ports; return their addresses. Open servers are in `servers` even if a later port fails."""
     hub, amqp = assembly.hub, assembly.amqp
     listeners = client_listeners(settings, hub, amqp)
     if store.registry.is_shared and settings.link is not None:
@@ -269,15 +269,15 @@ async def _listen(
 
 
 async def _shut_down(settings: ServeSettings, store: Store, assembly: Assembly, background: Background) -> None:
-    """Finish the requests under way, commit everything, and leave the domain: the assembly in reverse."""
+    """Finish requests in progress, commit everything, and leave the domain: the assembly in reverse."""
     hub = assembly.hub
     broker = hub.broker
     await _finish(hub, settings.store_time_limit_s)
-    for task in background.beside:
+    for task in background.others:
         task.cancel()
     broker.quiesce()
     await broker.journal.stop()
-    # It may have failed just now, and wait to be started again.
+    # It may have just failed, and wait for its restart.
     assembly.journal.cancel()
     background.member.cancel()
     if store.is_rewound:
@@ -309,7 +309,7 @@ def _new_broker(
 def _join_domain(
     settings: ServeSettings, hub: Hub, topology: Topology, feed: ChangeFeed, secured: LinkTls | None
 ) -> tuple[Membership, Remotes]:
-    """Give sessions the other nodes to ask, and other nodes this one."""
+    """Build the membership and the remote queues, and connect sessions to the other nodes."""
     registry = hub.broker.store.registry
     identity = Identity(registry.node_id, registry.epoch, registry.secret)
     connect = connecting(None if secured is None else secured.caller)
@@ -324,7 +324,7 @@ def _join_domain(
 
 
 class _DiskAlarm:
-    """Tells the broker when the disk of a node is full: all nodes write to one store, so it is full for all."""
+    """Blocks publishers when any node is low on disk: all nodes write to one store."""
 
     def __init__(self, broker: Broker, membership: Membership, disk: DiskReserve | None) -> None:
         self._broker = broker
@@ -365,18 +365,18 @@ def _recorder(settings: ServeSettings) -> Recorder | None:
 
 
 async def _finish(hub: Hub, limit_s: float) -> None:
-    """Let the requests under way end, for so long at most, then let go of the clients."""
+    """Let requests in progress finish, for at most `limit_s`, then disconnect the clients."""
     try:
         async with asyncio.timeout(limit_s):
             await hub.drain()
     except TimeoutError:
-        log.error("requests were still under way after %.0f s: their clients get no answer", limit_s)
+        log.error("stopping with unfinished requests: their clients get no response limit_s=%.0f", limit_s)
     for connection in list(hub.connections):
         connection.disconnect()
 
 
 def _note_escaped(faults: Faults, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Note what a callback of the event loop has raised, and nobody has caught."""
+    """Note an exception that a callback of the event loop did not catch."""
     error = context.get("exception")
     if isinstance(error, Exception):
         faults.note(f"event loop: {context.get('message', 'callback')[:100]}", error)

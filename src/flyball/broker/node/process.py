@@ -1,4 +1,4 @@
-"""What all of the process shares: its log, its garbage collection, its limits."""
+"""Settings of the process: log, garbage collection, limits."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from flyball.broker.settings import ServeSettings
 
 log = logging.getLogger(__name__)
 
-# So many are served at a time: whoever opens more takes no files from those who send messages.
+# Maximum number of HTTP connections, so that they cannot use up the files of messaging clients.
 HTTP_CONNECTIONS = 1000
 
-# Files that are open beside connections: the store's, the trace's, the log.
+# Open files besides connections: those of the store, the traces and the log.
 OTHER_FILES = 300
 
-# So many new objects start a garbage collection. Requests make no cycles, and waiting messages are many: looking at
-# all of them again and again would cost more than it finds.
+# New objects per garbage collection. Requests create no cycles, and there are many waiting messages: traversing them
+# frequently costs more than it finds.
 YOUNG_OBJECTS = 50_000
 
 
 def prepare_process(settings: ServeSettings) -> None:
-    """Set up what all of the process shares: its log, its garbage collection, its limits."""
-    # Whatever it writes is its owner's alone.
+    """Configure the log, garbage collection and limits of the process."""
+    # All files that it creates are private to their owner.
     os.umask(0o077)
     configure_logging(settings.log_level, settings.log_format, settings.log_file)
-    # The second generation is looked at while it is small: what survives that costs the same, in shorter pauses.
+    # The second generation is collected while it is small: the same total cost in shorter pauses.
     gc.set_threshold(YOUNG_OBJECTS, 4, 100)
     _allow_open_files(settings.max_connections + HTTP_CONNECTIONS + OTHER_FILES)
 
 
 def _allow_open_files(wanted: int) -> None:
-    """Raise the limit on open files as far as the system lets us: every connection is one."""
+    """Raise the limit of open files as far as permitted: every connection needs one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < allowed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     if allowed < wanted:
-        log.warning("only %d files may be open: fewer than max_connections; raise ulimit -n", allowed)
+        log.warning("limit of open files (%d) is below max_connections: raise ulimit -n", allowed)

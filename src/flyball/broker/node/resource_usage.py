@@ -1,4 +1,4 @@
-"""What the process uses of its machine: memory, files and disk. Knows nothing of what it does with them."""
+"""The resources that the process uses: memory, open files and disk."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class ResourceUsage:
-    """What was found when somebody last looked. To tell it costs nothing, and waits for nothing."""
+    """The last measurements, for reports that must not wait."""
 
     def __init__(self, data: Path) -> None:
-        """`data` is the folder whose disk counts."""
+        """`data` is the folder whose disk is measured."""
         self._data = data
         self.memory_bytes = 0
         self.open_files = 0
-        # None if the disk cannot be asked: the folder may be gone.
+        # None if it cannot be determined, for instance because the folder was deleted.
         self.disk_free_bytes: int | None = None
         self.read_memory()
         self.read_files_and_disk()
 
     def read_memory(self) -> None:
-        """See how much memory the process has."""
-        # It stays what it was where no more files can be opened.
+        """Measure the memory of the process."""
+        # Keeps the last value if no more files can be opened.
         with contextlib.suppress(OSError), open("/proc/self/statm", encoding="ascii") as file:
             self.memory_bytes = int(file.read().split()[1]) * _PAGE_BYTES
 
     def read_files_and_disk(self) -> None:
-        """See how many files are open and how full the disk is. It takes as long as the disk does: use a thread."""
+        """Measure open files and free disk space. It may block on the disk: call it in a thread."""
         with contextlib.suppress(OSError):
-            # Linux counts them since 6.2; with 10,000 connections listing them takes milliseconds.
+            # st_size is their number since Linux 6.2; listing 10,000 takes milliseconds.
             self.open_files = os.stat("/proc/self/fd").st_size or len(os.listdir("/proc/self/fd"))
         try:
             self.disk_free_bytes = shutil.disk_usage(self._data).free

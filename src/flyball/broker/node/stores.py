@@ -1,4 +1,4 @@
-"""The store of a node, as its settings name it, with its server if that is ours."""
+"""Creates and opens the store of a node, with the embedded server if its settings say so."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from flyball.model import Snapshot
 
 log = logging.getLogger(__name__)
 
-# How long a node that starts waits for a database server that is starting, stopping or recovering.
+# Timeout of a starting node for a database server that is starting, stopping or recovering.
 STORE_START_LIMIT_S = 30.0
 
 
@@ -31,7 +31,7 @@ STORE_START_LIMIT_S = 30.0
 async def open_store(
     settings: ServeSettings, faults: Faults, disk: DiskReserve | None
 ) -> AsyncIterator[tuple[Store, str]]:
-    """Give out the store that the settings name and its URL, with its server if that is ours, on that disk."""
+    """Yield the store of the settings and its URL; run the embedded server if there is a `disk` for it."""
     if disk is not None:
         postgres = EmbeddedPostgres(settings.data, max_wal_bytes=disk.wal_bytes, make_room=disk.make_room)
         await postgres.start()
@@ -64,7 +64,7 @@ async def open_store(
 
 
 async def open_when_ready(store: Store) -> Snapshot:
-    """Open the store. A server that is just starting or stopping is waited for; any other problem ends the start."""
+    """Open the store. Waits for a server that is starting or stopping; any other problem ends the start."""
     loop = asyncio.get_running_loop()
     give_up_at = loop.time() + STORE_START_LIMIT_S
     retries = Retries(Backoff(0.1, 2.0))
@@ -73,7 +73,7 @@ async def open_when_ready(store: Store) -> Snapshot:
         try:
             return await store.open()
         except StoreUnavailable as error:
-            # One that stops refuses connections for a moment before it starts again.
+            # A restarting server refuses connections for a moment: keep waiting after the first StoreStarting.
             is_starting = is_starting or isinstance(error, StoreStarting)
             if not is_starting or loop.time() > give_up_at:
                 raise

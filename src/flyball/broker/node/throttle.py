@@ -1,6 +1,6 @@
-"""Makes a node slow on purpose: it does at most so many operations a second, as if it ran on a slower machine.
+"""Throttles a node to a rate of message operations, to model a slower machine.
 
-What real work costs differs from moment to moment on a machine that several nodes share; operations are only counted.
+Operations are counted, not timed: on a machine shared by several nodes the duration of real work varies.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from collections.abc import Callable
 
 from flyball.broker.core.broker import Broker
 
-# How often it is looked at what was done while nothing is answered.
+# Interval of checks while no responses are sent.
 PERIOD_S = 0.05
 
-# Shorter ones are put off: a thread cannot sleep for just any time.
+# Shorter pauses are deferred: a thread cannot sleep for arbitrarily short times.
 MIN_PAUSE_S = 0.0002
 
 
 def operations_of(broker: Broker) -> int:
-    """Return how often a message was published, put into a queue, handed out, settled or given to another node."""
+    """Return the number of publishes, puts, deliveries, acks and hand-overs of messages."""
     counted = [broker.engine.gone, *broker.engine.queues]
     return broker.meters.published + sum(
         counts.arrived
@@ -34,7 +34,7 @@ def operations_of(broker: Broker) -> int:
 
 
 class Throttle:
-    """Pauses its thread after it has worked, so that no more operations are done in a second than the rate."""
+    """Pauses the thread after work, so that the rate of operations is not exceeded."""
 
     def __init__(
         self,
@@ -52,21 +52,21 @@ class Throttle:
         self._done_operations = operations()
 
     async def run(self) -> None:
-        """Keep to the rate for ever, in the loop's thread."""
+        """Enforce the rate forever, in the event loop's thread."""
         while True:
             await asyncio.sleep(PERIOD_S)
             self.catch_up()
 
     def catch_up(self) -> None:
-        """Pause for as long as the slower machine would still work on what was done since the last time."""
+        """Pause as long as the slower machine would still need for the operations since the last call."""
         operations = self._operations()
         now_s = self._clock()
-        # When the slower machine is done; not before now, since it cannot work ahead of time.
+        # When the slower machine would be done; idle time is not saved up.
         done_s = self._done_s + (operations - self._done_operations) / self._rate_per_s
         self._done_operations = operations
         if done_s - now_s >= MIN_PAUSE_S:
             self._pause(done_s - now_s)
-            # Not the clock: what a pause was too long is made up for by the next one.
+            # Not the clock: the next pause makes up for oversleeping.
             self._done_s = done_s
         else:
             self._done_s = max(done_s, now_s)

@@ -1,6 +1,6 @@
-"""What changes in a domain beside messages.
+"""The changes of a domain, other than messages.
 
-Each change is made durable by the node that decides it, and told to the others.
+A change is made durable by the node that decides it, and announced to the other nodes.
 """
 
 from __future__ import annotations
@@ -12,22 +12,21 @@ from flyball.model import Client, Definition, Queue
 
 @dataclass(slots=True, frozen=True)
 class QueueCreated:
-    """A queue of this node. Any that is not durable is gone with the node: while that is alone, its store need not
-    know it."""
+    """A queue was created on this node. Transient queues end with the node, so a single node does not store them."""
 
     queue: Queue
 
 
 @dataclass(slots=True, frozen=True)
 class QueueDeleted:
-    """The queue is gone, and with it every message that is stored in it."""
+    """A queue was deleted, with all of its stored messages."""
 
     queue_id: int
 
 
 @dataclass(slots=True, frozen=True)
 class QueueMoved:
-    """Another node serves the queue from now on. Said by the one that did, or by the leader if that one is dead."""
+    """Another node serves the queue. Decided by the previous owner, or by the leader if that node is dead."""
 
     queue: Queue
     owner: int
@@ -45,7 +44,7 @@ class ClientDeleted:
 
 @dataclass(slots=True, frozen=True)
 class DefinitionPut:
-    """Takes the place of what had the same kind and key."""
+    """A definition was added, or replaced the one with its kind and key."""
 
     definition: Definition
 

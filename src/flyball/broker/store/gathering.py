@@ -1,6 +1,6 @@
-"""A batch while it is gathered: its operations, who waits for each, and how it is bisected when the store refuses it.
+"""A batch that is not committed yet: its operations, their waiters, and how it is bisected if the store refuses it.
 
-Decides nothing about time and writes nothing: `group_commit` does.
+Independent of time and of the store: `group_commit` decides when it is written.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from flyball.broker.store.interface import Batch, Transfer
 from flyball.errors import Fenced, FlyballError, StoreError, StoreUnavailable
 from flyball.model import MESSAGE_OVERHEAD_BYTES, Message
 
-# What an operation counts beside its content: a guess at its memory, and a bound to the rows of a batch.
+# The cost of an operation in addition to its content: an estimate of its memory, and a bound on the rows of a batch.
 OPERATION_BYTES = 200
 
 
 class OutcomeUnknown(StoreUnavailable):
-    """The change was on its way when the time limit passed, and may yet be done."""
+    """The timeout passed while the change was being written: it may still succeed."""
 
 
 class Group:
-    """Appends and removes that are committed together or not at all: see `GroupCommit.together`."""
+    """Appends and removes that are committed atomically: see `GroupCommit.together`."""
 
     __slots__ = ("appended_ids", "removed_ids")
 
@@ -31,10 +31,9 @@ class Group:
 
 
 class OperationsRefused(StoreError):
-    """The store has refused operations of a batch for good, and has committed the others.
+    """The store refused operations of a batch permanently, and committed the others.
 
-    A mark fails with it if one of them has neither a waiter nor a receipt: what it waits for may be among
-    these, or not.
+    A mark fails with it if one of them has neither a waiter nor a receipt: the mark may concern it or not.
     """
 
     def __init__(self, reason: str) -> None:
@@ -50,20 +49,20 @@ class OperationsRefused(StoreError):
 
 
 class Waiter(Protocol):
-    """Somebody who wants to know. Called once for each operation submitted with it.
+    """The callbacks of a submitted operation. One of them is called once for each operation.
 
-    Only after OutcomeUnknown it may hear once more that the change was refused after all.
+    Only after OutcomeUnknown `failed` may be called a second time, if the change was refused after all.
     """
 
     def committed(self) -> None: ...
 
     def failed(self, error: FlyballError) -> None:
-        """It is not done: a StoreError, or InvalidArgument for a change that the store cannot hold."""
+        """The operation failed: a StoreError, or InvalidArgument for a change that the store cannot hold."""
         ...
 
 
 class _Doubtful:
-    """Stands in for the waiter of a change that was told OutcomeUnknown: it hears only of a refusal."""
+    """Replaces the waiter of a change that failed with OutcomeUnknown: it passes on only a refusal."""
 
     __slots__ = ("_waiter",)
 
@@ -79,24 +78,24 @@ class _Doubtful:
 
 
 class Split:
-    """What the parts of a bisected batch know of each other."""
+    """The state shared by the parts of a bisected batch."""
 
     __slots__ = ("commits", "culprits", "deleted_queue_ids", "refused")
 
     def __init__(self) -> None:
-        # What was refused and has nobody else to be told.
+        # Refused operations without a waiter, which fail the marks.
         self.refused: OperationsRefused | None = None
         self.culprits = 0
         self.commits = 0
         self.deleted_queue_ids: set[int] = set()
 
 
-# The places of changes, the ids of appends, the places of removes and of transfers that are not cut apart.
+# The positions of changes, the ids of appends, the positions of removes and of transfers that stay together.
 _Unit = tuple[list[int], list[int], list[int], list[int]]
 
 
 class Gathering:
-    """What one commit will carry. It is on the path of every message: what nobody waits for costs one entry."""
+    """The operations of one commit. On the path of every message: one without a waiter costs one dict entry."""
 
     __slots__ = (
         "again",
@@ -128,24 +127,24 @@ class Gathering:
         self.change_waiters: list[Waiter | None] = []
         # By id, in the order of submission.
         self.appends: dict[int, Message] = {}
-        # By the message's id.
+        # By the id of the message.
         self.append_waiters: dict[int, Waiter] = {}
         self.removes: list[Message] = []
-        # By the place in `removes`.
+        # By the position in `removes`.
         self.remove_waiters: dict[int, Waiter] = {}
         self.transfers: list[Transfer] = []
         self.transfer_waiters: list[Waiter | None] = []
-        # Who waits for an append and a remove that cancelled out.
+        # Waiters of appends and removes that cancelled each other out.
         self.settled: list[Waiter] = []
         self.groups: list[Group] = []
         self.marks: list[Waiter] = []
-        # Those to which the time limit applies.
+        # Marks with a timeout.
         self.limited_marks: list[Waiter] = []
         self.cost_bytes = 0
         self.expired = False
-        # Whether an attempt to commit it may have gone through.
+        # Whether an earlier attempt to commit it may have succeeded.
         self.again = False
-        # Set once something was refused: shared with the other parts of the batch.
+        # Set when something was refused, and shared with the other parts of the batch.
         self.split: Split | None = None
         self.undone_appends: list[Message] = []
         self.undone_removes: list[Message] = []
@@ -155,7 +154,7 @@ class Gathering:
         return len(self.changes) + len(self.appends) + len(self.removes) + len(self.transfers)
 
     def settle(self, message_id: int, waiter: Waiter | None) -> None:
-        """Keep who waits for an append that was taken out before it was sent, and for the remove that did it."""
+        """Keep the waiters of an append that was cancelled before it was sent, and of the cancelling remove."""
         for answered in (self.append_waiters.pop(message_id, None), waiter):
             if answered is not None:
                 self.settled.append(answered)
@@ -170,10 +169,10 @@ class Gathering:
         return Batch(self.changes, appended, removed, self.transfers)
 
     def halves(self) -> tuple[Gathering, Gathering]:
-        """Cut it in two, in the order in which the store takes its operations: the second comes after the first."""
+        """Bisect it in the order in which the store applies operations: the first half must be committed first."""
         if self.undone_appends or self.undone_removes:
             self.turn_undone()
-            # What is written again is stored already.
+            # Messages that are written again are stored already.
             self.again = True
         if self.split is None:
             self.split = Split()
@@ -211,9 +210,10 @@ class Gathering:
         return len(self._units()) < 2
 
     def _units(self) -> list[_Unit]:
-        """Return what can be committed by itself, in the order in which the store takes it.
+        """Return the operations that can be committed on their own, in the order in which the store applies them.
 
-        What a group removes goes with what it appends: it was appended before the group, if in this batch at all.
+        The removes of a group go with its appends: the removed messages were appended before the group, if in this
+        batch at all.
         """
         units: list[_Unit] = [([place], [], [], []) for place in range(len(self.changes))]
         of_group: dict[Group, _Unit] = {group: ([], [], [], []) for group in self.groups}
@@ -233,7 +233,7 @@ class Gathering:
                 units.append(unit)
         places = list(range(len(self.transfers)))
         if self.again and places:
-            # A transfer that may have been done is recognised by those that were sent with it.
+            # A repeated transfer is recognised by those sent with it, so they have to stay together.
             units.append(([], [], [], places))
         else:
             units += [([], [], [], [place]) for place in places]
@@ -245,9 +245,9 @@ class Gathering:
         return part
 
     def turn_undone(self) -> None:
-        """Before the next attempt: put the opposite in the place of what has failed meanwhile.
+        """Replace operations that failed since the last attempt by their opposites, before the next attempt.
 
-        Nobody waits for a message any more: where one failed, all have.
+        No message has a waiter left then: they all failed together.
         """
         if not (self.undone_appends or self.undone_removes):
             return
@@ -260,7 +260,7 @@ class Gathering:
         self.appends.update(restored)
 
     def withdraw(self) -> list[Waiter]:
-        """Before it is sent: take out every operation that somebody waits for, and return those waiters."""
+        """Remove every operation with a waiter, before the batch is sent; return the waiters."""
         failing = self.waiters()
         changes = zip(self.changes, self.change_waiters, strict=True)
         self.changes = [change for change, waiter in changes if waiter is None]
@@ -278,9 +278,9 @@ class Gathering:
         self.cost_bytes = contents_bytes + OPERATION_BYTES * (self.count + len(self.settled))
 
     def undo(self) -> tuple[list[Waiter], list[Waiter]]:
-        """While it is in flight: mark as undone what somebody waits for; return waiters and those of changes.
+        """Mark operations with waiters as undone, while the batch is in flight; return waiters and those of changes.
 
-        A message whose remove is undone is not known to be stored until the next commit.
+        A message whose remove is undone counts as not stored until the next commit.
         """
         failing = [*self.append_waiters.values(), *self.remove_waiters.values()]
         self.undone_appends += [self.appends[message_id] for message_id in self.append_waiters]
@@ -294,6 +294,6 @@ class Gathering:
         return failing, unknown
 
     def waiters(self) -> list[Waiter]:
-        """Everybody who waits for an operation that is still here, but for transfers."""
+        """The waiters of all remaining operations except transfers."""
         changing = [waiter for waiter in self.change_waiters if waiter is not None]
         return [*changing, *self.append_waiters.values(), *self.remove_waiters.values()]

@@ -1,29 +1,38 @@
-"""The single writer: gathers what the broker wants durable while one transaction is in flight.
+"""Group commit: a single writer collects operations into a batch while the transaction before it is in flight.
 
-Knows the store's interface and a clock; no SQL, no socket, no engine. Everything runs in the loop's thread.
+Uses the store's interface and a clock; independent of SQL, sockets and the engine. Runs in the event loop's thread.
 
-An operation is answered once: `committed` when it is durable, `failed` when the time limit passed first. What
-failed is undone as far as it had gone, so that the caller may act as if it had never been asked for:
+Invariants, with the tests that guard them (tests/broker/store/test_group_commit.py):
 
-- not yet sent: it is withdrawn;
-- sent, outcome unknown: the next attempt carries its opposite (the append of a failed remove, the remove of a
-  failed append), and so does the next batch if the attempt succeeds after all.
+- There is one commit in flight, and batches are committed in the order of submission
+  (`test_what_gathers_while_a_commit_is_in_flight_goes_into_the_next`).
+- An operation completes once: `committed` when it is durable, `failed` if the timeout passed first. A failed
+  operation is undone as far as it had got, so that the caller may act as if it had never been submitted: before it is
+  sent it is withdrawn (`test_operations_that_were_not_sent_are_withdrawn_after_the_time_limit`); after that its
+  outcome is unknown, and the next attempt carries its opposite, the append of a failed remove or the remove of a
+  failed append (`test_a_remove_that_failed_in_flight_is_undone_by_the_next_attempt`), and so does the next batch if
+  the attempt succeeds after all (`test_a_remove_that_failed_and_succeeds_after_all_is_made_good_at_once`). Only a
+  change of a queue, client or definition that was already sent stays in its batch: it fails with OutcomeUnknown
+  (`test_a_change_that_failed_in_flight_may_yet_be_done_and_says_so`).
+- A message that is removed before it is sent is never written: the remove cancels the append
+  (`test_an_append_and_its_remove_cancel_out_before_they_are_sent`). Therefore its publisher is confirmed by its
+  receipt, not by the mark of a batch that it is no longer part of.
+- `stored` is set before any waiter is called (`test_a_message_is_marked_stored_before_its_waiter_hears_of_it`): a
+  waiter may remove the message, and the remove must not look for an append to cancel.
 
-Only a change of a queue or client that was already sent stays in its batch: its failure says OutcomeUnknown.
+There are three ways to wait for a commit, from the most to the least expensive:
 
-There are three ways to learn of a commit, from the dearest to the cheapest:
+- a waiter of the operation itself, an entry for each: the response to a request, which has a timeout;
+- a mark at the end of the batch, one for all operations of its owner, such as the publisher confirms of a channel. It
+  waits however long the store is unavailable, unless it `is_limited`; `flush` awaits a limited one;
+- the receipt of a message (`Message.receipt`), where there is nothing for a mark to wait for: the append was
+  cancelled by a remove and will never be written, or it was refused.
 
-- a waiter of the operation itself, an entry for each: the answer of a request, which has a time limit;
-- a mark at the end of the batch, one for everything that its owner has in it, such as the publisher confirms of a
-  channel. It waits however long the store is unavailable, unless it `is_limited`; `flush` awaits a limited one;
-- the receipt of a message (`Message.receipt`), where a mark would be too late: its append was cancelled by its
-  removal and will never be written, or it was refused.
+A transfer is never withdrawn and has no timeout. After the node is fenced, everything fails permanently.
 
-A transfer is never withdrawn and has no time limit. Once the node is fenced, everything fails for good.
-
-A batch that the store refuses for good is bisected: its parts are committed one after the other, in the same order,
-until each refused operation stands alone. That one fails and is undone; all others are committed. The messages of a
-queue whose creation is refused fail with it, and those of a queue that an earlier part has deleted are not written.
+A batch that the store refuses permanently is bisected: its parts are committed one after the other, in the same
+order, until each refused operation is alone. That one fails and is undone; all others are committed. The messages of
+a queue whose creation is refused fail with it, and those of a queue that an earlier part deleted are not written.
 Marks of the batch move to its last part.
 """
 
@@ -57,50 +66,50 @@ from flyball.model import MESSAGE_OVERHEAD_BYTES, Message
 
 log = logging.getLogger(__name__)
 
-# What a message takes in memory beyond its content is counted there, and is not written.
+# The part of a message's footprint that is not written, and so not part of the cost of a batch.
 _SPARED_BYTES = MESSAGE_OVERHEAD_BYTES - OPERATION_BYTES
 
-# A batch that counts so much takes no more: the next ones go into another. Thousands of rows at once are not dearer
-# than tens of thousands, and a store that is behind drains in small steps, so that who waits for it can be steered.
+# Maximum cost of a batch; later operations go into the next one. Per row, thousands are no more expensive than tens
+# of thousands, and a store that is behind drains in small steps, which the flow control needs.
 MAX_BATCH_BYTES = 2 * 1024 * 1024
 
-# While consumers deal with most messages before they are written, a batch waits so long: more of them will be.
+# Delay of a batch while consumers ack most messages before they are written: more appends will be cancelled.
 LINGER_S = 0.001
 
-# The part of the messages from which on that is worth it.
+# Fraction of cancelled appends above which the delay pays.
 LINGER_FROM_RATIO = 0.5
 
-# How much one batch counts in that part.
+# Weight of one batch in the moving average of that fraction.
 SPARED_WEIGHT = 0.2
 
 RETRIES = Backoff(first_s=0.05, max_s=1.0, jitter_ratio=0.0)
 
-# So many operations of one batch are refused one by one while none is committed; then the rest fails at once. A store
-# that refuses everything must not be asked ten thousand times, each time over a new connection.
+# Maximum number of operations of a batch that are refused one by one while none is committed; then the rest fails at
+# once. A store that refuses everything must not be tried ten thousand times, each time over a new connection.
 MAX_CULPRITS = 100
 
 
 class Journal(Protocol):
-    """The part of a store that the writer needs."""
+    """The part of a store that the writer uses."""
 
     async def commit(self, batch: Batch, *, again: bool = False) -> None: ...
 
 
 class Undo(Protocol):
-    """Brings the engine back to what is stored, where an operation without a waiter was refused."""
+    """Reverts the engine to the stored state after an operation without a waiter was refused."""
 
     def append_refused(self, message: Message) -> None:
-        """The message is not stored and never will be."""
+        """Revert an append: the message will never be stored."""
         ...
 
     def remove_refused(self, message: Message) -> None:
-        """The message is still stored."""
+        """Revert a remove: the message is still stored."""
         ...
 
 
 class Clock(Protocol):
     def now(self) -> float:
-        """Seconds, counting up steadily."""
+        """Seconds of a monotonic clock."""
         ...
 
     async def sleep(self, seconds: float) -> None: ...
@@ -117,10 +126,10 @@ class MonotonicClock:
 
 
 class GroupCommit:
-    """Writes to a store in batches, one at a time, in the order of submission.
+    """Writes to a store in batches, one commit at a time, in the order of submission.
 
-    `run` does the writing until `stop` is called; its owner is the node's TaskGroup. Nothing here refuses an
-    operation when the store is away: the caller watches `pending_bytes` and stops reading from its clients.
+    `run` writes until `stop` is called; the node's TaskGroup owns it. Operations are accepted while the store is
+    unavailable: the caller watches `pending_bytes` and stops reading from its clients.
     """
 
     def __init__(
@@ -141,13 +150,13 @@ class GroupCommit:
         self._time_limit_s = time_limit_s
         self._tick_s = time_limit_s / 20
         self._faults = Faults() if faults is None else faults
-        # Less waits for the store than before.
+        # Fires when `pending_bytes` has decreased.
         self.flushed = Event[[]]()
-        # A change was submitted.
+        # Fires when a change was submitted.
         self.changed = Event[[Change]]()
         self._fenced: Fenced | None = None
         self._open: Gathering | None = None
-        # Everything that was not sent yet, oldest first; the last one may be `_open`.
+        # Batches that were not sent yet, oldest first; the last one may be `_open`.
         self._waiting: deque[Gathering] = deque()
         self._flight: Gathering | None = None
         self._sent_at: float | None = None
@@ -158,12 +167,12 @@ class GroupCommit:
         self._give_up_at: float | None = None
         self._ended = asyncio.Event()
         self._ended.set()
-        # How many messages were removed before they were sent, since the last batch.
+        # Number of appends cancelled since the last batch.
         self._spared = 0
         self._spared_ratio = 0.0
-        # The size from which on a batch takes no more.
+        # The cost above which the open batch is sealed.
         self._limit_bytes = MAX_BATCH_BYTES
-        # Another one whenever a new batch opens: what is submitted under one number is committed together.
+        # Number of the open batch: operations submitted under the same number are committed together.
         self.batch_number = 0
         self.commits = 0
         self.failures = 0
@@ -171,13 +180,13 @@ class GroupCommit:
         self.rows_removed = 0
         self.last_commit_s = 0.0
         self.last_commit_bytes = 0
-        # How much of `pending_bytes` was ever written, or refused by the store.
+        # Counter of the bytes that left `pending_bytes` because they were written, or refused by the store.
         self.bytes_committed = 0
-        # When the store stopped answering, by the clock; None while all is well.
+        # When commits began to fail, by the clock; None while they succeed.
         self.failing_since: float | None = None
 
     def append(self, message: Message, waiter: Waiter | None) -> None:
-        """Store the message. Its `stored` becomes true just before the waiter hears of it."""
+        """Store the message. Its `stored` becomes true just before the waiter is called."""
         gathering = self._open or self._gather()
         gathering.appends[message.id] = message
         if waiter is not None:
@@ -187,10 +196,10 @@ class GroupCommit:
             self._seal()
 
     def remove(self, message: Message, waiter: Waiter | None, *, spare: bool = True) -> bool:
-        """Drop a message that was appended. With a waiter it must be whole: a failure writes it again.
+        """Remove an appended message. With a waiter it must not be paged out: a failure writes it again.
 
-        Return True if it was not sent to the store yet, and so never will be. Without `spare` it is written all the
-        same, and removed together with what is submitted now: something takes its place.
+        Return True if its append was not sent yet and is cancelled: it will never be written. Without `spare` it is
+        written and removed with the operations submitted now, because it has a successor among them.
         """
         if spare and not message.stored:
             message_id = message.id
@@ -211,9 +220,9 @@ class GroupCommit:
         return False
 
     def change(self, change: Change, waiter: Waiter | None) -> None:
-        """Store a change of a queue, a client or a definition, before the messages submitted with it.
+        """Store a change of a queue, a client or a definition, before the messages of the same batch.
 
-        What the store cannot hold fails at once: it must not be in a batch with what others have submitted.
+        A change that the store cannot hold fails at once, before it can fail a batch with operations of others.
         """
         try:
             self._check(change)
@@ -224,7 +233,7 @@ class GroupCommit:
                 waiter.failed(error)
             return
         if isinstance(change, QueueMoved):
-            # What is taken back of earlier removals must be in the store before another node reads the queue.
+            # Opposites of failed removes must be in the store before another node reads the queue.
             self._seal()
         gathering = self._open or self._gather()
         gathering.changes.append(change)
@@ -235,10 +244,10 @@ class GroupCommit:
         self.changed(change)
 
     def transfer(self, transfer: Transfer, waiter: Waiter | None) -> None:
-        """Move stored messages to another queue, after everything that was submitted before.
+        """Move stored messages to another queue, after all operations submitted before.
 
-        It is not withdrawn and has no time limit: the waiter hears of it when it is done, or when it never will be,
-        since the store refuses it, its destination is gone or the writer ends.
+        It is not withdrawn and has no timeout: the waiter is called when it is done, or when it fails permanently,
+        because the store refuses it, its destination was deleted or the writer ends.
         """
         gathering = self._open or self._gather()
         gathering.transfers.append(transfer)
@@ -249,14 +258,14 @@ class GroupCommit:
 
     @property
     def is_grouping(self) -> bool:
-        """Whether what is submitted now is part of a group: see `together`."""
+        """Whether operations submitted now are part of a group: see `together`."""
         return self._limit_bytes == sys.maxsize
 
     @contextmanager
     def together(self) -> Iterator[Group]:
-        """Submit what follows in one batch, however large it becomes: a crash leaves all of it or nothing.
+        """Submit the operations within the context in one batch, whatever its size: they are atomic.
 
-        Nor is it cut apart if the store refuses the batch.
+        They are not separated either if the store refuses the batch.
         """
         group, opened = Group(), self._open
         last_id = next(reversed(opened.appends), 0) if opened is not None else 0
@@ -268,7 +277,7 @@ class GroupCommit:
             self._limit_bytes = MAX_BATCH_BYTES
             gathering = self._open
             if gathering is not None:
-                # Ids count up, and nothing leaves the end of a batch while it is open but what is submitted here.
+                # Ids grow, and within this context no other append can leave the end of the open batch.
                 for message_id in reversed(gathering.appends):
                     if message_id <= last_id:
                         break
@@ -280,20 +289,21 @@ class GroupCommit:
                     self._seal()
 
     def fence(self, error: Fenced) -> None:
-        """The node's epoch is over: fail everything that is pending, and whatever comes.
+        """Fail all pending and future operations: the node's epoch has ended.
 
-        What the store is asked to do now it refuses itself. A node that joins again needs another writer.
+        A commit in flight is refused by the store itself: fencing there is by session, not by this flag. A node that
+        rejoins needs another writer.
         """
         if self._fenced is None:
-            log.error("nothing more is committed: %s", error)
+            log.error("node fenced; commits stopped: %s", error)
             self._fenced = error
 
     def mark(self, waiter: Waiter, *, is_limited: bool = False) -> None:
-        """Call the waiter when everything submitted before is committed or has failed; at once if nothing is pending.
+        """Call the waiter when all operations submitted before have completed; at once if none is pending.
 
         It is called after the waiters of the operations themselves. It fails with OperationsRefused, if the node is
-        fenced or the writer ends; a limited one also with StoreUnavailable, on the time limit. One mark serves all
-        operations of a batch, also those that come after it: see `batch_number`.
+        fenced or the writer ends; a limited one also with StoreUnavailable, on a timeout. One mark serves all
+        operations of a batch, even those submitted after it: see `batch_number`.
         """
         last = self._waiting[-1] if self._waiting else self._flight
         if last is None:
@@ -301,16 +311,16 @@ class GroupCommit:
         elif not is_limited:
             last.marks.append(waiter)
         elif last.expired:
-            waiter.failed(StoreUnavailable("the store does not answer"))
+            waiter.failed(StoreUnavailable("the store does not respond"))
         else:
             last.limited_marks.append(waiter)
 
     def removing_ids(self) -> set[int]:
-        """Return the ids of the messages that may still be in the store though they are removed here.
+        """Return the ids of messages that are removed here and may still be in the store.
 
-        A remove that failed is none of them, an append that failed is, until it is undone in the store. What is
-        removed and committed while somebody reads from the store is in neither answer, before and after the read.
-        What is on its way to another queue is one of them.
+        That includes failed appends until they are undone in the store, and messages being transferred to another
+        queue, but not failed removes. Take care: a remove committed during a read is not in the results from before
+        and after the read.
         """
         removing: set[int] = set()
         flight = self._flight
@@ -331,7 +341,7 @@ class GroupCommit:
 
     @property
     def pending_bytes(self) -> int:
-        """How much memory everything that is not committed takes, roughly."""
+        """Estimated memory of the operations that are not committed."""
         total = 0 if self._flight is None else self._flight.cost_bytes
         for gathering in self._waiting:
             total += gathering.cost_bytes
@@ -339,18 +349,18 @@ class GroupCommit:
 
     @property
     def pending_count(self) -> int:
-        """How many operations are not committed, or not yet answered."""
+        """Number of operations that have not completed."""
         flying = [] if self._flight is None else [self._flight]
         return sum([gathering.count + len(gathering.settled) for gathering in (*flying, *self._waiting)])
 
     async def flush(self) -> None:
-        """Wait until everything submitted before is committed. Raises what a limited mark fails with."""
+        """Wait until all operations submitted before are committed. Raises the errors of a limited mark."""
         flush = _Flush()
         self.mark(flush, is_limited=True)
         await flush.is_done
 
     async def run(self) -> None:
-        """Write until `stop`. What is pending when it ends otherwise fails."""
+        """Write until `stop`. Operations that are pending when it is cancelled fail."""
         self._ended.clear()
         self._stopping = False
         self._give_up_at = None
@@ -365,7 +375,7 @@ class GroupCommit:
             self._ended.set()
 
     async def stop(self) -> None:
-        """Commit everything that is pending, for at most the time limit, and end `run`."""
+        """Commit all pending operations, for at most the timeout, and end `run`."""
         if self._writer is None:
             return
         self._stopping = True
@@ -403,7 +413,7 @@ class GroupCommit:
             self._flight = None
 
     def _is_worth_lingering(self) -> bool:
-        """Whether most messages are dealt with before they are written, and nobody waits for this batch himself."""
+        """Whether most appends are cancelled before they are written, and the next batch has no waiters."""
         first = self._waiting[0]
         return (
             self._spared_ratio > LINGER_FROM_RATIO
@@ -413,13 +423,13 @@ class GroupCommit:
         )
 
     def _count_spared(self, written: int) -> None:
-        """Note how many messages need not be written any more, beside those of the batch that goes now."""
+        """Update the moving average of the fraction of cancelled appends."""
         spared, self._spared = self._spared, 0
         if spared or written:
             self._spared_ratio += SPARED_WEIGHT * (spared / (spared + written) - self._spared_ratio)
 
     async def _commit(self, flight: Gathering) -> None:
-        """Commit until it succeeds, or until the store says that it never will."""
+        """Retry the commit until it succeeds, or until the store refuses it permanently."""
         retries = Retries(RETRIES)
         while True:
             if self._fenced is not None:
@@ -432,7 +442,7 @@ class GroupCommit:
                 if batch:
                     await self._store.commit(batch, again=flight.again)
                 else:
-                    await asyncio.sleep(0)  # everything cancelled out; others want their turn
+                    await asyncio.sleep(0)  # all operations cancelled each other out: only yield to other tasks
             except StoreUnavailable as error:
                 problem: StoreError = error
             except Fenced as error:
@@ -444,17 +454,17 @@ class GroupCommit:
                 self._refuse(flight, error)
                 return
             except Exception as error:
-                # A mistake of ours, for something in the batch: the others in it must not suffer, nor later ones.
-                log.exception("a batch of %d operations cannot be committed", flight.count)
+                # A bug, triggered by an operation of the batch: bisect, so that only that one fails.
+                log.exception("batch cannot be committed operations=%d", flight.count)
                 self._sent_at = None
                 flight.again = True
-                self._refuse(flight, StoreError(f"it cannot be committed: {error!r}"))
+                self._refuse(flight, StoreError(f"the operation cannot be committed: {error!r}"))
                 return
             except asyncio.CancelledError:
                 if not self._abandoning or self._writer is None or self._writer.uncancel() > 0:
                     raise
                 self._abandoning = False
-                problem = StoreUnavailable("the store hangs")
+                problem = StoreUnavailable("the store does not respond")
             else:
                 self._sent_at = None
                 self._succeed(flight, batch, began)
@@ -463,7 +473,7 @@ class GroupCommit:
             self.failures += 1
             if self.failing_since is None:
                 self.failing_since = began
-                log.warning("cannot commit, trying again until it works: %s", problem)
+                log.warning("commit failed; retrying: %s", problem)
             flight.again = True
             await self._clock.sleep(retries.next_delay_s())
 
@@ -476,7 +486,7 @@ class GroupCommit:
             self.last_commit_s = now - began
             self.last_commit_bytes = flight.cost_bytes
         if self.failing_since is not None:
-            log.warning("commits work again after %.1f s", now - self.failing_since)
+            log.warning("commits succeed again after_s=%.1f", now - self.failing_since)
             self.failing_since = None
         for message in batch.appended:
             message.stored = True
@@ -494,7 +504,7 @@ class GroupCommit:
             )
         for waiters in (flight.waiters(), flight.settled):
             for waiter in waiters:
-                # One who cannot take the answer must not keep it from the others.
+                # A callback that raises must not keep the others from being called.
                 try:
                     waiter.committed()
                 except Exception as error:
@@ -521,7 +531,7 @@ class GroupCommit:
             self._faults.note("flushed", error)
 
     def _answer_marks(self, gathering: Gathering) -> None:
-        """All operations up to the end of the gathering are answered: those who wait for that hear how they went."""
+        """Complete the marks of a batch, after all of its operations have completed."""
         refused = None if gathering.split is None else gathering.split.refused
         if refused is not None:
             self._fail_marks(gathering, refused)
@@ -530,7 +540,7 @@ class GroupCommit:
             self._confirm(waiter)
 
     def _answer_transfers(self, flight: Gathering, batch: Batch) -> None:
-        gone = StoreError("the queue that messages were to go to is gone: they are where they were")
+        gone = StoreError("the destination queue was deleted: the messages stay in their queue")
         for transfer, waiter in zip(flight.transfers, flight.transfer_waiters, strict=True):
             if waiter is None:
                 continue
@@ -540,28 +550,28 @@ class GroupCommit:
                 self._confirm(waiter)
 
     def _take_back(self, flight: Gathering, now: float) -> None:
-        """It worked though somebody has been told otherwise: the very next batch carries the opposite."""
+        """Undo, in the very next batch, operations that were committed after they had been reported as failed."""
         gathering = Gathering(now)
         gathering.sealed_at = now
         gathering.appends = {message.id: message for message in flight.undone_removes}
         gathering.removes = [*flight.undone_appends]
         gathering.count_cost()
-        # In front: what was submitted meanwhile may remove these messages again.
+        # In front: operations submitted meanwhile may remove these messages again.
         self._waiting.appendleft(gathering)
 
     def _refuse(self, flight: Gathering, error: StoreError) -> None:
-        """The store has not committed the batch and never will: find out which of its operations it refuses."""
+        """Bisect a batch that the store refused permanently; fail the operations of an indivisible one."""
         self.failures += 1
         self._flight = None
         split = flight.split
         gives_up = split is not None and not split.commits and split.culprits >= MAX_CULPRITS
         if not flight.is_indivisible and not gives_up:
             if split is None:
-                log.warning("the store refuses a batch of %d operations; looking for the culprit", flight.count)
+                log.warning("batch refused by the store; bisecting operations=%d", flight.count)
             first, second = flight.halves()
             self._waiting.extendleft((second, first))
             return
-        log.error("the store refuses %s: %s", _described(flight), error)
+        log.error("operation refused by the store: %s: %s", _described(flight), error)
         if split is None:
             split = flight.split = Split()
         split.culprits += 1
@@ -572,7 +582,7 @@ class GroupCommit:
             self._note_refused(flight, error).groups += flight.groups
         for message in list(flight.appends.values()):
             self._fail_append(flight, message, error)
-        # Those that were given up in flight are in their queues again, since their time was up.
+        # Removes that timed out in flight were undone: those messages are in their queues again.
         undone = {message.id for message in flight.undone_removes}
         for place, message in enumerate(flight.removes):
             if message.id not in undone:
@@ -590,14 +600,14 @@ class GroupCommit:
         else:
             self._fail(waiter, error)
         if isinstance(change, QueueCreated):
-            # What was put into the queue meanwhile would be stored without it, and confirmed.
+            # Messages put into the queue meanwhile would be stored without it, and confirmed.
             for gathering in list(self._waiting):
                 for message in list(gathering.appends.values()):
                     if message.queue_id == change.queue.id and message.id in gathering.appends:
                         self._fail_with_group(gathering, message, error)
 
     def _fail_with_group(self, gathering: Gathering, message: Message, error: StoreError) -> None:
-        """Take out an append that was not sent, and what is to be committed only together with it."""
+        """Fail an append that was not sent, with the rest of its group."""
         group = next((group for group in gathering.groups if message.id in group.appended_ids), None)
         if group is None:
             self._fail_append(gathering, message, error)
@@ -622,7 +632,7 @@ class GroupCommit:
             self._fail_remove(gathering, one, waiter, error)
 
     def _fail_append(self, gathering: Gathering, message: Message, error: StoreError) -> None:
-        """Take an append out that is refused, and answer its waiter."""
+        """Remove a refused append from the batch and fail its waiter."""
         del gathering.appends[message.id]
         gathering.cost_bytes -= message.footprint_bytes - _SPARED_BYTES
         waiter = gathering.append_waiters.pop(message.id, None)
@@ -649,7 +659,7 @@ class GroupCommit:
                 self._faults.note("undo of a refused remove", fault)
 
     def _note_refused(self, gathering: Gathering, error: StoreError) -> OperationsRefused:
-        """Return where to note an operation that was refused and has no waiter, for marks to see."""
+        """Return the error that collects refused operations without a waiter, for the marks."""
         if gathering.split is None:
             gathering.split = Split()
         if gathering.split.refused is None:
@@ -657,7 +667,7 @@ class GroupCommit:
         return gathering.split.refused
 
     def _fail_fenced(self, flight: Gathering, error: Fenced) -> None:
-        """Nothing of the batch will be committed, nor of any other: everything that waits hears that."""
+        """Fail a batch after the node was fenced."""
         self.failures += 1
         self._flight = None
         self.bytes_committed += flight.cost_bytes
@@ -669,7 +679,7 @@ class GroupCommit:
         self._report_flushed()
 
     async def _watch(self) -> None:
-        """Enforce the time limit, also while the store hangs. Sleeps for good while nothing is pending."""
+        """Enforce the timeout, even while the store hangs. Sleeps while nothing is pending."""
         while True:
             if self._flight is None and not self._waiting:
                 await self._work.wait()
@@ -678,7 +688,7 @@ class GroupCommit:
 
     def _check_times(self, now: float) -> None:
         if self._open is not None and now - self._open.opened_at >= self._tick_s:
-            # Operations of one gathering share their age: it must not become too long a time.
+            # Operations of one batch share their age, so the batch must not stay open for long.
             self._seal()
         failed_any = False
         too_old = now - self._time_limit_s
@@ -692,7 +702,7 @@ class GroupCommit:
                 break
             failed_any = True
             self._expire_waiting(oldest)
-        # Those who are answered may submit something.
+        # A copy: callbacks may submit operations.
         for gathering in list(self._waiting):
             if gathering.expired:
                 self._answer_settled(gathering)
@@ -708,10 +718,10 @@ class GroupCommit:
     def _expire_flight(self, flight: Gathering) -> None:
         flight.expired = True
         failing, unknown = flight.undo()
-        error = StoreUnavailable(f"the store did not answer within {self._time_limit_s:g} s")
+        error = StoreUnavailable(f"the store did not respond within {self._time_limit_s:g} s")
         for waiter in failing:
             self._fail(waiter, error)
-        doubt = OutcomeUnknown(f"the store did not answer within {self._time_limit_s:g} s; it may be done later")
+        doubt = OutcomeUnknown(f"the store did not respond within {self._time_limit_s:g} s: it may still be done")
         for waiter in unknown:
             self._fail(waiter, doubt)
         self._answer_settled(flight)
@@ -719,12 +729,12 @@ class GroupCommit:
 
     def _expire_waiting(self, gathering: Gathering) -> None:
         if gathering.again:
-            # Part of a batch of which an attempt may have gone through.
+            # Part of a batch of which an attempt may have succeeded.
             self._expire_flight(gathering)
             return
         gathering.expired = True
         failing = gathering.withdraw()
-        error = StoreUnavailable(f"the store did not answer within {self._time_limit_s:g} s")
+        error = StoreUnavailable(f"the store did not respond within {self._time_limit_s:g} s")
         if not gathering.count and not gathering.marks:
             self._waiting.remove(gathering)
         for waiter in failing:
@@ -733,7 +743,7 @@ class GroupCommit:
         self._fail_limited_marks(gathering, error)
 
     def _answer_settled(self, gathering: Gathering) -> None:
-        """An append and a remove that cancelled out need no store."""
+        """Complete appends and removes that cancelled each other out: nothing has to be written."""
         settled, gathering.settled = gathering.settled, []
         for waiter in settled:
             self._confirm(waiter)
@@ -756,12 +766,12 @@ class GroupCommit:
             self._fail(waiter, error)
 
     def _fail_the_rest(self) -> None:
-        """The writer has ended: nothing that is still here will be written."""
+        """Fail all pending operations after the writer has ended."""
         self._open = None
         rest = list(self._waiting)
         self._waiting.clear()
         flight, self._flight = self._flight, None
-        error = StoreUnavailable("the broker stops")
+        error = StoreUnavailable("the broker is stopping")
         if flight is not None:
             self._expire_flight(flight)
             self._fail_transfers(flight, error)
@@ -776,7 +786,7 @@ class GroupCommit:
         lost = sum(gathering.count for gathering in rest) + (0 if flight is None else flight.count)
         self._report_flushed()
         if lost:
-            log.error("%d operations were still pending when the writer ended", lost)
+            log.error("writer ended with pending operations operations=%d", lost)
 
 
 class _Flush:
@@ -795,7 +805,7 @@ class _Flush:
 
 
 def _described(flight: Gathering) -> str:
-    """Say for the log what was refused; values may hold secrets."""
+    """Describe refused operations for the log, without values, which may be secret."""
     for change in flight.changes:
         return type(change).__name__ if flight.count == 1 else f"{flight.count} operations"
     return f"message {next(iter(flight.appends))}" if flight.appends else f"{flight.count} operations"

@@ -1,7 +1,7 @@
-"""What a store promises, in the words of the domain.
+"""The interface of a store.
 
-A store is the journal of the engine: it is written on every durable change and read at recovery and when a
-long backlog is paged back in. One conformance suite (tests/broker/store/) runs over every store that keeps messages.
+A store is the journal of the engine: it is written on every durable change, and read at recovery and when a long
+backlog is paged in. One conformance suite (tests/broker/store/) runs over every store that keeps messages.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ from flyball.broker.store.changes import Change
 from flyball.broker.store.registry import Registry
 from flyball.model import Message, Queue, QueueSummary, Snapshot
 
-# For a number of bytes: as many as there are.
+# Unlimited number of bytes.
 NO_LIMIT = 2**62
 
 
-# In place of a count of deliveries: the message was recovered, and may have been delivered before.
+# Delivery count of a message that was recovered and may have been delivered before.
 RECOVERED = -1
 
 
 @dataclass(slots=True, frozen=True)
 class Transfer:
-    """Messages go over from one queue to another, which the node need not serve. They keep their ids."""
+    """A move of messages from one queue to another, which may be on another node. They keep their ids."""
 
     message_ids: Sequence[int]
     source: int
     destination: int
-    # How often messages came back from a consumer, by id; those that are missing never did. RECOVERED stands for
-    # never in the life of this node, but maybe before.
+    # How often messages were requeued, by id; 0 for missing ones. RECOVERED means not since this node started, but
+    # maybe before.
     delivery_counts: Mapping[int, int] = field(default_factory=dict)
 
 
 def is_same(transfers: Sequence[Transfer], others: Sequence[Transfer]) -> bool:
-    """Whether these are the very same transfers, and not others that look like them."""
+    """Whether these are the same transfer objects, not merely equal ones."""
     return len(transfers) == len(others) and all(map(operator.is_, transfers, others))
 
 
 @dataclass(slots=True, frozen=True)
 class Arrived:
-    """What a Transfer has brought to a queue of this node: `received` tells the store that it was taken in."""
+    """The messages that a Transfer moved to a queue of this node. `Store.received` confirms them."""
 
     transfer_id: int
     queue_id: int
@@ -51,18 +51,18 @@ class Arrived:
 
 @dataclass(slots=True)
 class Batch:
-    """What one commit makes durable: `changes` in their order, then `appended`, then `removed`, then `transfers`.
+    """The operations of one commit: `changes` in order, then `appended`, then `removed`, then `transfers`.
 
-    An id in both is not stored afterwards. Messages of a queue that `changes` delete are not appended. Only what is
-    in its source is transferred. `changes` are told to the other nodes, if there are any: maybe twice, if the batch
-    was committed again.
+    A message that is both appended and removed is not stored afterwards. Messages of a queue that `changes` delete
+    are not appended. Only messages that are in the source are transferred. `changes` are announced to the other
+    nodes, if any; maybe twice, if the commit was repeated.
     """
 
     changes: list[Change] = field(default_factory=list)
     appended: list[Message] = field(default_factory=list)
     removed: list[int] = field(default_factory=list)
     transfers: list[Transfer] = field(default_factory=list)
-    # Set by a commit: those of `transfers` that were not done because their destination is gone.
+    # Set by a commit: the `transfers` that were not done because their destination was deleted.
     refused: list[Transfer] = field(default_factory=list)
 
     def __bool__(self) -> bool:
@@ -71,9 +71,9 @@ class Batch:
 
 @dataclass(slots=True, frozen=True)
 class IndexKeys:
-    """Where messages stand in an index: the columns an index may ask for, and the messages that share them.
+    """The values of an index's columns, and the messages that share them.
 
-    A column that was not asked for is None. `message_ids` count up.
+    A column that was not requested is None. `message_ids` are sorted.
     """
 
     receiver: int | None
@@ -85,7 +85,7 @@ class IndexKeys:
 
 @dataclass(slots=True, frozen=True)
 class IndexPiece:
-    """All stored messages of a queue above the piece before and up to an id; each combination of keys once."""
+    """The keys of the stored messages of a queue from the previous piece to an id; each combination once."""
 
     keys: Sequence[IndexKeys]
     up_to_id: int
@@ -93,7 +93,7 @@ class IndexPiece:
 
 @dataclass(slots=True, frozen=True)
 class IndexColumns:
-    """Which columns an index needs to tell messages apart."""
+    """The columns that an index filters or orders by."""
 
     receiver: bool = False
     sender: bool = False
@@ -102,132 +102,131 @@ class IndexColumns:
 
 
 class Store(Protocol):
-    """Keeps clients, queues, definitions and messages."""
+    """Stores clients, queues, definitions and messages."""
 
-    # False where messages are answered and forgotten.
+    # False if messages are confirmed and discarded.
     keeps_messages: bool
 
-    # True where a message may leave the node's memory and be read back later.
+    # True if messages may be evicted from memory and read back later.
     pages: bool
 
     @property
     def registry(self) -> Registry:
-        """The nodes that use the same store."""
+        """The registry of the nodes that share the store."""
         ...
 
     @property
     def is_rewound(self) -> bool:
-        """Whether the store has gone back in time: what the node does in it fails with StoreRewound."""
+        """Whether the store was restored to an earlier state: all operations fail with StoreRewound."""
         ...
 
     @property
     def problem(self) -> str | None:
-        """Why the store is unavailable, and what an operator can do; None while it works, as far as is known."""
+        """Why the store is unavailable and what an operator can do; None while it is believed to be available."""
         ...
 
     async def open(self) -> Snapshot:
-        """Make the store ready, join the registry, and say what it holds for this node and of others.
+        """Prepare the store, join the registry, and return the stored state.
 
-        Waits until all nodes that are up know of this one. Messages that are not persistent are dropped, those of
-        deleted queues not counted. Raises StoreUnavailable, StoreMismatch, or StoreInUse when a broker of the same
-        name uses the same store.
+        Waits until all live nodes know of this one. Transient messages are dropped, those of deleted queues are not
+        counted. Raises StoreUnavailable, StoreMismatch, or StoreInUse if a broker with the same name uses the store.
         """
         ...
 
     async def close(self) -> None:
-        """Let go of the store. May be called twice, and before `open`."""
+        """Close the store. May be called twice, and before `open`."""
         ...
 
     def check(self, change: Change) -> None:
-        """Raise InvalidArgument if the store cannot hold what the change says: no batch may carry it."""
+        """Raise InvalidArgument if the store cannot hold the change: it must not be in a batch."""
         ...
 
     async def commit(self, batch: Batch, *, again: bool = False) -> None:
         """Make the batch durable, all or nothing.
 
-        On return the batch survives a crash of this node and of the store. An id in `removed` that is not
-        stored is ignored. Raises StoreUnavailable when the outcome is unknown: commit the same batch with
-        `again`, which is harmless if the first attempt went through after all. After a cancellation the outcome
-        is unknown too. In both cases the attempt has ended, one way or the other, before a later commit begins.
-        Any other StoreError means that nothing was committed and that trying again will not help.
+        On return the batch survives a crash of this node and of the store. An id in `removed` that is not stored is
+        ignored. Raises StoreUnavailable when the outcome is unknown: commit the same batch with `again`, which is
+        idempotent. After a cancellation the outcome is unknown, too. In both cases the attempt has ended, one way or
+        the other, before a later commit begins. Any other StoreError means that nothing was committed and that a
+        retry cannot succeed.
         """
         ...
 
     async def load(self, message_ids: Sequence[int], max_bytes: int = NO_LIMIT) -> list[Message]:
         """Return those of the messages that are stored, oldest first.
 
-        Where they hold more than `max_bytes` those asked for first are returned, and at least one.
+        Beyond `max_bytes` only the first requested ones are returned, but at least one.
         """
         ...
 
     async def page(self, queue_id: int, after_id: int, limit: int, max_bytes: int = NO_LIMIT) -> list[Message]:
         """Return up to `limit` stored messages of the queue with an id above `after_id`, oldest first.
 
-        They hold no more than `max_bytes`, except a single one. None means that there are no more.
+        Their size is at most `max_bytes`, except for a single message. An empty list means that there are no more.
         """
         ...
 
     def index(self, queue_id: int, columns: IndexColumns, up_to_id: int) -> AsyncIterator[IndexPiece]:
-        """Yield the keys of every stored message of the queue up to that id, in bounded pieces.
+        """Yield the keys of every stored message of the queue up to the id, in bounded pieces.
 
-        Pieces come in the order of message ids; the last one reaches `up_to_id`, also when it holds nothing.
+        Pieces are in the order of message ids; the last one reaches `up_to_id`, even if it is empty.
         """
         ...
 
     async def body_bytes(self, queue_id: int, without: Sequence[int]) -> int:
-        """Return how much the bodies of the queue's stored messages hold, but for those with the ids `without`."""
+        """Return the total size of the bodies of the queue's stored messages, except the ids `without`."""
         ...
 
     async def expiring(self) -> list[tuple[int, int]]:
-        """Return (queue_id, expires_us) of the first message to expire of each queue that has one."""
+        """Return (queue_id, expires_us) of the first message to expire in each queue that has one."""
         ...
 
     async def delete_queue_messages(self, queue_id: int, up_to_id: int, keep: Container[int]) -> int:
-        """Delete the queue's messages up to that id except `keep`, in small transactions; say how many went.
+        """Delete the queue's messages up to the id except `keep`, in small transactions; return their number.
 
-        `keep` is asked about each message just before that is deleted: it may hold others than at the beginning.
+        `keep` is evaluated for each message just before its deletion, and may change in between.
         """
         ...
 
     async def sweep_orphans(self) -> int:
-        """Delete the messages of deleted queues that `open` found, in small transactions; say how many went."""
+        """Delete the messages of deleted queues that `open` found, in small transactions; return their number."""
         ...
 
     async def reclaim(self) -> None:
-        """Give the space of removed messages back to the volume, as far as the store can. Raises StoreError."""
+        """Return the space of removed messages to the volume, as far as the store can. Raises StoreError."""
         ...
 
     async def write_again(self, queues: Sequence[Queue], messages: Sequence[Message]) -> int:
-        """Write what the node knows to have been stored to a store that is rewound; return how many were missing.
+        """Write queues and messages that were stored before to a rewound store, as far as it lacks them.
 
-        All is written that the store does not have. Raises StoreError.
+        Return the number of missing messages. Raises StoreError.
         """
         ...
 
     async def adopt(self, queue_ids: Sequence[int]) -> list[QueueSummary]:
-        """Return what there is of queues that this node serves from now on: the registry names it as their owner."""
+        """Return the stored state of queues that the registry has assigned to this node."""
         ...
 
     async def arrivals(self, queue_ids: Sequence[int]) -> list[Arrived]:
-        """Return what was transferred to these queues, which this node serves, and not received yet.
+        """Return transfers to these queues, which this node serves, that are not confirmed yet.
 
-        Until it is received no other method tells of it, but for `load`.
+        Until `received` confirms them, only `load` returns their messages.
 
-        Where that is much, the oldest of it: ask again after `received`, until there is no more. What was there when
-        a queue was opened or adopted is in its summary and never arrives.
+        If there are many, only the oldest are returned: call again after `received`, until there are none. Messages
+        that were in a queue when it was opened or adopted are in its summary and do not arrive.
         """
         ...
 
     async def received(self, taken: Sequence[Arrived]) -> None:
-        """Forget what was taken in, maybe once more. What went to another queue since is still to come there."""
+        """Confirm arrivals; idempotent. Messages transferred on to another queue since still arrive there."""
         ...
 
     async def reserve_queue_ids(self, count: int) -> int:
-        """Reserve `count` queue ids for this node, durably, and return the first: needed when it is not alone."""
+        """Reserve `count` queue ids for this node, durably, and return the first. Needed with other nodes."""
         ...
 
     async def reserve_client_ids(self, count: int) -> int:
-        """Reserve `count` client ids for this node, durably, and return the first: needed when it is not alone."""
+        """Reserve `count` client ids for this node, durably, and return the first. Needed with other nodes."""
         ...
 
     async def reserve_message_ids(self, count: int) -> int:
@@ -235,5 +234,5 @@ class Store(Protocol):
         ...
 
     async def return_message_ids(self, next_id: int) -> None:
-        """At a clean stop: the reserved ids from `next_id` on were not used. Ignored where it cannot be known."""
+        """Return unused reserved ids from `next_id` on, at a clean stop. Ignored if others were reserved since."""
         ...

@@ -1,4 +1,4 @@
-"""A store that lasts as long as its object: for the lab, and for tests that need no PostgreSQL.
+"""A store in memory, which lasts as long as its object: for the lab, and for tests without PostgreSQL.
 
 Several of them may share a domain, as nodes share a database.
 """
@@ -27,7 +27,7 @@ from flyball.model import Message, Queue, QueueSummary, Snapshot
 
 
 class MemoryStore:
-    """A Store in dictionaries. What it keeps survives `close` and `open`, and nothing else."""
+    """A Store in dictionaries. Its contents survive `close` and `open`, and nothing else."""
 
     keeps_messages = True
     problem: str | None = None
@@ -42,7 +42,7 @@ class MemoryStore:
 
     @property
     def cut_off(self) -> bool:
-        """For simulations: while it is True, nothing here can be reached."""
+        """Whether the store is unreachable, for simulations."""
         return self.registry.cut_off
 
     @cut_off.setter
@@ -74,12 +74,12 @@ class MemoryStore:
         self.registry.let_go()
 
     def kill(self) -> None:
-        """For simulations: what happens to the store when the process of its node is killed."""
+        """Simulate that the node's process is killed."""
         self._reserved_up_to = None
         self.registry.kill()
 
     def check(self, change: Change) -> None:
-        """It holds everything."""
+        """Accept every change."""
 
     async def commit(self, batch: Batch, *, again: bool = False) -> None:
         self.registry.check()
@@ -92,7 +92,7 @@ class MemoryStore:
             if isinstance(change, QueueDeleted):
                 deleted.add(change.queue_id)
         if done and self.registry.is_clustered:
-            domain.tell(done, node_id)
+            domain.announce(done, node_id)
         for message in batch.appended:
             if message.queue_id not in deleted and not (again and message.id in domain.messages):
                 domain.messages[message.id] = message
@@ -102,7 +102,7 @@ class MemoryStore:
             self._transfer(batch, again)
 
     def _transfer(self, batch: Batch, again: bool) -> None:
-        """Move messages, but once: they may have come back since an attempt whose outcome was not known."""
+        """Move messages, but only once: they may have returned since an attempt whose outcome was unknown."""
         if again and is_same(batch.transfers, self._transferring):
             return
         self._transferring = [*batch.transfers]
@@ -161,10 +161,10 @@ class MemoryStore:
         return 0
 
     async def reclaim(self) -> None:
-        """Nothing is on a disk."""
+        """Do nothing: there is no disk."""
 
     async def write_again(self, queues: Sequence[Queue], messages: Sequence[Message]) -> int:
-        """It does not go back in time."""
+        """Return 0: the store cannot be rewound."""
         return 0
 
     async def adopt(self, queue_ids: Sequence[int]) -> list[QueueSummary]:
@@ -213,7 +213,7 @@ class MemoryStore:
         self._reserved_up_to = None
 
     def _summaries(self, queues: Sequence[Queue]) -> list[QueueSummary]:
-        """What there is of queues from which this node begins to serve."""
+        """Return the stored state of queues that this node begins to serve."""
         summaries = {queue.id: QueueSummary(queue) for queue in queues}
         stored = self._domain.messages
         for message in list(stored.values()):
@@ -223,8 +223,7 @@ class MemoryStore:
             if not message.persistent:
                 del stored[message.id]
                 continue
-            # Another object: the node that served the queue before may still hold the one that it had, and it alone
-            # knows what was delivered.
+            # A copy: the previous owner of the queue may still use its object, and only it knows what was delivered.
             stored[message.id] = replace(message, stored=True, receipt=None, delivery_count=0)
             summary.message_count += 1
             summary.last_message_id = max(summary.last_message_id, message.id)
@@ -236,7 +235,7 @@ class MemoryStore:
         return list(summaries.values())
 
     def _in_queue(self, queue_id: int) -> list[Message]:
-        """Return what is stored in a queue, oldest first, but for what was transferred and not received yet."""
+        """Return the messages of a queue, oldest first, except transfers that are not confirmed yet."""
         coming = {
             message_id
             for destination, message_ids in self._domain.transfers.values()
@@ -250,7 +249,7 @@ class MemoryStore:
 
 
 def _within(messages: Sequence[Message], max_bytes: int) -> list[Message]:
-    """The first messages that together hold no more than that, and at least one."""
+    """Return the first messages whose total size is at most `max_bytes`, but at least one."""
     taken: list[Message] = []
     for message in messages:
         max_bytes -= len(message.body) + len(message.properties) + len(message.origin)

@@ -1,7 +1,7 @@
-"""What several memory stores of one process share, and the registry of each: a domain without PostgreSQL.
+"""A domain in memory: the state shared by several memory stores of one process, and the registry of each.
 
-For simulations, with a clock that they move, and for stores that are alone. It promises what the registry in
-PostgreSQL promises. Nothing in here waits, but for who joins.
+For simulations, which set its clock, and for single stores. It has the guarantees of the registry in PostgreSQL. Only
+`join` waits.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from flyball.errors import Fenced, StoreError, StoreInUse, StoreUnavailable
 from flyball.events import Event
 from flyball.model import Client, Definition, Message, PlacedQueue, Queue
 
-# How often a node that joins looks whether a lease has ended meanwhile.
+# Interval at which a joining node checks whether a lease has expired.
 JOINING_POLL_S = 0.02
 
 
@@ -48,7 +48,7 @@ class _Node:
 
 
 class MemoryDomain:
-    """The tables of a domain, in dictionaries. `now` tells the time that leases are counted in."""
+    """The tables of a domain, in dictionaries. `now` is the clock of leases."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
@@ -59,20 +59,20 @@ class MemoryDomain:
         self.messages: dict[int, Message] = {}
         self.counters = dict.fromkeys(("client", "queue", "message", "node", "generation", "transfer"), 1)
         self.names: dict[tuple[str, str], int] = {}
-        # The queue and the messages of each, by number.
+        # Destination queue and message ids, by number of the transfer.
         self.transfers: dict[int, tuple[int, list[int]]] = {}
         self.version = 0
         self.log: list[VersionedChange] = []
-        # The node that leads, with its epoch.
+        # The leader and its epoch.
         self.leader: tuple[int, int] | None = None
         self._nodes: dict[int, _Node] = {}
-        # Who uses the domain now, by name.
+        # The connected nodes, by name.
         self._sessions: dict[str, MemoryRegistry] = {}
 
     # Nodes
 
     def enter(self, registry: MemoryRegistry) -> None:
-        """Begin another life of a node. Raises StoreError when one of that name is there already."""
+        """Start a new epoch of a node. Raises StoreInUse if a node with its name is connected."""
         if self._sessions.get(registry.name, registry) is not registry:
             raise StoreInUse(f"another broker uses this database: {registry.name}")
         found = [node for node in self._nodes.values() if node.name == registry.name]
@@ -86,10 +86,10 @@ class MemoryDomain:
         self._sessions[registry.name] = registry
         registry.node_id, registry.epoch, registry.generation = node.id, node.epoch, node.generation
         self._clean_up_after(node.id)
-        self.spread_news(node.id)
+        self.notify(node.id)
 
     def end_session(self, name: str) -> None:
-        """Forget whoever uses the domain under that name, and with it that it leads."""
+        """Disconnect the node with the name, which loses the lead."""
         registry = self._sessions.pop(name, None)
         if registry is not None and self.leader == (registry.node_id, registry.epoch):
             self.leader = None
@@ -117,24 +117,24 @@ class MemoryDomain:
         return 0 if node is None else node.epoch
 
     def is_over(self, node_id: int) -> bool:
-        """Whether the node has no lease."""
+        """Whether the node's lease has expired."""
         node = self._nodes.get(node_id)
         return node is None or node.lease_until <= self._now()
 
     def is_dead(self, node_id: int) -> bool:
-        """Whether the node is dead, or was removed."""
+        """Whether the node is dead or was removed."""
         node = self._nodes.get(node_id)
         return node is None or node.state is NodeState.DEAD
 
-    def renew(self, node_id: int, lease_s: float, **told: Any) -> None:
-        """Lengthen a lease and note what the node tells; spread it where others wait for it."""
+    def renew(self, node_id: int, lease_s: float, **fields: Any) -> None:
+        """Renew a lease and record the node's fields; notify the others of a change that they wait for."""
         node = self._nodes[node_id]
         node.lease_until = self._now() + lease_s
-        is_news = (node.state, node.known_generation) != (told["state"], told["known_generation"])
-        for name, value in told.items():
+        is_news = (node.state, node.known_generation) != (fields["state"], fields["known_generation"])
+        for name, value in fields.items():
             setattr(node, name, value)
         if is_news:
-            self.spread_news(node_id)
+            self.notify(node_id)
 
     def declare_dead(self, node_id: int, epoch: int) -> bool:
         node = self._nodes.get(node_id)
@@ -147,30 +147,30 @@ class MemoryDomain:
         self.end_session(node.name)
         node.epoch += 1
         node.state = NodeState.DEAD
-        self.spread_news()
+        self.notify()
         return True
 
     def remove_node(self, node_id: int) -> None:
         self._nodes.pop(node_id, None)
         self._drop_unused_names(node_id)
-        self.spread_news()
+        self.notify()
 
-    def spread_news(self, of: int | None = None) -> None:
-        """Let all nodes look again, but for the one that the news are of."""
+    def notify(self, of: int | None = None) -> None:
+        """Notify all nodes except the one that changed."""
         for registry in self._sessions.values():
             if registry.node_id != of:
-                registry.hear()
+                registry.notify()
 
     # Contents
 
     def count(self, counter: str, count: int = 1) -> int:
-        """Give out so many numbers and return the first."""
+        """Reserve `count` numbers and return the first."""
         first = self.counters[counter]
         self.counters[counter] += count
         return first
 
     def apply(self, change: Change, node_id: int) -> bool:
-        """Bring about what a node has changed. False if it has changed nothing: a queue is another node's by now."""
+        """Apply a node's change. False if it has no effect because the queue belongs to another node."""
         match change:
             case QueueCreated(queue):
                 self.queues[queue.id] = PlacedQueue(queue, node_id)
@@ -194,12 +194,12 @@ class MemoryDomain:
                 self.definitions.pop((kind, key), None)
         return True
 
-    def tell(self, changes: Sequence[Change], node_id: int) -> None:
-        """Append the changes to those that all nodes follow."""
+    def announce(self, changes: Sequence[Change], node_id: int) -> None:
+        """Append the changes to the log that all nodes follow."""
         for change in changes:
             self.version += 1
             self.log.append(VersionedChange(self.version, node_id, change))
-        self.spread_news(node_id)
+        self.notify(node_id)
 
     def delete_queue(self, queue_id: int) -> None:
         placed = self.queues.pop(queue_id, None)
@@ -213,21 +213,21 @@ class MemoryDomain:
         self.forget_transfers([queue_id])
 
     def _redirect_transfers(self, gone: Queue) -> None:
-        """What was on its way to a member that is gone goes to another one."""
+        """Redirect transfers to a deleted member to another member."""
         members = [placed.queue for placed in self.queues.values() if placed.queue.member]
         heirs = [queue.id for queue in members if (queue.vhost, queue.name) == (gone.vhost, gone.name)]
         if not heirs:
             return
         for number, (queue_id, message_ids) in self.transfers.items():
             if queue_id == gone.id:
-                # What has gone elsewhere since, with all else of the member, must not come twice.
+                # Messages that were moved on with the rest of the member must not arrive twice.
                 left = [one for one in message_ids if one in self.messages and self.messages[one].queue_id == gone.id]
                 self.transfers[number] = (min(heirs), left)
                 for message_id in left:
                     self.messages[message_id] = replace(self.messages[message_id], queue_id=min(heirs))
 
     def move_queue(self, queue_id: int, node_id: int, owner: int) -> bool:
-        """Let a node serve a queue of another one. False if that is not that one's."""
+        """Move a queue from a node to another owner. False if the node does not own it."""
         placed = self.queues.get(queue_id)
         if placed is None or placed.owner != node_id:
             return False
@@ -238,14 +238,14 @@ class MemoryDomain:
         return True
 
     def transfer(self, transfer: Transfer) -> bool:
-        """Move the messages that are in the source. False if there is no such destination."""
+        """Move the messages that are in the source. False if the destination does not exist."""
         if transfer.destination not in self.queues:
             return False
         moved: list[int] = []
         for message_id in sorted(transfer.message_ids):
             message = self.messages.get(message_id)
             if message is not None and message.queue_id == transfer.source:
-                # Another object: the node that gave it away may still hold the one that it had.
+                # A copy: the node that handed it over may still use its object.
                 self.messages[message_id] = replace(
                     message,
                     queue_id=transfer.destination,
@@ -257,12 +257,12 @@ class MemoryDomain:
                 moved.append(message_id)
         if moved:
             self.transfers[self.count("transfer")] = (transfer.destination, moved)
-            self.spread_news()
+            self.notify()
         return True
 
     def forget_transfers(self, queue_ids: Sequence[int]) -> None:
         gone = frozenset(queue_ids)
-        self.transfers = {number: told for number, told in self.transfers.items() if told[0] not in gone}
+        self.transfers = {number: entry for number, entry in self.transfers.items() if entry[0] not in gone}
 
     def queues_of(self, node_id: int) -> list[Queue]:
         return [placed.queue for placed in self.queues.values() if placed.owner == node_id]
@@ -278,10 +278,10 @@ class MemoryDomain:
         for change in changes:
             self.apply(change, node_id)
         self._drop_unused_names(node_id)
-        self.tell(changes, leader_id)
+        self.announce(changes, leader_id)
 
     def _clean_up_after(self, node_id: int) -> None:
-        """Take what belongs to nobody, and forget what an earlier life of the node left and nobody can use."""
+        """Take over queues without an owner, and delete what earlier epochs of the node left behind."""
         for placed in list(self.queues.values()):
             if placed.owner == 0:
                 self.queues[placed.queue.id] = PlacedQueue(placed.queue, node_id)
@@ -290,7 +290,7 @@ class MemoryDomain:
             self.apply(change, node_id)
         self._drop_unused_names(node_id)
         if gone:
-            self.tell(gone, node_id)
+            self.announce(gone, node_id)
 
     def _drop_unused_names(self, node_id: int) -> None:
         used = {(queue.vhost, queue.name) for queue in self.queues_of(node_id)}
@@ -304,7 +304,7 @@ class MemoryDomain:
 
 
 class MemoryRegistry:
-    """A Registry in a domain in memory. Until its store is opened nothing is refused."""
+    """A Registry in a domain in memory. Before its store is opened, no operation is refused."""
 
     def __init__(self, domain: MemoryDomain, name: str, *, is_shared: bool) -> None:
         self.domain = domain
@@ -321,7 +321,7 @@ class MemoryRegistry:
         self._has_news = asyncio.Event()
 
     async def join(self) -> None:
-        """Enter the domain and wait until all its nodes know that."""
+        """Enter the domain and wait until all of its nodes know of this one."""
         self._is_killed = False
         self.epoch = 0
         self.check()
@@ -339,24 +339,24 @@ class MemoryRegistry:
         self.is_clustered = any(not node.is_gone for node in self.domain.records() if node.id != self.node_id)
 
     def let_go(self) -> None:
-        """End the session: others may take the node's name, and the lead."""
+        """End the session: another node may take the name and the lead."""
         if self.epoch and self.domain.epoch_of(self.node_id) == self.epoch:
             self.domain.end_session(self.name)
 
     def kill(self) -> None:
-        """As if the process had been killed: nothing is said to anybody."""
+        """Simulate that the process is killed: no node is notified."""
         self.let_go()
         self._is_killed = True
 
     def check(self) -> None:
-        """Raise StoreUnavailable where PostgreSQL could not be reached, and Fenced where the epoch is over."""
+        """Raise StoreUnavailable where PostgreSQL would be unreachable, and Fenced if the epoch has ended."""
         if self.cut_off or self._is_killed:
             raise StoreUnavailable("the store cannot be reached")
         if self.epoch and self.domain.epoch_of(self.node_id) != self.epoch:
-            raise Fenced(f"others have taken the place of node {self.name}")
+            raise Fenced(f"node {self.name} is fenced: its lease expired and another epoch has begun")
 
-    def hear(self) -> None:
-        """There is news. Its owner hears that later: somebody is in the middle of something now."""
+    def notify(self) -> None:
+        """Fire `news` in a later turn of the event loop, since the caller is in the middle of an operation."""
         self._has_news.set()
         if not self.cut_off:
             asyncio.get_running_loop().call_soon(self._announce)
@@ -395,7 +395,7 @@ class MemoryRegistry:
 
     async def changes(self, after_version: int, limit: int = 10_000) -> list[VersionedChange]:
         self.check()
-        return [told for told in self.domain.log if told.version > after_version][:limit]
+        return [entry for entry in self.domain.log if entry.version > after_version][:limit]
 
     async def claim(self, vhost: str, name: str, *, clustered: bool = False) -> int:
         self.check()
@@ -434,7 +434,7 @@ class MemoryRegistry:
         messages = self.domain.messages.values()
         moving = [message.id for message in messages if message.queue_id == source and message.persistent]
         if not self.domain.transfer(Transfer(moving, source, destination)):
-            raise StoreError(f"there is no queue {destination} to merge queue {source} into")
+            raise StoreError(f"cannot merge queue {source} into queue {destination}: it does not exist")
         return len(moving)
 
     async def remove_node(self, node_id: int) -> None:
@@ -442,14 +442,14 @@ class MemoryRegistry:
         if self.domain.queues_of(node_id):
             raise StoreError(f"node {node_id} still serves queues")
         if any(node.id == node_id and not node.is_gone for node in self.domain.records()):
-            raise StoreError(f"node {node_id} is neither dead nor has it left")
+            raise StoreError(f"node {node_id} has not left and is not dead: stop it first")
         self.domain.remove_node(node_id)
 
     async def trim_changes(self, up_to_version: int) -> None:
         self.check()
         following = [node.seen_version for node in self.domain.records() if not node.is_gone]
         seen = min([up_to_version, *following])
-        self.domain.log = [told for told in self.domain.log if told.version > seen]
+        self.domain.log = [entry for entry in self.domain.log if entry.version > seen]
 
     def _announce(self) -> None:
         if not self._is_killed:

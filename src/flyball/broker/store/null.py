@@ -1,4 +1,4 @@
-"""A store that answers and keeps nothing: what a broker costs without its journal."""
+"""A store that discards everything, to measure the broker without its journal."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from flyball.broker.store.memory import MemoryStore
 
 
 class NullStore(MemoryStore):
-    """A Store that stays empty. Only ids count up."""
+    """A Store that stays empty. Only its counters of ids advance."""
 
     keeps_messages = False
 
     async def commit(self, batch: Batch, *, again: bool = False) -> None:
-        """Forget the batch."""
+        """Discard the batch."""

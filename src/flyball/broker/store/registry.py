@@ -1,6 +1,6 @@
-"""What a registry promises: the nodes of a domain with their leases and epochs, and what they tell each other.
+"""The interface of a registry: the nodes of a domain with their leases and epochs, and the log of their changes.
 
-A store has one. While a node is alone in it, nothing here is asked more than a renewal now and then.
+Each store has one. A single node only renews its lease there.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any, Protocol
 from flyball.broker.store.changes import Change
 from flyball.events import Event
 
-# How long a node may take from the opening of its store to its first renewal.
+# Lease of a node from the opening of its store to its first renewal.
 JOINING_LEASE_S = 30.0
 
 
 class NodeState(enum.StrEnum):
-    """How far a node is in its life."""
+    """The life cycle of a node."""
 
     JOINING = "joining"
     UP = "up"
@@ -28,41 +28,41 @@ class NodeState(enum.StrEnum):
 
 @dataclass(slots=True, frozen=True)
 class NodeRecord:
-    """What the registry knows of a node."""
+    """A node's record in the registry."""
 
-    # Stays the same for a name.
+    # Constant for a name.
     id: int
     name: str
-    # Counts up with each join of the node, and when it is declared dead.
+    # Incremented with each join of the node, and when it is declared dead.
     epoch: int
     state: NodeState
-    # Its place among all joins of the domain.
+    # The number of its join in the domain.
     generation: int
-    # By the registry's clock when it was read; below zero the lease is over.
+    # By the registry's clock at the time of the read; negative if the lease has expired.
     lease_left_s: float
     # Where it listens, by protocol: amqp, amqps, telesto, thorbang, link, http.
     addresses: Mapping[str, str] = field(default_factory=dict)
-    # What it told of itself with its last renewal.
+    # Its status report, sent with the last renewal.
     report: Mapping[str, Any] = field(default_factory=dict)
-    # Up to which join it knows the others and behaves accordingly.
+    # The last join that it knows of and takes into account.
     known_generation: int = 0
-    # Up to which change it has followed the others.
+    # The last change of other nodes that it applied.
     seen_version: int = 0
 
     @property
     def is_live(self) -> bool:
-        """Whether it takes part, as far as its lease tells."""
+        """Whether it has a valid lease."""
         return self.state in (NodeState.JOINING, NodeState.UP, NodeState.LEAVING) and self.lease_left_s > 0
 
     @property
     def is_gone(self) -> bool:
-        """Whether it follows no changes any more: it is dead, or has left, and would have to join again."""
+        """Whether it no longer follows changes: it is dead or has left, and would have to join again."""
         return self.state is NodeState.DEAD or (self.state is NodeState.LEAVING and self.lease_left_s <= 0)
 
 
 @dataclass(slots=True, frozen=True)
 class VersionedChange:
-    """A change, its place among all changes of the domain, and who made it."""
+    """A change, its version in the domain, and the node that made it."""
 
     version: int
     node_id: int
@@ -70,9 +70,9 @@ class VersionedChange:
 
 
 def is_known_to_all(nodes: Sequence[NodeRecord], node_id: int) -> bool:
-    """Whether everybody who is live and was there before knows that the node joins.
+    """Whether all live nodes that were there before know that the node joins.
 
-    Of several that join at once each waits for those before it only.
+    Of several nodes that join at once, each waits only for those before it.
     """
     joining = next(node for node in nodes if node.id == node_id)
     return all(
@@ -83,24 +83,24 @@ def is_known_to_all(nodes: Sequence[NodeRecord], node_id: int) -> bool:
 
 
 class Registry(Protocol):
-    """The nodes of a domain. All calls may raise StoreUnavailable, and Fenced once this node's epoch is over."""
+    """The nodes of a domain. All calls may raise StoreUnavailable, and Fenced once this node's epoch has ended."""
 
+    # This node's own id, epoch and generation, set when its store is opened.
     node_id: int
     epoch: int
-    # All three are this node's own, once its store is open.
     generation: int
 
-    # Whether other nodes can ever be there: not for a store in this process's memory.
+    # Whether there can be other nodes: not for a store in this process's memory.
     is_shared: bool
 
-    # Whether other nodes have to hear of changes. Set when the store is opened, and by the server later on: while it
-    # is False, changes cost nothing beyond themselves.
+    # Whether changes are announced to other nodes. Set when the store is opened, and later by the server: while it is
+    # False, changes have no extra cost.
     is_clustered: bool
 
-    # What the nodes of the domain prove to each other that they know.
+    # The shared secret by which the nodes of the domain authenticate to each other.
     secret: bytes
 
-    # In the loop's thread: there may be changes, transfers or nodes that are new; look again.
+    # Fires in the event loop's thread: there may be new changes, transfers or nodes.
     news: Event[[]]
 
     async def renew(
@@ -113,67 +113,67 @@ class Registry(Protocol):
         seen_version: int,
         state: NodeState = NodeState.UP,
     ) -> list[NodeRecord]:
-        """Hold the lease from now on for so long, and return all nodes, this one included, by their ids."""
+        """Renew the lease for `lease_s`, and return all nodes, this one included, sorted by id."""
         ...
 
     async def nodes(self) -> list[NodeRecord]:
-        """Return all nodes by their ids."""
+        """Return all nodes, sorted by id."""
         ...
 
     async def leave(self) -> None:
-        """End the lease: the node stops in good order. Its queues stay its own until somebody takes them over."""
+        """End the lease at a graceful stop. The node's queues stay assigned to it until they are taken over."""
         ...
 
     async def changes(self, after_version: int, limit: int = 10_000) -> list[VersionedChange]:
-        """Return what was changed after that version, in order."""
+        """Return the changes after the version, in order."""
         ...
 
     async def claim(self, vhost: str, name: str, *, clustered: bool = False) -> int:
-        """Claim the name of a queue for this node; return the id of the node that has it now, which may be another.
+        """Claim the name of a queue for this node; return the id of the node that has it, which may be another.
 
-        Deleting the queue gives the name back. Names of clustered queues belong to 0: `clustered` claims one for
-        that, and so does the creation of a member. They are given back with the last member.
+        Deleting the queue releases the name. Names of clustered queues belong to node 0: `clustered` claims one for
+        it, and so does the creation of a member. They are released with the last member.
         """
         ...
 
     async def claim_all(self, names: Sequence[tuple[str, str]]) -> None:
-        """Claim many names that are this node's own."""
+        """Claim the names of this node's queues."""
         ...
 
     # The leader
 
     async def lead(self) -> bool:
-        """Try to become, or see whether this node still is, the leader of the domain."""
+        """Try to become the leader of the domain; return whether this node is."""
         ...
 
     async def declare_dead(self, node_id: int, epoch: int) -> bool:
-        """End the epoch of a node whose lease is over: on return it can write nothing more.
+        """Fence a node whose lease has expired: on return it can no longer write.
 
-        False if it has another epoch or a valid lease by now. True also for one whose epoch was ended before, by a
-        leader that got no further.
+        False if it has another epoch or a valid lease by now. True also if its epoch was ended before, by a leader
+        that died before the takeover.
         """
         ...
 
     async def take_over(self, node_id: int, assignments: Mapping[int, int]) -> None:
-        """Give the queues (id) of a dead node to nodes (id), and forget its others, which were not durable.
+        """Assign the queues of a dead node (by id) to other nodes (by id), and delete its transient ones.
 
-        Forgets members that were merged into others, too. Durable queues that are not assigned stay where they are.
-        Appends QueueMoved and QueueDeleted to the changes. Raises StoreError if the node is not dead. One that was
-        removed since is dead: a queue may have been on its way to it.
+        Members that were merged into others are deleted, too. Durable queues that are not assigned stay. Appends
+        QueueMoved and QueueDeleted to the changes. Raises StoreError if the node is not dead. A removed node counts
+        as dead: a queue may have been moved to it.
         """
         ...
 
     async def merge_member(self, source: int, destination: int) -> int:
-        """Move all messages of a member whose node is dead to another member (a Transfer); return how many.
+        """Move all messages of a dead node's member to another member (a Transfer); return their number.
 
-        May stop half way, in good order, with StoreUnavailable. Raises StoreError if the node is not dead.
+        May stop half-way, between transactions, with StoreUnavailable. Raises StoreError if the node is not dead.
         """
         ...
 
     async def remove_node(self, node_id: int) -> None:
-        """Forget a node that is dead or has left and serves no queue. Raises StoreError if it does."""
+        """Remove a node that is dead or has left. Raises StoreError if it is neither, or serves queues."""
         ...
 
     async def trim_changes(self, up_to_version: int) -> None:
-        """Forget changes up to that version, as far as all nodes have seen them."""
+        """Delete changes up to the version, as far as all nodes have applied them."""
         ...

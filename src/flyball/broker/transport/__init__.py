@@ -1,1 +1,1 @@
-"""Connections, TLS and HTTP: bytes of sockets, read in measure, with limits."""
+"""Connections, TLS and HTTP: sockets with backpressure and limits."""

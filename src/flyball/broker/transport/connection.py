@@ -1,7 +1,7 @@
-"""What all protocols' connections have in common: reading in measure, answering once a turn, and limits.
+"""The base of all protocols' connections: backpressure, one write per turn of the event loop, and limits.
 
-A connection reads only while it has room: for requests under way, for answers that the peer has not read, and for
-changes that the store has not committed. What does not fit waits in the kernel's buffers, and so with the peer.
+A connection reads only while it has room for requests in progress, for unsent output, and for operations that the
+store has not committed. Further input waits in the kernel's buffers, and so at the peer.
 """
 
 from __future__ import annotations
@@ -34,33 +34,33 @@ from flyball.trace.span import Span
 
 log = logging.getLogger("flyball.server")
 
-# A peer that leaves more than this unread gets no further answers computed.
+# Unsent output above which no further requests of the peer are executed.
 WRITE_BUFFER_BYTES = 256 * 1024
 
-# So long a peer's commands may take in a turn of the loop, before others have theirs. Most take microseconds, but
-# some the longer the more consumers or deliveries a channel has, bindings an exchange, or queues a message.
+# Duration of a peer's commands in a turn of the event loop, before others get a turn. Most take microseconds, but
+# some depend on the consumers or deliveries of a channel, the bindings of an exchange, or the queues of a message.
 TURN_NS = 5_000_000
 
-# States of a TCP connection, as Linux numbers them.
+# States of a TCP connection, as numbered by Linux.
 _TCP_CLOSE, _TCP_CLOSE_WAIT = 7, 8
 
-# Bytes that tell another protocol from the one that is served.
+# Number of bytes that suffices to recognise HTTP.
 OPENING_BYTES = 8
 
-# What a browser begins with. A page can make it send to any port of the user's machine, with a body of its choice:
-# nothing that follows may be taken for requests.
+# The beginnings of HTTP requests. A web page can make a browser send to any port of the user's machine, with a body
+# of its choice, which must not be executed as requests.
 HTTP_OPENINGS = (b"GET ", b"POST ", b"PUT ", b"HEAD ", b"DELETE ", b"OPTIONS ", b"PATCH ", b"CONNECT ", b"TRACE ")
 
-# A peer that reads nothing for so long is disconnected.
+# Timeout of a peer that does not read.
 WRITE_STALL_S = 30.0
 
-# A peer that has silently gone is noticed after two minutes.
+# A peer that disappeared silently is detected after two minutes.
 _KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 120_000}
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What the connections of a node are served with, and how many may come."""
+    """The services and limits of a node's connections."""
 
     broker: Broker
     authority: Authority
@@ -68,12 +68,12 @@ class Services:
     recorder: Recorder | None = None
     max_connections: int = 1000
     max_unauthenticated: int = 4000
-    # Called before answers go out: they may have to wait for what they have cost.
+    # Called before responses are written: a throttle may delay them.
     before_flush: Callable[[], None] | None = None
 
 
 class Hub(Flushing["Connection"]):
-    """What the connections of a node share: services, the control loops, who is there and who has answers to send."""
+    """The state shared by the connections of a node: services, control loops, and the set of connections."""
 
     def __init__(self, services: Services, tasks: asyncio.TaskGroup) -> None:
         broker = services.broker
@@ -81,21 +81,21 @@ class Hub(Flushing["Connection"]):
         self.authority = services.authority
         self.topics = services.topics
         self.queues = services.topics.queues
-        # The queues that other nodes serve.
+        # The remote queues.
         self.directory = self.queues.topology.directory
         self.recorder = services.recorder
-        # Who knows where the clients of clustered queues should go.
+        # Decides where clients of clustered queues are served.
         self.placement: Placement = HerePlacement(broker.engine)
         self.connections: set[Connection] = set()
         self.entrance: Entrance[Connection] = Entrance(services.max_connections, services.max_unauthenticated)
         self.occupancy = Occupancy(services.authority)
-        # The number of the last connection that came.
+        # The number of the last accepted connection.
         self.last_number = 0
-        # What further parts of the node tell of themselves, by the name that it has in the node's status.
+        # Reports of further parts of the node, by their name in its status.
         self.reports: dict[str, Callable[[], Any]] = {}
-        # What further parts of the node can be told to do by its administrators, by name; see `management`.
+        # Commands of further parts of the node for administrators, by name; see `management`.
         self.commands: dict[str, Callable[..., Awaitable[Any]]] = {}
-        # The control loops that the node knows.
+        # The registered control loops.
         self.loops = Loops()
         self.faults = broker.faults
         self._supervisor = Supervisor(tasks, broker.faults)
@@ -106,29 +106,28 @@ class Hub(Flushing["Connection"]):
 
     @property
     def peering(self) -> Peering:
-        """The other nodes."""
         return self.queues.peering
 
     def spawn(
         self, work: Coroutine[Any, Any, None], connection: Connection | None = None
     ) -> asyncio.Task[None] | None:
-        """Start what a session cannot do at once. It ends with the node at the latest: then None is returned.
+        """Start a task of a session. Returns None, without starting it, if the node is stopping.
 
-        If it fails unexpectedly, the connection that waits for it ends.
+        If it fails unexpectedly, the connection that waits for it is closed.
         """
         return self._supervisor.spawn(work, None if connection is None else connection.fail_internally)
 
     @property
     def tasks_under_way(self) -> int:
-        """How many tasks that `spawn` has started have not ended."""
+        """Number of running tasks started by `spawn`."""
         return self._supervisor.under_way
 
     def stop(self) -> None:
-        """End what is still under way."""
+        """Cancel running tasks."""
         self._supervisor.cancel()
 
     def is_member(self, queue_id: int) -> bool:
-        """Tell whether a queue, of this node or another, is a member of a clustered queue."""
+        """Whether a local or remote queue is a member of a clustered queue."""
         state = self.broker.engine.find_queue_by_id(queue_id)
         if state is not None:
             return state.queue.member
@@ -136,7 +135,7 @@ class Hub(Flushing["Connection"]):
         return remote is not None and remote.queue.member
 
     def _each(self, act: Callable[[Connection], None]) -> None:
-        """Let every connection do something; one that fails ends, and no other one."""
+        """Call `act` with every connection; one that fails is closed, the others are not affected."""
         for connection in list(self.connections):
             try:
                 act(connection)
@@ -144,19 +143,19 @@ class Hub(Flushing["Connection"]):
                 connection.crash(error)
 
     async def drain(self) -> None:
-        """Read no new requests, and wait until those under way are answered."""
+        """Stop reading requests, and wait until those in progress have responses."""
         self.is_stopping = True
         self._each(lambda connection: connection.stop_reading())
         self.check_idle()
         await self._idle.wait()
 
     def abandon(self) -> None:
-        """Drop all connections, whatever they wait for: others serve what this node served."""
+        """Abort all connections of a fenced node: other nodes serve its queues."""
         for connection in list(self.connections):
             connection.abort()
 
     def logged_in(self, connection: Connection) -> None:
-        """The peer has shown who it is."""
+        """Count an authenticated peer."""
         self.entrance.logged_in(connection, is_open=connection in self.connections)
 
     def forget(self, connection: Connection) -> None:
@@ -176,7 +175,7 @@ class Hub(Flushing["Connection"]):
         self._each(lambda connection: connection.vhost_closed(vhost))
 
     def tick(self, now_s: float) -> None:
-        """Let each connection look at its limits; called about once a second."""
+        """Have each connection check its limits; called about once a second."""
         self._each(lambda connection: connection.tick(now_s))
 
     def check_idle(self) -> None:
@@ -185,20 +184,20 @@ class Hub(Flushing["Connection"]):
 
 
 class Connection(asyncio.Protocol, abc.ABC):
-    """One peer. A protocol's session derives from it and says what to do with the bytes."""
+    """A connection to a peer. The session of a protocol derives from it and interprets the bytes."""
 
     PROTOCOL: ClassVar[Protocol]
 
-    # Whether a peer that speaks HTTP is told that it is wrong here; else it is cut off without a word.
+    # Whether a peer that speaks HTTP gets an error response; otherwise it is disconnected.
     ANSWERS_HTTP: ClassVar[bool] = False
 
-    # Whether peers have to log in, soon after they have connected.
+    # Whether peers must authenticate.
     LOGS_IN: ClassVar[bool] = False
 
-    # Whether this node has opened it.
+    # Whether this node opened the connection.
     IS_OUTGOING: ClassVar[bool] = False
 
-    # Whether it waits while too much waits for the store; else it has a finer measure.
+    # Whether it stops reading while the commit queue is congested; otherwise it has a finer control.
     HEEDS_CONGESTION: ClassVar[bool] = True
 
     def __init__(self, hub: Hub) -> None:
@@ -207,26 +206,26 @@ class Connection(asyncio.Protocol, abc.ABC):
         self.broker = hub.broker
         self.meters = hub.broker.meters
         self.client_id = 0
-        # How many requests are under way.
+        # Number of requests in progress.
         self.in_flight = 0
-        # Counts the connections of the node, in the order in which they came.
+        # Sequence number of the connection on the node.
         self.number = 0
-        # When, in seconds since 1970.
+        # In seconds since 1970.
         self.connected_at_s = 0.0
-        # What the ledger has charged it.
+        # The last charge by the memory ledger.
         self.charged_bytes = 0
-        # Whether it counts among the node's clients.
+        # Whether it counts as a client.
         self.is_client = False
-        # Whether its consumers get nothing, since it holds too many unacked messages.
+        # Whether its consumers are paused because it has too many unacked messages.
         self.is_held_back = False
-        # Agrees on TLS with the peer, before the connection is made.
+        # The TLS handshake, before the connection is made.
         self.securing: asyncio.Task[None] | None = None
-        # Whether it goes on in the next turn of the loop.
+        # Whether it continues in the next turn of the event loop.
         self.is_scheduled = False
-        # Whether it must not go on before that: its commands have taken long enough.
+        # Whether it must not continue before that: its commands have used up their time.
         self.waits_for_turn = False
         self.read_bytes = 0
-        # When so many bytes have been read it is looked at what the connection holds.
+        # Value of `read_bytes` at which its memory is checked next.
         self._charged_next = 0
         self.written_bytes = 0
         self._transport: asyncio.Transport | None = None
@@ -243,81 +242,81 @@ class Connection(asyncio.Protocol, abc.ABC):
         # The first bytes of the peer.
         self._opening = b""
 
-    # What a protocol fills in
+    # Implemented by protocols
 
     @abc.abstractmethod
     def feed(self, data: bytes) -> None:
-        """Take in bytes. Raises ProtocolError if they exceed a limit."""
+        """Buffer received bytes. Raises ProtocolError if they exceed a limit."""
 
     @abc.abstractmethod
     def pump(self, mark_ns: int) -> None:
-        """Carry out what is complete of the bytes fed, as far as there is room. It is `mark_ns` now."""
+        """Execute complete requests of the buffered bytes while there is room. `mark_ns` is the current time."""
 
     def tick(self, now_s: float) -> None:
-        """Called about once a second."""
+        """Check limits; called about once a second."""
 
     def user_deleted(self, name: str) -> None:
-        """A user is gone: if it is the peer's, the connection has to end."""
+        """Close the connection if the deleted user is the peer's."""
 
     def vhost_closed(self, vhost: str) -> None:
-        """A virtual host is gone: if the peer is in it, the connection has to end."""
+        """Close the connection if the peer uses the deleted virtual host."""
 
     def ended(self) -> None:
-        """The connection is gone: let go of what it held."""
+        """Release the resources of a closed connection."""
 
     def release_buffers(self) -> None:
-        """Let go of the bytes that came and were not read, and of all that may be large.
+        """Drop unprocessed input and everything else that may be large.
 
-        Sessions are parts of reference cycles, and garbage collections are rare: without this what a peer has sent
-        would stay for long after it is gone.
+        Sessions are parts of reference cycles, and garbage collections are rare: without this, input would stay in
+        memory long after the connection was closed.
         """
 
     # Memory; see `core.memory`
 
     def input_bytes(self) -> int:
-        """What of the bytes that came is not carried out yet."""
+        """Size of the input that is not executed yet."""
         return 0
 
     def held_bytes(self) -> int:
-        """What the connection makes the node hold, beside messages."""
+        """Memory of the connection, besides messages."""
         return CONNECTION_BYTES + self.input_bytes() + self.unread_bytes
 
     def charge_if_changed(self) -> None:
-        """Charge what it holds, if that has changed by much. It may be closed if that is too much."""
+        """Charge its memory if that has changed by `CHARGE_STEP_BYTES`, which may close a connection."""
         held_bytes = self.held_bytes()
         if not -CHARGE_STEP_BYTES < held_bytes - self.charged_bytes < CHARGE_STEP_BYTES:
             self._charge(held_bytes)
 
     def _charge(self, held_bytes: int) -> None:
-        # A connection inside the node, or one that is gone, is nobody's.
+        # Connections inside the node, and closed ones, are not charged.
         if self in self.hub.connections:
             self.broker.ledger.charge(self, held_bytes)
 
     @property
     def unacked_bytes(self) -> int:
-        """What the messages take that it has not acked, as far as they are in memory."""
+        """Memory of its unacked messages that are not paged out."""
         return 0
 
     def page_out(self, wanted_bytes: int) -> int:
-        """Leave bodies of unacked messages to the store; return how much that freed."""
+        """Page out bodies of its unacked messages; return the number of bytes freed."""
         return 0
 
     def hold_back(self) -> None:
-        """Send its consumers nothing more until `let_go_on`."""
+        """Pause its consumers until `let_go_on`."""
         self.is_held_back = True
 
     def let_go_on(self) -> None:
         self.is_held_back = False
 
     def exhaust(self, reason: str) -> None:
-        """End the connection since it holds too much, and let go of that at once."""
+        """Close the connection because of its memory, and free that at once."""
         log.warning("closed %s connection of %s: %s", self.PROTOCOL.name.lower(), self.peer, reason)
         self._out.clear()
         self._out_bytes = 0
         self.release_buffers()
         self.abort()
 
-    # Life
+    # Lifecycle
 
     @property
     def peer(self) -> str:
@@ -326,7 +325,7 @@ class Connection(asyncio.Protocol, abc.ABC):
 
     @property
     def name(self) -> str:
-        """Both ends of it, as RabbitMQ writes them."""
+        """The addresses of both ends, in RabbitMQ's notation."""
         here = self._transport.get_extra_info("sockname") if self._transport is not None else None
         return f"{self.peer} -> {here[0]}:{here[1]}" if here else self.peer
 
@@ -336,12 +335,12 @@ class Connection(asyncio.Protocol, abc.ABC):
         return self.PROTOCOL is Protocol.LINK
 
     def extra(self, name: str) -> Any:
-        """Return what the transport knows under a name, None if nothing or if it is gone."""
+        """Return extra information of the transport, None if unknown or closed."""
         return None if self._transport is None else self._transport.get_extra_info(name)
 
     @property
     def peer_host(self) -> str:
-        """The address of the peer without its port, empty if that cannot be told."""
+        """The address of the peer without its port, empty if unknown."""
         name = self.extra("peername")
         return str(name[0]) if name else ""
 
@@ -352,12 +351,12 @@ class Connection(asyncio.Protocol, abc.ABC):
 
     @property
     def is_gone(self) -> bool:
-        """Whether the peer hears nothing more."""
+        """Whether the connection is closed or closing."""
         return self._transport is None or self._transport.is_closing()
 
     @property
     def is_busy(self) -> bool:
-        """Whether requests are under way or answers not written."""
+        """Whether there are requests in progress or unwritten responses."""
         return self.in_flight > 0 or bool(self._out)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -395,32 +394,32 @@ class Connection(asyncio.Protocol, abc.ABC):
     # Faults
 
     def crash(self, error: BaseException) -> None:
-        """Serving the peer has failed unexpectedly: log it, end this connection and nothing else."""
+        """Log an unexpected error and close this connection; others are not affected."""
         self.faults.note(f"{self.PROTOCOL.name.lower()} connection", error, quiet=True)
         self.fail_internally(error)
 
     def fail_internally(self, error: BaseException) -> None:
-        """End the connection because of a defect of the node; what it held goes back."""
+        """Close the connection because of an internal error; its unacked messages are requeued."""
         if self._has_crashed:
-            # Not even the farewell works.
+            # Even the error message failed.
             self.abort()
             return
         self._has_crashed = True
-        # The request that has failed will not be answered: nobody is to wait for it.
+        # The failed request gets no response: do not wait for it.
         self.in_flight = 0
         self.is_held = False
         try:
-            self.tell_internal_error()
+            self.report_internal_error()
         except Exception as further:
             self.faults.note(f"{self.PROTOCOL.name.lower()} connection", further, quiet=True)
             self.abort()
 
-    def tell_internal_error(self) -> None:
-        """End the connection with a word about a defect of the node, where the protocol has one."""
+    def report_internal_error(self) -> None:
+        """Close the connection with the protocol's internal error, if it has one."""
         self.close("internal error")
 
     def close(self, reason: str) -> None:
-        """End the connection because of what the peer did; answers that are ready still go out."""
+        """Close the connection because of what the peer did; responses that are ready are still sent."""
         if self._transport is not None and not self._transport.is_closing():
             log.warning("closed %s connection of %s: %s", self.PROTOCOL.name.lower(), self.peer, reason)
             self.flush()
@@ -428,16 +427,16 @@ class Connection(asyncio.Protocol, abc.ABC):
             self._limit_stall()
 
     def expel(self, reason: str) -> None:
-        """End the connection because somebody who may wants it so."""
+        """Close the connection at an administrator's request."""
         self.close(reason)
 
     def disconnect(self) -> None:
-        """End the connection because the node stops."""
+        """Close the connection because the node stops."""
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """End the connection at once, without another word."""
+        """Abort the connection without sending anything."""
         if self._transport is not None:
             self._transport.abort()
         elif self.securing is not None:
@@ -448,7 +447,7 @@ class Connection(asyncio.Protocol, abc.ABC):
     def data_received(self, data: bytes) -> None:
         self._received_ns = time.perf_counter_ns()
         if self.read_bytes < OPENING_BYTES and self._is_http(data):
-            log.warning("dropped %s: it speaks HTTP on the %s port", self.peer, self.PROTOCOL.name.lower())
+            log.warning("dropped %s: HTTP request on the %s port", self.peer, self.PROTOCOL.name.lower())
             self.abort()
             return
         self.read_bytes += len(data)
@@ -471,14 +470,14 @@ class Connection(asyncio.Protocol, abc.ABC):
         return self._opening.startswith(HTTP_OPENINGS)
 
     def eof_received(self) -> bool:
-        """The peer will send nothing more: answer what is under way, then close."""
+        """Respond to requests in progress, then close: the peer has closed its side."""
         self._is_at_eof = True
         try:
             self.ended()
             self._close_if_done()
         except Exception as error:
             self.crash(error)
-        # TLS knows no connection that is closed on one side only.
+        # TLS has no half-closed connections.
         return self._transport is not None and self._transport.get_extra_info("sslcontext") is None
 
     def _close_if_done(self) -> None:
@@ -488,7 +487,7 @@ class Connection(asyncio.Protocol, abc.ABC):
             self._limit_stall()
 
     def hold(self) -> None:
-        """Start no further request until `release`: what follows depends on the one under way."""
+        """Start no further request until `release`: the next ones depend on the one in progress."""
         self.is_held = True
 
     def release(self) -> None:
@@ -497,19 +496,19 @@ class Connection(asyncio.Protocol, abc.ABC):
         self.hub.mark_dirty(self)
 
     def take_turn(self) -> None:
-        """Go on: others have had their turn of the loop."""
+        """Continue after other connections had their turn of the event loop."""
         self.is_scheduled = self.waits_for_turn = False
         self.go_on()
 
     def go_on(self) -> None:
-        """There may be room again: carry out what waited."""
+        """Execute waiting requests, since there may be room again."""
         self.hub.stalled.discard(self)
         if not self.is_gone:
             try:
                 self.pump(time.perf_counter_ns())
             except Exception as error:
                 self.crash(error)
-            # What waited may have large answers.
+            # Waiting requests may have large responses.
             self.charge_if_changed()
 
     def _must_wait(self) -> bool:
@@ -526,14 +525,14 @@ class Connection(asyncio.Protocol, abc.ABC):
             self._turn_reading(False)
 
     def _set_reading(self, reading: bool) -> None:
-        """Read on, or wait until the next flush at the earliest."""
+        """Resume reading, or pause it until the next flush at the earliest."""
         if not reading:
             self.hub.stalled.add(self)
         if reading != self._is_reading:
             self._turn_reading(reading)
 
     def _has_read_all(self) -> None:
-        """All that has come whole is carried out: read on."""
+        """Resume reading: all complete requests are executed."""
         self._set_reading(True)
         if self._is_at_eof:
             self._close_if_done()
@@ -549,7 +548,7 @@ class Connection(asyncio.Protocol, abc.ABC):
 
     @property
     def peer_has_gone(self) -> bool:
-        """Whether the peer has closed its side, or all: whoever does not read is not told. Only Linux knows."""
+        """Whether the peer has closed its side, which asyncio does not report while reading is paused. Linux only."""
         if self._transport is None or not hasattr(socket, "TCP_INFO"):
             return False
         try:
@@ -558,11 +557,11 @@ class Connection(asyncio.Protocol, abc.ABC):
             return True
         return found[0] in (_TCP_CLOSE, _TCP_CLOSE_WAIT)
 
-    # Answering
+    # Writing
 
     @property
     def unread_bytes(self) -> int:
-        """What is to be sent and the peer has not taken."""
+        """Size of the unsent output."""
         unwritten = 0 if self._transport is None else self._transport.get_write_buffer_size()
         return self._out_bytes + unwritten
 
@@ -615,16 +614,16 @@ class Connection(asyncio.Protocol, abc.ABC):
 
     def _give_up(self) -> None:
         if self._transport is not None:
-            log.warning("dropped %s: it has read nothing for %.0f s", self.peer, WRITE_STALL_S)
+            log.warning("dropped %s: it did not read for %.0f s", self.peer, WRITE_STALL_S)
             self._transport.abort()
 
 
 def _end_connection_of(error: BaseException) -> None:
-    """End the connection that a fault belongs to, if one can be found.
+    """Close the connection that a fault belongs to, if one can be found.
 
-    An answer that the journal or a timer calls back is a method or a closure of its session: the innermost session in
-    the traceback is the one that has failed, and whose peer would wait for ever. Many share a link to another node:
-    it goes on.
+    Callbacks of the journal or of timers are methods or closures of their session: the innermost session in the
+    traceback is the one that failed, and whose peer would wait forever. Links to other nodes are shared by many
+    clients and stay open.
     """
     found: Connection | None = None
     trace = error.__traceback__
@@ -639,7 +638,7 @@ def _end_connection_of(error: BaseException) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a name or address of a host is that of this machine for itself."""
+    """Whether a host name or address is a loopback one."""
     if host == "localhost":
         return True
     try:

@@ -1,7 +1,7 @@
-"""When connections write and go on: what a turn of the event loop has for a peer goes out with one write.
+"""Batches writes: the output of a turn of the event loop goes to each peer with one write.
 
-Commands only say that their connection has something to send; the flush at the end of the turn lets publishers write
-their confirms, then each connection write once, and then those go on that waited for room.
+Commands only mark their connection as dirty. The flush at the end of the turn has publishers write their confirms,
+then each dirty connection write once, and then resumes connections that waited for room.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from flyball.broker.core.broker import Broker
 
 
 class Flushed(Protocol):
-    """A connection, as far as the flush knows it."""
+    """The part of a connection that the flush uses."""
 
     HEEDS_CONGESTION: ClassVar[bool]
     is_scheduled: bool
@@ -33,7 +33,7 @@ class Flushed(Protocol):
 
 
 class Confirming(Protocol):
-    """A publisher that owes its peer confirms."""
+    """A publisher with confirms to send."""
 
     def send_confirms(self) -> None: ...
 
@@ -44,28 +44,28 @@ T = TypeVar("T", bound=Flushed)
 
 
 class Flushing(abc.ABC, Generic[T]):
-    """Who has something to send, and who waits."""
+    """The connections that have output, and those that wait for room."""
 
     def __init__(self, broker: Broker, before_flush: Callable[[], None] | None = None) -> None:
-        """`before_flush` is called before answers go out: they may have to wait for what they have cost."""
+        """`before_flush` is called before responses are written: a throttle may delay them."""
         self.broker = broker
         self.stalled: set[T] = set()
-        # Until then, by the clock of leases, nobody else serves what is this node's: later it says nothing.
+        # End of the lease, by the clock of leases. After it another node may serve the queues: nothing is written.
         self.lease_ends_s = math.inf
         self.is_stopping = False
         self._before_flush = before_flush
         self._dirty: list[T] = []
         self._confirming: list[Confirming] = []
-        # Whether a flush will come: in this turn, or when the node has its lease again.
+        # Whether a flush is pending: in this turn, or when the node has its lease again.
         self._is_due = False
         self._loop = asyncio.get_running_loop()
         broker.journal.flushed.subscribe(self._wake)
 
     def next_turn(self, connection: T, *, is_over: bool = True) -> None:
-        """Let the connection go on in the next turn of the loop.
+        """Resume the connection in the next turn of the event loop.
 
-        Unless its time `is_over` it may go on before, once what there is to send has been sent: with one share of a
-        publisher in each turn, transient messages were 3 to 5 % slower than without any limit.
+        Unless its time `is_over`, it may continue earlier, after the flush: with one share of a publisher per turn,
+        transient messages were 3 to 5 % slower than without any limit.
         """
         if not connection.is_scheduled:
             connection.is_scheduled = True
@@ -74,21 +74,21 @@ class Flushing(abc.ABC, Generic[T]):
             connection.waits_for_turn = True
 
     def mark_dirty(self, connection: T) -> None:
-        """The connection has something to send: it goes out once in this turn of the loop."""
+        """Flush the connection at the end of this turn of the event loop."""
         if not self._is_due:
             self._is_due = True
             self._loop.call_soon(self.flush)
         self._dirty.append(connection)
 
     def confirm_soon(self, publisher: Confirming) -> None:
-        """Let a publisher write its confirms at the end of this turn: by then there may be more."""
+        """Have a publisher write its confirms at the end of this turn, when there may be more."""
         if not self._is_due:
             self._is_due = True
             self._loop.call_soon(self.flush)
         self._confirming.append(publisher)
 
     def flush(self) -> None:
-        """Write what the connections have to send, one write each, and let those go on that waited."""
+        """Write the output of the connections, one write each, and resume those that waited."""
         if self._before_flush is not None:
             try:
                 self._before_flush()
@@ -119,20 +119,20 @@ class Flushing(abc.ABC, Generic[T]):
 
     @abc.abstractmethod
     def check_idle(self) -> None:
-        """See whether all is answered, as the node stops."""
+        """Check whether all requests have responses, while the node stops."""
 
     @property
     def holds_lease(self) -> bool:
-        """Whether the node has its lease: without it, what it says may not be true any more."""
+        """Whether the node has its lease: without it, responses may be wrong, such as a confirm or an empty queue."""
         return clock.lease_time_s() < self.lease_ends_s
 
     def extend_lease(self, end_s: float) -> None:
-        """The node's lease lasts until then: what was held back since it ended goes out."""
+        """Extend the lease, and send the output that was held back since it expired."""
         self.lease_ends_s = end_s
         if self._is_due or self.stalled:
             self._loop.call_soon(self.flush)
 
     def _wake(self) -> None:
-        """The store has caught up: who waited for that may go on, even if nobody is left to be answered."""
+        """Resume connections that waited for the store, even if none has output."""
         if self.stalled and not self._is_due:
             self._loop.call_soon(self.flush)

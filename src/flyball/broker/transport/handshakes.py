@@ -1,4 +1,4 @@
-"""Who may connect: clients that log in, and a bounded number, shared fairly among addresses, that have not yet."""
+"""Limits of connections: of clients, and of unauthenticated peers, which are shared fairly among addresses."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from flyball.broker.core.attempts import place_of
 
 log = logging.getLogger("flyball.server")
 
-# One connection in so many is left for peers that log in: others may stay for ever without a word.
+# 1/n of the connections is reserved for protocols with authentication: peers of the others may stay idle forever.
 RESERVED_PART = 10
 
-# Nodes that have connected and not proved yet that they are of the domain. They do not count as clients: a node that
-# is full of those still serves its domain.
+# Maximum number of links that are not authenticated yet. They do not count as clients: a node with the maximum number
+# of clients still serves its domain.
 MAX_LINK_HANDSHAKES = 64
 
 T = TypeVar("T")
 
 
 class Handshakes(Generic[T]):
-    """Up to `maximum` clients under way. Of more, the newest goes of the address that has the most."""
+    """Up to `maximum` unauthenticated clients. Beyond it the newest of the address with the most is dropped."""
 
     def __init__(self, maximum: int) -> None:
         self.maximum = maximum
@@ -31,9 +31,9 @@ class Handshakes(Generic[T]):
         return len(self._place_of)
 
     def add(self, client: T, address: str, maximum: int | None = None) -> T | None:
-        """Count a client. Return the one to disconnect if there are too many: the new one or another.
+        """Add a client. Return the one to disconnect if there are too many: the new one or another.
 
-        `maximum` is the limit for now, if that is lower than the usual one.
+        `maximum` is a temporary, lower limit.
         """
         place = self._place_of[client] = place_of(address)
         mine = self._places.setdefault(place, {})
@@ -41,21 +41,21 @@ class Handshakes(Generic[T]):
         return self._drop(maximum, mine)
 
     def shrink(self, maximum: int) -> T | None:
-        """There is room for `maximum` by now, one less than before. Return the one to disconnect if they are more."""
+        """Lower the limit to `maximum`, one less than before. Return the client to disconnect if there are more."""
         return self._drop(maximum, {})
 
     def _drop(self, maximum: int | None, preferred: dict[T, None]) -> T | None:
         if len(self._place_of) <= (self.maximum if maximum is None else min(maximum, self.maximum)):
             return None
-        # The newest and not the oldest: when many come at once, those that came first get through.
+        # The newest and not the oldest: when many connect at once, the first ones succeed.
         crowded = max(self._places.values(), key=len)
-        # Among equals the new one goes: it has waited least.
+        # Among equals the new one is dropped: it has waited least.
         dropped = next(reversed(preferred if len(preferred) == len(crowded) else crowded))
         self.remove(dropped)
         return dropped
 
     def remove(self, client: T) -> None:
-        """The client has logged in or gone; it may have been removed before."""
+        """Remove a client that logged in or disconnected; no error if it was removed before."""
         place = self._place_of.pop(client, None)
         if place is None:
             return
@@ -66,7 +66,7 @@ class Handshakes(Generic[T]):
 
 
 class Arriving(Protocol):
-    """A connection, as far as it counts."""
+    """The part of a connection that the entrance uses."""
 
     IS_OUTGOING: ClassVar[bool]
     LOGS_IN: ClassVar[bool]
@@ -88,21 +88,21 @@ C = TypeVar("C", bound=Arriving)
 
 
 class Entrance(Generic[C]):
-    """Counts connections, and decides which of them a node has room for."""
+    """Counts connections and enforces their limits."""
 
     def __init__(self, max_connections: int, max_unauthenticated: int) -> None:
         self.max_connections = max_connections
-        # Those that have not logged in yet, of protocols in which they have to.
+        # Unauthenticated connections, of protocols with authentication.
         self.handshakes: Handshakes[C] = Handshakes(max_unauthenticated)
-        # Those that have to prove that they are nodes of the domain.
+        # Unauthenticated links.
         self.link_handshakes: Handshakes[C] = Handshakes(MAX_LINK_HANDSHAKES)
-        # How many connections have logged in, or need not; links do not count.
+        # Number of connections that are authenticated or need not be, without links.
         self.clients = 0
 
     def admit(self, connection: C) -> bool:
-        """Return whether there is room for a connection that has come; another one may have to go for it.
+        """Return whether a new connection is accepted; another one may be dropped for it.
 
-        Whoever has not logged in makes way for those that have, and for those that come from elsewhere.
+        Unauthenticated connections make room for authenticated ones, and for those from other addresses.
         """
         if connection.IS_OUTGOING:
             return True
@@ -116,7 +116,7 @@ class Entrance(Generic[C]):
         return self._make_way(self.handshakes.shrink(limit - self.clients), connection)
 
     def admit_handshake(self, connection: C, host: str, peer: str) -> bool:
-        """The same for one that has to log in; over TLS before the peer has agreed on that."""
+        """Return whether a connection that must authenticate is accepted; over TLS before its handshake."""
         if connection.is_link:
             surplus = self.link_handshakes.add(connection, host)
         elif self._has_room(self.max_connections, peer):
@@ -127,16 +127,16 @@ class Entrance(Generic[C]):
 
     def _has_room(self, limit: int, peer: str) -> bool:
         if self.clients >= limit:
-            log.warning("refused %s: %d connections are open", peer, self.clients)
+            log.warning("refused %s: limit of connections reached connections=%d", peer, self.clients)
         return self.clients < limit
 
     def _make_way(self, surplus: C | None, connection: C) -> bool:
-        """Drop the connection that is one too many, if there is one; return whether the new one stays."""
+        """Drop the surplus connection, if there is one; return whether the new one stays."""
         if surplus is None:
             return True
         log.warning(
-            "dropped %s: %d connections have not logged in; raise max_unauthenticated or max_connections if they are"
-            " yours",
+            "dropped %s: too many unauthenticated connections; if they are legitimate, raise max_unauthenticated or"
+            " max_connections connections=%d",
             surplus.peer,
             len(self.link_handshakes if surplus.is_link else self.handshakes),
         )
@@ -146,19 +146,19 @@ class Entrance(Generic[C]):
         return True
 
     def logged_in(self, connection: C, *, is_open: bool) -> None:
-        """The peer has shown who it is; it is a client if its connection is among the node's."""
+        """Count an authenticated peer as a client, if its connection is still open."""
         self.end_handshake(connection)
         if is_open and not connection.is_link and not connection.is_client:
             connection.is_client = True
             self.clients += 1
 
     def end_handshake(self, connection: C) -> None:
-        """The peer has logged in, or has not agreed on TLS, or is gone."""
+        """Remove a peer that logged in, failed its TLS handshake, or disconnected."""
         self.handshakes.remove(connection)
         self.link_handshakes.remove(connection)
 
     def forget(self, connection: C) -> None:
-        """The connection is gone."""
+        """Remove a closed connection."""
         self.end_handshake(connection)
         if connection.is_client:
             connection.is_client = False

@@ -1,7 +1,6 @@
-"""What all that a node says over HTTP has in common: who asks, how errors are told, and where it is served.
+"""The base of the HTTP interfaces: authentication, error responses and the server.
 
-It knows no paths: whoever has some gives them to `make_app`. A handler gets its user and raises the errors that all
-of Flyball knows.
+Routes are passed to `make_app`. A handler gets its user and raises Flyball's errors.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ from flyball.faults import Faults
 from flyball.model import User
 
 LISTEN_BACKLOG = 1024
-# Requests that are under way when the node stops have so long.
+# Timeout of requests in progress when the node stops.
 CLOSE_TIMEOUT_S = 1
 
 CONSOLE_HEADER = "x-requested-with"
-# How the web console says, in that header, that it asks: it has a form of its own to log in with.
+# The value of that header in requests of the web console, which has its own login form.
 CONSOLE = "flyball-console"
 
-# How HTTP tells errors: the first of an error's types that is here has its status.
+# The status of errors: that of the first of an error's types listed here.
 STATUS_OF: Mapping[type[errors.FlyballError], int] = {
     errors.QueueNotFound: 404,
     errors.ExchangeNotFound: 404,
@@ -66,12 +65,12 @@ ADVICE_OF: Mapping[type[errors.FlyballError], str] = {
     errors.UserNotFound: "See `flyball user list`.",
     errors.PolicyNotFound: "See `flyball policy list`.",
     errors.NotPermitted: "Log in as another user, or see `flyball permission list`.",
-    errors.NotAdmitted: "Ask again in some seconds.",
-    errors.ClusterError: "Ask again in some seconds; see `flyball domain show`.",
-    errors.StoreError: "Ask again in some seconds; see the node's log.",
+    errors.NotAdmitted: "Retry in a few seconds.",
+    errors.ClusterError: "Retry in a few seconds; see `flyball domain show`.",
+    errors.StoreError: "Retry in a few seconds; see the node's log.",
 }
 
-# What RabbitMQ's tools find under `error`; ours where it has no word.
+# The values of `error`: RabbitMQ's, and ours where it has none.
 WORD_OF: Mapping[int, str] = {
     400: "bad_request",
     401: "not_authorised",
@@ -92,24 +91,24 @@ Handler = Callable[[Request, User], Awaitable[Response]]
 
 
 class Login:
-    """Lets those in who say a right name and password (basic authentication)."""
+    """HTTP basic authentication."""
 
     def __init__(self, authority: Authority) -> None:
         self.authority = authority
 
     def required(self, handler: Handler) -> Endpoint:
-        """Make a handler for users one for all requests: others are asked to log in."""
+        """Wrap a handler so that requests without a valid login get a 401."""
 
         async def checked(request: Request) -> Response:
             user = await self.user_of(request)
             return not_logged_in(request) if user is None else await handler(request, user)
 
-        # It says what is served, for the description of all routes.
+        # The docstring is the route's description.
         checked.__doc__ = handler.__doc__
         return checked
 
     async def user_of(self, request: Request) -> User | None:
-        """Return who asks; None if that cannot be told, or is not proven."""
+        """Return the authenticated user of a request, or None."""
         given = basic_of(request)
         if given is None:
             return None
@@ -121,30 +120,30 @@ class Login:
 
 
 def basic_of(request: Request) -> tuple[str, str] | None:
-    """Return the name and the password that a request says by basic authentication."""
+    """Return the name and password in a request's basic authentication, or None."""
     scheme, _, encoded = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "basic":
         return None
     try:
         name, colon, password = base64.b64decode(encoded, validate=True).decode().partition(":")
     except ValueError:
-        # Also of characters beyond ASCII, which a header may hold.
+        # Invalid base64 or UTF-8, or characters beyond ASCII.
         return None
     return (name, password) if colon else None
 
 
 def is_from_console(request: Request) -> bool:
-    """Whether the web console asks."""
+    """Whether the request comes from the web console."""
     return request.headers.get(CONSOLE_HEADER) == CONSOLE
 
 
 def not_logged_in(request: Request) -> JSONResponse:
-    """Return the answer for those who have to log in. A browser asks for a password, unless its page does."""
+    """Return a 401. It makes a browser prompt for a password, except for the console, which has its own form."""
     challenge = {"WWW-Authenticate": 'Basic realm="flyball", charset="UTF-8"'}
     return problem(
         401,
-        "not logged in, or name or password are not right",
-        "Give the name and password of a user; see `flyball user list`.",
+        "authentication failed: no login, or wrong name or password",
+        "Send the name and password of a user; see `flyball user list`.",
         headers=None if is_from_console(request) else challenge,
     )
 
@@ -158,9 +157,9 @@ def problem(
     error: str | None = None,
     kind: str | None = None,
 ) -> JSONResponse:
-    """Return the answer that says what is wrong and what to do about it.
+    """Return an error response: what is wrong and what to do about it.
 
-    For programs `error` is a word, and `kind` the name of one of Flyball's errors.
+    For programs, `error` is a keyword and `kind` the name of one of Flyball's errors.
     """
     word = WORD_OF.get(status, "error") if error is None else error
     return JSONResponse(
@@ -171,34 +170,35 @@ def problem(
 
 
 def make_app(routes: Sequence[BaseRoute], middleware: Sequence[Middleware] = ()) -> Starlette:
-    """Return an application that tells the errors of its handlers as problems."""
+    """Return an application that turns errors of its handlers into error responses."""
     return Starlette(
         routes=routes,
         middleware=middleware,
         exception_handlers={
-            errors.FlyballError: _tell_error,
-            HTTPException: _tell_http_error,
+            errors.FlyballError: _error_response,
+            HTTPException: _http_error_response,
             ClientDisconnect: _ignore_disconnect,
         },
     )
 
 
-def _tell_error(request: Request, error: Exception) -> Response:
+def _error_response(request: Request, error: Exception) -> Response:
     kinds = type(error).__mro__
     status = next(STATUS_OF[kind] for kind in kinds if kind in STATUS_OF)
     advice = next((ADVICE_OF[kind] for kind in kinds if kind in ADVICE_OF), "See the documentation of the request.")
     return problem(status, str(error), advice, kind=type(error).__name__)
 
 
-def _tell_http_error(request: Request, error: Exception) -> Response:
+def _http_error_response(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException), "it is registered for these"
-    known = {404: f"there is no {request.url.path}", 405: f"{request.url.path} cannot be asked by {request.method}"}
+    path = request.url.path
+    known = {404: f"path {path} not found", 405: f"{request.method} is not allowed for {path}"}
     text = known.get(error.status_code, error.detail)
     return problem(error.status_code, text, "See the documentation of the HTTP interface.", error.headers)
 
 
 def _ignore_disconnect(request: Request, error: Exception) -> Response:
-    """Answer in vain: the client has gone in the middle of its request, which is not worth a traceback."""
+    """Respond to a client that disconnected during its request, to avoid a traceback."""
     return Response(status_code=400)
 
 
@@ -214,10 +214,9 @@ class _Server(uvicorn.Server):
 async def serving(
     app: ASGIApp, address: Address, max_connections: int, supervisor: Supervisor | None = None
 ) -> AsyncIterator[Address]:
-    """Serve the application in this loop and tell where. Raises OSError when the address cannot be had.
+    """Serve the application in this event loop; yield the address. Raises OSError if it is not available.
 
-    While there are more connections than that, requests are answered with 503; see `http_protocol` for what is not
-    answered at all.
+    With more than `max_connections`, requests get a 503; see `http_protocol` for connections that are just closed.
     """
     listener = _listen(address)
     with contextlib.closing(listener):
@@ -227,9 +226,10 @@ async def serving(
             log_config=None,
             access_log=False,
             http=BoundedProtocol,
-            # It would believe everybody on this machine, and whom the environment says: see `http_peers`.
+            # uvicorn would trust every client on this machine, and those in an environment variable: see
+            # `http_peers`.
             proxy_headers=False,
-            # It refuses from this number on, and counts the connection that asks.
+            # uvicorn refuses from this number on, and counts the requesting connection.
             limit_concurrency=max_connections + 1,
             timeout_graceful_shutdown=CLOSE_TIMEOUT_S,
             ws="none",
@@ -237,7 +237,7 @@ async def serving(
         servers: list[_Server] = []
 
         async def serve() -> None:
-            # A server that has failed cannot be used again, but its socket can.
+            # A failed server cannot be reused, but its socket can.
             servers.append(_Server(config))
             await servers[-1].serve([listener])
 
@@ -263,7 +263,7 @@ def _listen(address: Address) -> socket.socket:
         listener.setblocking(False)
     except OSError as error:
         listener.close()
-        # Several nodes on a machine are usual, and this listener is there unless it is switched off.
-        text = f"cannot listen on {address}, as --http says (`--http off` needs no address): {error.strerror}"
+        # Common with several nodes on a machine, since HTTP is on by default.
+        text = f"cannot listen on {address} (--http): {error.strerror}; choose another address or --http off"
         raise OSError(error.errno, text) from error
     return listener

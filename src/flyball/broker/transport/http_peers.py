@@ -1,8 +1,8 @@
-"""Who is at the other end of a request of HTTP: a client itself, or a proxy that says for whom it asks.
+"""The peer of an HTTP request, behind trusted proxies, and the check of its Host header.
 
-And whom it means to ask. Any site can have a name that leads to this machine: a browser here would take the node for
-a part of that site, and let its scripts ask as `guest`. So a client of this machine is answered under the node's own
-names only.
+DNS rebinding: any site can have a name that resolves to this machine. A browser here would consider the node a part
+of that site, and its scripts could send requests as `guest`. So clients on this machine are served only under the
+node's own names.
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ Ip = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def behind(app: ASGIApp, proxies: Sequence[str], names: Collection[str] = ()) -> ASGIApp:
-    """Return an application that believes these proxies, and nobody else, for whom they ask and whether by HTTPS.
+    """Return an application that honours X-Forwarded-For and X-Forwarded-Proto of these proxies only.
 
-    Without a proxy, clients of this machine are answered if they ask for an address, for localhost or for one of the
-    names.
+    Without a proxy, clients on this machine are served if the Host header is an address, localhost or one of `names`.
     """
     inner = cast("ASGIApp", ProxyHeadersMiddleware(app, list(proxies))) if proxies else app  # type: ignore[arg-type]
     networks = [ipaddress.ip_network(proxy) for proxy in proxies]
@@ -48,14 +47,14 @@ def behind(app: ASGIApp, proxies: Sequence[str], names: Collection[str] = ()) ->
 
 
 def own_names(settings: ServeSettings) -> set[str]:
-    """Return the names of a node's machine."""
+    """Return the host names of the node."""
     machine = socket.gethostname()
     found = {machine, machine.partition(".")[0], settings.advertise, settings.http and settings.http.host}
     return {name for name in found if name}
 
 
 def _name_asked(scope: Scope) -> str:
-    """Return the host that a request is meant for, without its port; an empty text if it names none."""
+    """Return the host of the Host header, without its port; empty if there is none."""
     text = Headers(scope=scope).get("host", "").lower()
     host, bracket, _ = text.partition("]")
     return host.removeprefix("[") if bracket else text.partition(":")[0].rstrip(".")
@@ -74,14 +73,14 @@ def _is_own(name: str, known: Collection[str]) -> bool:
 def _unknown(name: str) -> Response:
     return problem(
         403,
-        f"this node does not know that it is called {name!r}",
-        "Ask for localhost or an address; or start the node with --advertise NAME, or --http-proxies behind a proxy.",
+        f"unknown host name {name!r} in the Host header",
+        "Use localhost or an address; or start the node with --advertise NAME, or --http-proxies behind a proxy.",
         error="forbidden",
     )
 
 
 def _peer_of(scope: Scope) -> Ip | None:
-    """Return the address of who is connected, and one of IPv4 as such, however the system writes it."""
+    """Return the address of the connected peer, an IPv4-mapped one as IPv4."""
     try:
         peer = ipaddress.ip_address(scope["client"][0])
     except (KeyError, TypeError, ValueError):

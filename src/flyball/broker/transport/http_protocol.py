@@ -1,6 +1,6 @@
-"""What stands between the sockets of HTTP and the application: bounds on what a client sends before it is known.
+"""The HTTP protocol of uvicorn with limits on what an unauthenticated client can send.
 
-Knows nothing of what is asked. A body is bounded by whoever reads it.
+Bodies are limited by the handlers that read them.
 """
 
 from __future__ import annotations
@@ -10,34 +10,34 @@ import asyncio
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-# A client has so long for the line and the headers of a request.
+# Timeout of the request line and headers.
 HEAD_S = 10.0
 
-# A client that reads nothing of its answer for so long is cut off: what the answer holds is kept from others.
+# Timeout of a client that does not read its response, which takes memory from others.
 WRITE_STALL_S = 30.0
 
 MAX_HEAD_BYTES = 16 * 1024
 
-# As RabbitMQ's HTTP server has it. Each header is objects of its own, many times as large as a short one.
+# The limit of RabbitMQ's HTTP server. Each header is several objects, many times larger than its text.
 MAX_HEADERS = 100
 
-# What a header of an unfinished head takes beside its octets.
+# Memory of a header of an incomplete head besides its bytes.
 HEADER_BYTES = 250
 
-# What the unfinished heads of all connections may take together: nobody has logged in before a head is complete.
+# Limit of the incomplete heads of all connections: clients are not authenticated before a head is complete.
 MAX_UNFINISHED_BYTES = 32 * 1024 * 1024
 
-# So many requests of a connection may wait for the one before them.
+# Maximum number of pipelined requests of a connection.
 MAX_WAITING = 16
 
-# Connections beyond those that are served: their requests are refused in words, further ones are just closed.
+# Connections beyond the limit whose requests get a 503; further ones are just closed.
 SPARE_CONNECTIONS = 100
 
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
 class UnfinishedHeads:
-    """What the heads that are not complete take. Beyond the limit those go that have been unfinished for longest."""
+    """The memory of incomplete heads. Beyond the limit the connections with the oldest are aborted."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
@@ -45,7 +45,7 @@ class UnfinishedHeads:
         self._bytes_of: dict[BoundedProtocol, int] = {}
 
     def note(self, connection: BoundedProtocol, size_bytes: int) -> None:
-        """A connection has sent so much of a head that is not complete."""
+        """Record the size of a connection's incomplete head."""
         self.total_bytes += size_bytes - self._bytes_of.get(connection, 0)
         self._bytes_of[connection] = size_bytes
         while self.total_bytes > self.limit_bytes:
@@ -54,7 +54,7 @@ class UnfinishedHeads:
             oldest.transport.abort()
 
     def forget(self, connection: BoundedProtocol) -> None:
-        """The head of a connection is complete, or the connection gone."""
+        """Remove a connection whose head is complete, or that was closed."""
         self.total_bytes -= self._bytes_of.pop(connection, 0)
 
 
@@ -62,13 +62,13 @@ _heads = UnfinishedHeads(MAX_UNFINISHED_BYTES)
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """Closes a connection that takes too long for the head of a request, sends too long a one, or is one too many."""
+    """Closes connections with a slow or long head, and those beyond the limit."""
 
     _timer: asyncio.TimerHandle | None = None
     _stall_timer: asyncio.TimerHandle | None = None
-    # The request that the application is busy with; those behind it wait in `pipeline`.
+    # The request that the application is executing; later ones wait in `pipeline`.
     _answered: RequestResponseCycle | None = None
-    # Sent since the end of a head, of a message, or since a part of a body.
+    # Bytes received since the end of a head or message, or since a part of a body.
     _bytes_without_end = 0
     _header_count = 0
 
@@ -87,7 +87,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def eof_received(self) -> None:
-        # The transport is closed on return, and connection_lost comes only in the next turn of the loop.
+        # The transport is closed on return, and connection_lost is called only in the next turn of the event loop.
         self._give_up()
 
     def pause_writing(self) -> None:
@@ -105,9 +105,9 @@ class BoundedProtocol(HttpToolsProtocol):
             self._stall_timer = None
 
     def _give_up(self) -> None:
-        """Mark all requests under way as those of a client that is gone, before they are answered.
+        """Mark all requests in progress as disconnected.
 
-        uvicorn marks the last one only: an answer to one before it would be written to a closed transport, and the
+        uvicorn marks only the last one: a response to an earlier one would be written to a closed transport, and the
         traceback would be logged.
         """
         for cycle in (self._answered, self.cycle, *(waiting for waiting, _ in self.pipeline)):
@@ -147,7 +147,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._stop_waiting()
         _heads.forget(self)
         if len(self.pipeline) >= MAX_WAITING:
-            raise ValueError("too many requests wait for the one before them")
+            raise ValueError("too many pipelined requests")
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:

@@ -1,4 +1,4 @@
-"""TLS, for clients and between nodes: makes contexts of files, and says which file is missing or wrong."""
+"""TLS contexts for clients and between nodes, with errors that name the missing or invalid file."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from flyball.errors import SettingsError
 
 @dataclass(frozen=True, slots=True)
 class LinkTls:
-    """What the two ends of a link need. Each shows its certificate, and verifies that of the other."""
+    """The contexts of both ends of a link. Each presents its certificate and verifies the other's."""
 
     listener: ssl.SSLContext
     caller: ssl.SSLContext
 
 
 def client_tls(settings: ServeSettings) -> ssl.SSLContext:
-    """Return what TLS listeners need. Raises SettingsError, which names the file that is missing or wrong."""
+    """Return the context of TLS listeners. Raises SettingsError, which names the missing or invalid file."""
     if settings.tls_cert is None:
         raise SettingsError("--tls-cert", "is missing; --amqps needs a certificate")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -31,7 +31,7 @@ def client_tls(settings: ServeSettings) -> ssl.SSLContext:
 
 
 def link_tls(settings: ServeSettings) -> LinkTls | None:
-    """Return what links need, None if they go without TLS. Raises SettingsError."""
+    """Return the contexts of links, None if they do not use TLS. Raises SettingsError."""
     cert, key, ca = settings.link_tls_cert, settings.link_tls_key, settings.link_tls_ca
     if cert is None and key is None and ca is None:
         return None
@@ -42,7 +42,7 @@ def link_tls(settings: ServeSettings) -> LinkTls | None:
     contexts = [ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)]
     for context in contexts:
         context.minimum_version = ssl.TLSVersion.TLSv1_3
-        # Nodes have addresses that change, and an authority of their own: who it has signed is a node of the domain.
+        # Addresses of nodes change, and their CA signs nothing else: a certificate signed by it belongs to a node.
         context.check_hostname = False
         context.verify_mode = ssl.CERT_REQUIRED
         _load_certificate(context, "--link-tls", cert, key)
@@ -51,14 +51,14 @@ def link_tls(settings: ServeSettings) -> LinkTls | None:
 
 
 def _load_certificate(context: ssl.SSLContext, flag: str, cert: Path, key: Path | None) -> None:
-    # What loads a certificate with its key does not tell which of them is wrong.
+    # Checked separately, since load_cert_chain does not say whether the certificate or the key is invalid.
     _read_certificates(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), f"{flag}-cert", cert)
     try:
-        # Without a password it would ask for one on the terminal.
+        # Without a password OpenSSL would prompt for one on the terminal.
         context.load_cert_chain(cert, key, password="")
     except OSError as error:
         if key is None:
-            raise SettingsError(f"{flag}-key", f"is missing, and {cert} holds no key that fits: {error}") from error
+            raise SettingsError(f"{flag}-key", f"is missing, and {cert} has no matching key: {error}") from error
         raise SettingsError(f"{flag}-key", f"{key} cannot be used with {cert}: {error}") from error
 
 

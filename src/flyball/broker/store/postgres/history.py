@@ -1,7 +1,7 @@
-"""Notices that a database has gone back in time: a replica that lagged behind was promoted, or a backup restored.
+"""Detects that a database was rewound: a replica that lagged behind was promoted, or a backup restored.
 
-What was confirmed after that point is gone, and numbers that were given out may be given out again. A node must not
-write there with what it remembers of the lost past: it joins again, with what the database knows.
+Messages confirmed after that state are lost, and ids reserved after it would be assigned again. A node must not write
+with its memory of the lost past: it joins again with the state of the database.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ log = logging.getLogger(__name__)
 
 
 class History:
-    """The history of the database that this life of the node has seen, and how far."""
+    """The timeline of the database seen by this epoch of the node, and its durable position."""
 
     def __init__(self) -> None:
         self._identity: tuple[object, ...] | None = None
         self._flushed = 0
         self._rewound: StoreRewound | None = None
-        # By counter: the number after the last one that this node has reserved, in this life.
+        # By counter: the end of the last reservation of this node in this epoch.
         self.reserved: dict[str, int] = {}
 
     @property
@@ -31,10 +31,10 @@ class History:
         return self._rewound is not None
 
     async def check(self, connection: asyncpg.Connection[asyncpg.Record]) -> None:
-        """Look at the database of a new session, before anything else is done there.
+        """Check the database of a new session, before its first use.
 
-        Raises StoreRewound, from then on for every session, when it is not the one that was seen before or an
-        earlier state of it; StoreUnavailable for a standby, which would answer with the past.
+        Raises StoreRewound, from then on for every session, if it is another database than before or an earlier state
+        of it; StoreUnavailable for a standby, which lags behind.
         """
         if self._rewound is not None:
             raise self._rewound
@@ -43,7 +43,7 @@ class History:
         *identity, is_standby, flushed = row
         if is_standby:
             raise StoreUnavailable(
-                "PostgreSQL is a standby: promote it, or name all servers in --store with"
+                "PostgreSQL is a standby: promote it, or list all servers in --store with"
                 " target_session_attrs=read-write"
             )
         before, self._identity = self._identity, tuple(identity)
@@ -56,30 +56,30 @@ class History:
             " a replica was promoted, or a backup restored"
         )
         log.error(
-            "%s. What was confirmed and not replicated by then is lost where no node has it in memory%s; with"
-            " synchronous_standby_names nothing is",
+            "%s; messages confirmed and not replicated by then are lost unless a node has them in memory%s; set"
+            " synchronous_standby_names to prevent this",
             self._rewound,
-            f", and so are reservations of ids ({lost})" if lost else "",
+            f", reservations of ids are lost ({lost})" if lost else "",
         )
         raise self._rewound
 
     async def note(self, connection: asyncpg.Connection[asyncpg.Record]) -> None:
-        """Note how far the history has come that is durable: the database cannot be behind that later.
+        """Record the durable position, which the database must not fall behind.
 
-        Raises StoreRewound where another session has found out.
+        Raises StoreRewound if another session detected it.
         """
         if self._rewound is not None:
             raise self._rewound
         self._flushed = max(self._flushed, await connection.fetchval(statements.FLUSHED))
 
     def rewind(self, error: StoreRewound) -> None:
-        """Note that something stored shows that the database has gone back: every session has to hear it."""
+        """Record that stored data reveals a rewound database: every session fails from now on."""
         if self._rewound is None:
             log.error("%s", error)
             self._rewound = error
 
     async def _pass_numbers(self, connection: asyncpg.Connection[asyncpg.Record]) -> str:
-        """See that no number is given out again; return which counters had gone back."""
+        """Advance counters past all reservations, so that no number is reused; return those that were behind."""
         lost = []
         for counter, end in self.reserved.items():
             if await connection.execute(statements.PASS_NUMBER, counter, end - 1) == "UPDATE 1":

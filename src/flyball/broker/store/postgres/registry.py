@@ -1,7 +1,14 @@
-"""The registry in PostgreSQL: nodes with leases and epochs, claims, changes, and what a leader does to the dead.
+"""The registry in PostgreSQL: nodes with leases and epochs, claims of names, changes, and the takeover of dead nodes.
 
-Knows the tables of a domain and nothing of a server. Two sessions: one renews, listens, claims and leads, and is
-never busy for long; the other does what may take long.
+Two sessions: one renews, listens, claims and leads, and is never busy for long; the other runs long operations.
+
+Fencing. A node that lost its lease must not write, even if it does not know yet. Its own clock cannot ensure that, so
+the database does: `declare_dead` increments the node's epoch and then terminates every session of earlier epochs; a
+session that is opened later checks the epoch before its first statement and fails with Fenced. When `declare_dead`
+returns, every write of the dead node is either committed, and visible to the new owner, or refused
+(`test_a_commit_that_waits_when_its_node_is_declared_dead_is_refused_for_good`,
+`test_an_open_transaction_of_a_dead_node_is_ended_and_leaves_nothing`,
+`test_a_node_is_not_dead_before_its_last_session_has_ended`). Leases are measured by the server's clock only.
 """
 
 from __future__ import annotations
@@ -29,23 +36,23 @@ log = logging.getLogger(__name__)
 
 LEADER_LOCK_CLASS = 0x666C7904
 
-# How often a node that joins looks at the others, if nobody notifies it.
+# Interval at which a joining node checks the others, if it is not notified.
 JOINING_POLL_S = 0.2
 
-# How often a node renews its lease while it reads what there is.
+# Interval of lease renewals while a node reads the stored state.
 STAYING_S = 5.0
 
 ENDING_POLL_S = 0.01
-# How long a session may take to end.
+# Timeout of terminating sessions.
 ENDING_LIMIT_S = 10.0
 
-# More than any node has had.
+# Above any epoch.
 EVERY_EPOCH = 2**62
 
 LEADING_TRIES = 3
 
 MERGE_ROWS = 5_000
-# How many messages one transaction moves, and how many of them one transfer.
+# Messages moved per transaction (above) and per transfer.
 MERGED_TRANSFER_ROWS = 200
 
 
@@ -81,22 +88,22 @@ class PostgresRegistry:
         self.secret = b""
         self.news: Event[[]] = Event()
 
-    # A node's life
+    # Membership
 
     @property
     def session_name(self) -> str:
-        """What the sessions of this life of the node are called, so that others can find and end them."""
+        """The application_name of this epoch's sessions, by which other nodes find and terminate them."""
         if not self._is_open:
             return "flyball"
         return f"flyball {self.node_id} {self.epoch} {self._schema_number}"
 
     @property
     def channel(self) -> str:
-        """Where news is told."""
+        """The channel of notifications."""
         return f"flyball_{self._schema_number}"
 
     async def check_epoch(self, connection: Connection) -> None:
-        """Raise Fenced if the node's epoch is over, StoreMismatch if the tables are a newer version's.
+        """Raise Fenced if the node's epoch has ended, StoreMismatch if the tables are of a newer version.
 
         Before the first epoch there is nothing to check.
         """
@@ -106,10 +113,10 @@ class PostgresRegistry:
         assert row is not None
         must_be_known(row["version"])
         if row["epoch"] != self.epoch:
-            raise Fenced(f"others have taken the place of node {self.node_id} in epoch {self.epoch}")
+            raise Fenced(self._fenced_text())
 
     async def join(self, connection: Connection, name: str) -> None:
-        """Begin another life of the node, on the connection that shows that there is no other of its name."""
+        """Start a new epoch of the node, on the connection whose lock ensures that no other node has its name."""
         stored_name = to_text(name)
         async with connection.transaction():
             await connection.execute(registry_statements.SHARED_MIGRATION_LOCK, LOCK_CLASS, self._schema)
@@ -133,7 +140,7 @@ class PostgresRegistry:
         await self._end_sessions(node_id, before_epoch=self.epoch)
 
     async def clean_up(self, connection: Connection) -> None:
-        """Take what belongs to nobody, and forget what an earlier life of the node left and nobody can use."""
+        """Take over queues without an owner, and delete what earlier epochs of the node left behind."""
         async with connection.transaction():
             await domain_changes.lock(connection, self._schema)
             await connection.execute(statements.OWN_UNOWNED, self.node_id)
@@ -145,7 +152,7 @@ class PostgresRegistry:
             await connection.execute(registry_statements.DROP_UNUSED_NAMES, self.node_id)
 
     async def become_known(self) -> None:
-        """Wait until everybody who is there knows that this node joins."""
+        """Wait until all live nodes know that this node joins."""
         waited_for = ""
         while True:
             self._has_news.clear()
@@ -154,7 +161,7 @@ class PostgresRegistry:
                 break
             names = ", ".join(node.name for node in nodes if node.is_live and node.known_generation < self.generation)
             if names != waited_for:
-                log.info("waiting until all nodes know of this one: %s", names)
+                log.info("waiting for other nodes to accept this one nodes=%s", names)
                 waited_for = names
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(JOINING_POLL_S):
@@ -166,7 +173,7 @@ class PostgresRegistry:
 
     @contextlib.asynccontextmanager
     async def staying(self) -> AsyncIterator[None]:
-        """Hold the lease during something that takes its time."""
+        """Renew the lease during a long operation."""
 
         async def stay() -> None:
             while True:
@@ -182,7 +189,7 @@ class PostgresRegistry:
                 await task
 
     async def close(self) -> None:
-        """Leave, if that was not done and can be done at once, and end the sessions. May be called twice."""
+        """Leave, unless that was done or cannot be done at once, and close the sessions. May be called twice."""
         if self._is_open and self._session.is_connected:
             with contextlib.suppress(StoreError):
                 await self.leave()
@@ -228,7 +235,7 @@ class PostgresRegistry:
             self._must_be_updated(await connection.execute(registry_statements.LEAVE, self.node_id, self.epoch))
             await connection.execute(registry_statements.NOTIFY, self.channel, str(self.node_id))
 
-    # What nodes tell each other
+    # Changes and claims
 
     async def changes(self, after_version: int, limit: int = 10_000) -> list[VersionedChange]:
         async with self._session.connection() as connection:
@@ -254,7 +261,7 @@ class PostgresRegistry:
         for _ in range(LEADING_TRIES):
             async with self._session.connection() as connection:
                 if self._leads:
-                    # The lock lives as long as the session: that is what has to be asked.
+                    # The lock lasts as long as the session: check that the session is alive.
                     await connection.execute("SELECT 1")
                     return True
                 if await connection.fetchval(registry_statements.TRY_LOCK, self._schema, LEADER_LOCK_CLASS):
@@ -303,7 +310,7 @@ class PostgresRegistry:
             async with self._worker.connection() as connection, connection.transaction():
                 await _must_be_dead(connection, node_id)
                 if await connection.fetchval(registry_statements.LOCK_QUEUE, destination) is None:
-                    raise StoreError(f"there is no queue {destination} to merge queue {source} into")
+                    raise StoreError(f"cannot merge queue {source} into queue {destination}: it does not exist")
                 if await connection.fetchval(registry_statements.OWNER, source) != node_id:
                     return total
                 moved: int = await connection.fetchval(
@@ -316,13 +323,13 @@ class PostgresRegistry:
 
     async def remove_node(self, node_id: int) -> None:
         async with self._worker.connection() as connection, connection.transaction():
-            # Nobody may leave a queue to it before it is gone.
+            # No node may move a queue to it before it is removed.
             await domain_changes.lock(connection, self._schema)
             is_gone = await connection.fetchval(registry_statements.IS_GONE, node_id)
             if is_gone is None:
                 return
             if not is_gone:
-                raise StoreError(f"node {node_id} is neither dead nor has it left")
+                raise StoreError(f"node {node_id} has not left and is not dead: stop it first")
             if await connection.fetchval(registry_statements.SERVES_ANY, node_id):
                 raise StoreError(f"node {node_id} still serves queues")
             await connection.execute(registry_statements.DROP_UNUSED_NAMES, node_id)
@@ -348,7 +355,7 @@ class PostgresRegistry:
         connection.add_termination_listener(self._lost)
         await connection.add_listener(self.channel, self._heard)
         if self._has_listened:
-            # Whatever was told meanwhile, nobody told us.
+            # Notifications sent while there was no connection are lost: check for changes.
             asyncio.get_running_loop().call_soon(self._announce)
         self._has_listened = True
 
@@ -365,10 +372,10 @@ class PostgresRegistry:
             self.news()
 
     async def _end_holder(self, holder: asyncpg.Record) -> bool:
-        """End the session that leads if its node has no lease any more. False if it has."""
+        """Terminate the leader's session if its node's lease has expired. False if it has not."""
         node_id = _node_id_of(holder["application_name"])
         if node_id == self.node_id:
-            # A session of our own before this one: given up here, and not yet noticed by the server.
+            # An earlier session of this node, dropped here and not yet noticed by the server.
             async with self._session.connection() as connection:
                 await connection.execute(registry_statements.END_SESSION, holder["pid"])
             await asyncio.sleep(ENDING_POLL_S)
@@ -381,7 +388,7 @@ class PostgresRegistry:
         return True
 
     async def _end_sessions_of_the_dead(self, node_id: int) -> None:
-        """Do again what `declare_dead` did: a leader may have come to its end in the middle of it."""
+        """Repeat what `declare_dead` did: a leader may have died in the middle of it."""
         async with self._worker.connection() as connection:
             row = await connection.fetchrow(registry_statements.DEAD_EPOCH, node_id)
         if row is not None and row["epoch"] is None:
@@ -389,7 +396,7 @@ class PostgresRegistry:
         await self._end_sessions(node_id, before_epoch=EVERY_EPOCH if row is None else row["epoch"])
 
     async def _end_sessions(self, node_id: int, before_epoch: int) -> None:
-        """Return when no session of the node's epochs before that one is left."""
+        """Terminate all sessions of the node's epochs before `before_epoch`, and wait until they have ended."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + ENDING_LIMIT_S
         while True:
@@ -400,12 +407,15 @@ class PostgresRegistry:
             if not left:
                 return
             if loop.time() >= deadline:
-                raise StoreUnavailable(f"sessions of node {node_id} do not end")
+                raise StoreUnavailable(f"sessions of node {node_id} did not end within {ENDING_LIMIT_S:g} s")
             await asyncio.sleep(ENDING_POLL_S)
 
     def _must_be_updated(self, status: str) -> None:
         if status != "UPDATE 1":
-            raise Fenced(f"others have taken the place of node {self.node_id} in epoch {self.epoch}")
+            raise Fenced(self._fenced_text())
+
+    def _fenced_text(self) -> str:
+        return f"node {self.node_id} is fenced: its lease expired and epoch {self.epoch} has ended"
 
 
 def _node_id_of(session_name: str) -> int:
@@ -414,7 +424,7 @@ def _node_id_of(session_name: str) -> int:
 
 
 async def _must_be_dead(connection: Connection, node_id: int) -> None:
-    # One that was removed had been dead before.
+    # A removed node had been dead before.
     if await connection.fetchval(registry_statements.STATE_FOR_UPDATE, node_id) not in (NodeState.DEAD, None):
         raise StoreError(f"node {node_id} is not dead")
 

@@ -1,9 +1,9 @@
-"""Every statement of the registry, by name. The search_path of the session says in which schema."""
+"""The statements of the registry, by name. The session's search_path selects the schema."""
 
 from __future__ import annotations
 
-# A lease is over by the server's clock only, and not before every node has had the time to renew it since the server
-# began to answer: a crash takes back renewals that were not flushed, and starts the checkpointer anew.
+# A lease expires by the server's clock only, and not before every node has had the time to renew it since the server
+# started to respond: a crash loses renewals that were not flushed, and restarts the checkpointer.
 _LEASE_LEFT_S = """
 extract(epoch FROM greatest(
     lease_until,
@@ -18,7 +18,7 @@ SELECT id, name, epoch, state, generation, {_LEASE_LEFT_S} AS lease_left_s, addr
     known_generation, seen_version
 FROM nodes ORDER BY id"""
 
-# Others than the one of that name. One that leaves has given up its lease.
+# Live nodes with other names. A node that leaves has ended its lease.
 LIVE_NODES = f"""
 SELECT name FROM nodes WHERE name <> $1 AND state <> 'dead' AND {_LEASE_LEFT_S} > 0 ORDER BY name"""
 
@@ -31,12 +31,12 @@ WHERE datname = current_database() AND pid <> pg_backend_pid() AND application_n
 
 LEASE_LEFT_S = f"SELECT {_LEASE_LEFT_S}, epoch FROM nodes WHERE id = $1"
 
-# The number of the join in the domain. Its row is locked until the end of the transaction: one joins after the other.
+# The number of the join in the domain. The row is locked until the end of the transaction, so joins are serialized.
 NEXT_GENERATION = "UPDATE counters SET value = value + 1 WHERE name = 'generation' RETURNING value - 1"
 
 NEXT_NODE_ID = "UPDATE counters SET value = value + 1 WHERE name = 'node' RETURNING value - 1"
 
-# An id stays with its name; the epoch makes this life another than those before.
+# A name keeps its id; each join has a new epoch.
 JOIN = """
 INSERT INTO nodes (id, name, epoch, state, generation, lease_until, lease_s, known_generation, seen_version)
 SELECT $1, $2, 1, 'joining', $3, clock_timestamp() + make_interval(secs => $4), $4, $3, value - 1
@@ -48,13 +48,13 @@ RETURNING id, epoch"""
 
 NODE_ID = "SELECT id FROM nodes WHERE name = $1"
 
-# A new life begins to count its transfers anew.
+# Each epoch counts its transfers from 0.
 RESET_TRANSFER_NUMBER = """
 INSERT INTO transfer_numbers (node, number) VALUES ($1, 0) ON CONFLICT (node) DO UPDATE SET number = 0"""
 
 SECRET = "SELECT secret FROM domain"
 
-# Several schemas share a database: only their numbers make channels and names of sessions different and short.
+# Schemas of one database are distinguished by number, to keep the names of channels and sessions short.
 SCHEMA_NUMBER = "SELECT oid::bigint FROM pg_namespace WHERE nspname = $1"
 
 NAME_SESSION = "SELECT set_config('application_name', $1, false)"
@@ -65,7 +65,7 @@ EPOCH = "SELECT epoch FROM nodes WHERE id = $1"
 EPOCH_AND_VERSION = """
 SELECT (SELECT epoch FROM nodes WHERE id = $1), (SELECT version FROM schema_version)"""
 
-# Held while a node joins, so that nobody changes the tables before it can be seen to use them.
+# Held while a node joins, so that no migration starts before the node is visible as a user of the tables.
 SHARED_MIGRATION_LOCK = "SELECT pg_advisory_xact_lock_shared($1, hashtext($2))"
 
 # Not flushed: it need not survive a crash, see _LEASE_LEFT_S.
@@ -74,7 +74,7 @@ UPDATE nodes SET lease_until = clock_timestamp() + make_interval(secs => $3), le
     known_generation = $5, seen_version = $6, addresses = $7, report = $8
 WHERE id = $1 AND epoch = $2 AND set_config('synchronous_commit', 'off', true) = 'off'"""
 
-# While a node joins it has nothing else to say.
+# A joining node has nothing else to report.
 EXTEND_LEASE = """
 UPDATE nodes SET lease_until = clock_timestamp() + make_interval(secs => $3), lease_s = $3
 WHERE id = $1 AND epoch = $2 AND set_config('synchronous_commit', 'off', true) = 'off'"""
@@ -83,7 +83,7 @@ LEAVE = (
     "UPDATE nodes SET state = 'leaving', lease_until = clock_timestamp(), lease_s = 0 WHERE id = $1 AND epoch = $2"
 )
 
-# The payload says who need not look.
+# The payload is the node that need not react.
 NOTIFY = "SELECT pg_notify($1, $2)"
 
 CHANGES = "SELECT version, node, change FROM changes WHERE version > $1 ORDER BY version LIMIT $2"
@@ -95,19 +95,19 @@ ANNOUNCE_CHANGES = """
 WITH place AS (
     UPDATE counters SET value = value + cardinality($2::jsonb[]) WHERE name = 'change'
     RETURNING value - cardinality($2::jsonb[]) AS first
-), told AS (
+), announced AS (
     INSERT INTO changes (version, node, change)
     SELECT first + number - 1, $1, change FROM place, unnest($2::jsonb[]) WITH ORDINALITY AS new (change, number)
 )
 SELECT pg_notify($3, $1::integer::text)"""
 
-# Nobody who may go on with the epoch it has misses anything.
+# Keeps the changes that a node may still need in its present epoch.
 TRIM_CHANGES = f"""
 DELETE FROM changes WHERE version <= least($1, (
     SELECT min(seen_version) FROM nodes
     WHERE NOT (state = 'dead' OR (state = 'leaving' AND {_LEASE_LEFT_S} <= 0))))"""
 
-# The update changes nothing: without it the row of somebody else would not be returned.
+# The update has no effect, but without it the row of another node would not be returned.
 CLAIM = """
 INSERT INTO names (vhost, name, node) VALUES ($1, $2, $3)
 ON CONFLICT (vhost, name) DO UPDATE SET node = names.node RETURNING node"""
@@ -116,12 +116,12 @@ CLAIM_ALL = """
 INSERT INTO names (vhost, name, node) SELECT vhost, name, $3 FROM unnest($1::text[], $2::text[]) AS own (vhost, name)
 ON CONFLICT (vhost, name) DO NOTHING"""
 
-# A node that was alone has claimed nothing. Only the members of a clustered queue share a name.
+# A single node does not claim names. Only members of a clustered queue share one.
 CLAIM_EXISTING = """
 INSERT INTO names (vhost, name, node) SELECT DISTINCT vhost, name, CASE WHEN member THEN 0 ELSE owner END FROM queues
 ON CONFLICT (vhost, name) DO NOTHING"""
 
-# Claimed by a node that came to its end before it made queues of them.
+# Claimed by a node that ended before it created the queues.
 DROP_UNUSED_NAMES = """
 DELETE FROM names WHERE node = $1 AND NOT EXISTS (
     SELECT FROM queues WHERE queues.vhost = names.vhost AND queues.name = names.name AND owner = $1)"""
@@ -137,7 +137,7 @@ WHERE locktype = 'advisory' AND granted AND objsubid = 1
 
 END_SESSION = "SELECT pg_terminate_backend($1)"
 
-# The sessions of a node's epochs before that one. To be asked until there are none: a session ends when it notices.
+# The sessions of a node's earlier epochs. Repeat until there are none: a session ends asynchronously.
 END_SESSIONS = """
 SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
 WHERE datname = current_database()
@@ -147,14 +147,15 @@ WHERE datname = current_database()
           AND split_part(application_name, ' ', 4)::bigint = $3
       ELSE false END"""
 
-# Its sessions check the epoch when they begin: those that have begun are ended afterwards, and no other can begin.
+# Sessions check the epoch when they start: those that started before are terminated afterwards, and no other can
+# start.
 DECLARE_DEAD = f"""
 UPDATE nodes SET epoch = epoch + 1, state = 'dead', lease_until = clock_timestamp(), lease_s = 0
 WHERE id = $1 AND epoch = $2 AND state <> 'dead' AND {_LEASE_LEFT_S} <= 0 RETURNING epoch"""
 
 DEAD_EPOCH = "SELECT CASE WHEN state = 'dead' THEN epoch END AS epoch FROM nodes WHERE id = $1"
 
-# The row is locked: the node cannot join before we are done.
+# Locks the row: the node cannot join before the end of the transaction.
 STATE_FOR_UPDATE = "SELECT state FROM nodes WHERE id = $1 FOR UPDATE"
 
 IS_GONE = f"""
@@ -164,24 +165,24 @@ OWNER = "SELECT owner FROM queues WHERE id = $1"
 
 SERVES_ANY = "SELECT EXISTS (SELECT FROM queues WHERE owner = $1)"
 
-# What need not survive its node, and members whose messages others have by now.
+# Queues that end with their node, and members whose messages were merged into others.
 PASSING_QUEUES = """
 SELECT id FROM queues WHERE owner = $1 AND id <> ALL($2::integer[]) AND (NOT durable OR exclusive OR (
     member AND NOT EXISTS (SELECT FROM messages WHERE queue_id = queues.id AND persistent)))"""
 
 TRANSIENT_QUEUES = "SELECT id FROM queues WHERE owner = $1 AND (NOT durable OR exclusive)"
 
-# It cannot be deleted before we are done.
+# The queue cannot be deleted before the end of the transaction.
 LOCK_QUEUE = "SELECT id FROM queues WHERE id = $1 FOR KEY SHARE"
 
-# In pieces, so that no transaction is long, and in transfers of a size that their receiver can take.
+# In pieces, so that transactions are short, and in transfers of a size that the receiver can load.
 MERGE_PIECE = """
 WITH moved AS (
     UPDATE messages SET queue_id = $2 WHERE id IN (
         SELECT id FROM messages WHERE queue_id = $1 AND persistent ORDER BY id LIMIT $3) RETURNING id
 ), numbered AS (
     SELECT id, (row_number() OVER (ORDER BY id) - 1) / $4 AS place FROM moved
-), told AS (
+), recorded AS (
     INSERT INTO transfers (queue_id, message_ids)
     SELECT $2, array_agg(id ORDER BY id) FROM numbered GROUP BY place ORDER BY min(id)
 )

@@ -1,4 +1,4 @@
-"""Messages as rows of PostgreSQL: how they are inserted, by statements with arrays or by COPY, and read."""
+"""Messages as rows of PostgreSQL: inserted by statements with arrays or by COPY, and read back."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from flyball.broker.store.postgres.session import Connection
 from flyball.errors import StoreError, StoreRewound
 from flyball.model import Message
 
-# Bytes of bodies in one statement: PostgreSQL takes no parameter of 1 GB.
+# Maximum size of the bodies in one statement: PostgreSQL refuses parameters of 1 GB.
 MAX_ARRAY_BYTES = 16 * 1024 * 1024
 MAX_ARRAY_ROWS = 2_000
 
-_IDS_IN_USE = "ids of new messages stand for other messages in the store already: it was put back to an earlier state"
+_IDS_IN_USE = "ids of new messages are already in use in the store: it was restored to an earlier state"
 
 
 async def commit_in_one_statement(
     connection: Connection, appended: Sequence[Message], removed: Sequence[int]
 ) -> None:
-    """Append and remove without a transaction of our own: one round trip."""
+    """Append and remove in one statement, without an explicit transaction: one round trip."""
     if not appended:
         if removed:
             await connection.execute(statements.REMOVE, removed)
@@ -33,7 +33,7 @@ async def commit_in_one_statement(
         await append_rows(connection, statements.APPEND, appended)
         return
     gone = frozenset(removed)
-    # Appended and removed at once: for the statement neither half sees the other.
+    # Drop messages that are appended and removed at once: in one statement, neither half sees the other.
     left = [message for message in appended if message.id not in gone]
     await append_rows(connection, statements.APPEND_AND_REMOVE, left, removed)
 
@@ -41,11 +41,11 @@ async def commit_in_one_statement(
 async def append_rows(
     connection: Connection, statement: str, appended: Sequence[Message], *more: Sequence[int]
 ) -> None:
-    """Insert messages that are not there yet. Raises StoreRewound if the id of one stands for another message."""
+    """Insert messages that are not stored yet. Raises StoreRewound if an id belongs to another message."""
     arrays = columns_of(appended)
     status = await connection.execute(statement, *arrays, *more)
     missing = len(appended) - int(status.removeprefix("INSERT 0 "))
-    # An earlier attempt may have inserted them: then they are the same.
+    # An earlier attempt may have inserted them: then they are equal.
     if missing and await connection.fetchval(statements.COUNT_OTHERS, *arrays):
         raise StoreRewound(_IDS_IN_USE)
 
@@ -56,12 +56,12 @@ async def copy_rows(connection: Connection, appended: Sequence[Message]) -> None
     except asyncpg.UniqueViolationError as error:
         raise StoreRewound(_IDS_IN_USE) from error
     except (OverflowError, TypeError, ValueError) as error:
-        # Unlike a statement's arguments, records fail with whatever their encoder raises.
+        # asyncpg does not wrap the errors of its encoders for COPY, as it does for arguments.
         raise StoreError(f"a message cannot be stored: {error}") from error
 
 
 def without_deleted_queues(batch: Batch) -> Sequence[Message]:
-    """The messages to append: a queue that the batch deletes takes its messages along."""
+    """Return the messages to append, without those of queues that the batch deletes."""
     deleted = {change.queue_id for change in batch.changes if isinstance(change, QueueDeleted)}
     if not deleted:
         return batch.appended
@@ -73,7 +73,7 @@ def size_bytes_of(messages: Sequence[Message]) -> int:
 
 
 def pieces_of(appended: Sequence[Message]) -> Iterator[Sequence[Message]]:
-    """Cut into pieces that each fit one statement."""
+    """Split messages into pieces that fit one statement each."""
     piece: list[Message] = []
     size_bytes = 0
     for message in appended:
@@ -87,7 +87,7 @@ def pieces_of(appended: Sequence[Message]) -> Iterator[Sequence[Message]]:
 
 
 def columns_of(messages: Sequence[Message]) -> tuple[list[object], ...]:
-    """The messages column by column, in the order of statements.COLUMNS."""
+    """Return the messages by column, in the order of statements.COLUMNS."""
     return (
         [message.id for message in messages],
         [message.queue_id for message in messages],

@@ -1,4 +1,4 @@
-"""One connection to PostgreSQL that is in a known state or is thrown away, and what is wrong with it."""
+"""A connection to PostgreSQL that is in a known state or is discarded, and the record of outages."""
 
 from __future__ import annotations
 
@@ -21,17 +21,16 @@ log = logging.getLogger(__name__)
 
 CONNECT_LIMIT_S = 5.0
 
-# Sessions that are in use retry every second, or hang for as long as their time limit: what failed longer ago is not
-# in use any more.
+# Age above which a failure is dropped: sessions in use retry every second, or hang until their timeout.
 STALE_S = 30.0
 
 
 class Outages:
-    """Why sessions of a store fail at present, by session. Each reason of an outage is logged once, not per retry."""
+    """The present failures of a store's sessions. Each reason of an outage is logged once, not per retry."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        # A node that starts reports the error itself, and ends.
+        # False while the node starts, which reports the error itself and exits.
         self.is_serving = False
         self._failures: dict[object, tuple[str, float]] = {}
         self._logged: set[str] = set()
@@ -39,14 +38,14 @@ class Outages:
 
     @property
     def reason(self) -> str | None:
-        """What failed last and what to do about it; None while every session works, as far as is known."""
+        """The last failure, with what to do about it; None while no session is known to fail."""
         if not self._failures:
             return None
         reason, _ = max(self._failures.values(), key=itemgetter(1))
         return reason
 
     def failed(self, session: object, error: StoreUnavailable) -> None:
-        """Note that a session could not be used."""
+        """Record the failure of a session."""
         if not self.is_serving:
             return
         now = self._clock()
@@ -59,24 +58,24 @@ class Outages:
             log.error("%s; retrying", reason)
 
     def worked(self, session: object) -> None:
-        """Note that a session was used with success."""
+        """Record the success of a session."""
         if not self._failures:
             return
         self._failures.pop(session, None)
         now = self._clock()
-        # A session that failed and is not needed any more does not retry: others tell that the server is back.
+        # A failed session that is no longer needed does not retry: the others show that the server is back.
         for other, (_, at) in list(self._failures.items()):
             if now - at > STALE_S:
                 del self._failures[other]
         if not self._failures:
             self._logged.clear()
-            log.warning("PostgreSQL is available again after %.1f s", now - self._since)
+            log.warning("PostgreSQL is available again after_s=%.1f", now - self._since)
 
 
 class PostgresSession:
-    """Runs one piece of work at a time on one connection, which it opens when needed.
+    """Runs one operation at a time on one connection, which is opened on demand.
 
-    Any failure, also a cancellation or a time-out, ends the connection: the next use opens a new one, once.
+    Any failure, including a cancellation or timeout, closes the connection: the next use opens a new one, once.
     """
 
     def __init__(
@@ -96,7 +95,7 @@ class PostgresSession:
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
-        """Lend the connection. Raises StoreUnavailable where trying again may help, StoreError where not."""
+        """Use the connection. Raises StoreUnavailable if a retry may succeed, StoreError if not."""
         async with self._lock:
             is_connecting = True
             try:
@@ -116,11 +115,11 @@ class PostgresSession:
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a connection, as far as is known."""
+        """Whether there is a connection that is not known to be closed."""
         return self._connection is not None and not self._connection.is_closed()
 
     async def close(self) -> None:
-        """Close the connection after the work under way."""
+        """Close the connection after the operation in progress."""
         async with self._lock:
             connection, self._connection = self._connection, None
             if connection is not None:
@@ -130,7 +129,7 @@ class PostgresSession:
                     connection.terminate()
 
     def abandon(self) -> None:
-        """Drop the connection, whatever it is doing."""
+        """Terminate the connection, even in the middle of an operation."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.terminate()

@@ -1,8 +1,8 @@
-"""Every statement that the store sends, by name. The search_path of the session says in which schema."""
+"""The statements of the store, by name. The session's search_path selects the schema."""
 
 from __future__ import annotations
 
-# The columns of a message, in the order in which they travel.
+# The columns of a message, in the order of rows and arguments.
 COLUMNS = (
     "id",
     "queue_id",
@@ -24,15 +24,15 @@ _UNNEST = """unnest(
     $1::bigint[], $2::integer[], $3::bigint[], $4::bigint[], $5::bigint[], $6::integer[],
     $7::bigint[], $8::bigint[], $9::bytea[], $10::boolean[], $11::bytea[], $12::bytea[])"""
 
-# Safe to run twice: what is there already stays as it is.
+# Idempotent: existing rows stay unchanged.
 APPEND = f"INSERT INTO messages ({_COLUMN_LIST}) SELECT * FROM {_UNNEST} ON CONFLICT (id) DO NOTHING"
 
 REMOVE = "DELETE FROM messages WHERE id = ANY($1::bigint[])"
 
-# Both in one statement and one round trip. The two halves do not see each other: no id may be in both.
+# Both in one round trip. The halves of the statement do not see each other: no id may be in both.
 APPEND_AND_REMOVE = f"WITH gone AS (DELETE FROM messages WHERE id = ANY($13::bigint[])) {APPEND}"
 
-# Each of these carries all changes of its kind in a batch: clients declare thousands of queues in a row.
+# Each of these applies all changes of its kind in a batch: clients declare thousands of queues in a row.
 CREATE_QUEUES = """
 INSERT INTO queues (id, vhost, name, auto_delete, arguments, durable, exclusive, member, owner)
 SELECT * FROM unnest($1::integer[], $2::text[], $3::text[], $4::boolean[], $5::jsonb[],
@@ -41,7 +41,7 @@ ON CONFLICT (id) DO UPDATE SET vhost = excluded.vhost, name = excluded.name,
     auto_delete = excluded.auto_delete, arguments = excluded.arguments, durable = excluded.durable,
     exclusive = excluded.exclusive, member = excluded.member, owner = excluded.owner"""
 
-# Names come back with their queues, that of a clustered queue with its last member. Returns the members.
+# A name is released with its queue, that of a clustered queue with its last member. Returns the members.
 DELETE_QUEUES = """
 WITH gone AS (
     DELETE FROM queues WHERE id = ANY($1::integer[]) RETURNING id, vhost, name, owner, member
@@ -54,9 +54,9 @@ WITH gone AS (
 )
 SELECT id, vhost, name FROM gone WHERE member"""
 
-# What was on its way to members that are gone goes to another one, but for what went elsewhere since with all else of
-# the member: that must not come twice. To be done after their deletion, which waits for transfers under way: only
-# then are all of these seen.
+# Redirects transfers to deleted members to another member, except messages that were moved on with the rest of the
+# member, which must not arrive twice. Run after the deletion, which waits for transfers in progress: only then are
+# all of these visible.
 REDIRECT_TRANSFERS = """
 WITH heirs AS (
     SELECT gone.id AS member, min(queues.id) AS heir
@@ -67,23 +67,25 @@ WITH heirs AS (
     UPDATE messages SET queue_id = heir FROM transfers JOIN heirs ON transfers.queue_id = member
     WHERE messages.id = ANY(transfers.message_ids) AND messages.queue_id = member
     RETURNING transfers.id AS transfer, heir, messages.id AS message
-), told AS (
+), redirected AS (
     SELECT transfer, heir, array_agg(message ORDER BY message) AS message_ids FROM moved GROUP BY transfer, heir
 )
-UPDATE transfers SET queue_id = heir, message_ids = told.message_ids FROM told WHERE transfers.id = transfer"""
+UPDATE transfers SET queue_id = heir, message_ids = redirected.message_ids FROM redirected
+WHERE transfers.id = transfer"""
 
-# Returns what was moved: if it is done again, a queue may be with a third node by then, which it must not leave.
+# Returns the moved queues: on a repeated attempt a queue may be on a third node already, where it must stay.
 MOVE_QUEUES = """
 UPDATE queues SET owner = moved.owner FROM unnest($1::integer[], $2::integer[]) AS moved (id, owner)
 WHERE queues.id = moved.id AND queues.owner = $3 RETURNING queues.id"""
 
-# With other nodes: a queue that took the place of one of the same name may have lost it. A member's is the domain's.
+# With other nodes: a queue that replaced one of the same name may have lost the name. Members' names belong to node
+# 0.
 NAME_CREATED = """
 INSERT INTO names (vhost, name, node)
 SELECT DISTINCT vhost, name, CASE WHEN member THEN 0 ELSE owner END FROM queues WHERE id = ANY($1::integer[])
 ON CONFLICT (vhost, name) DO UPDATE SET node = 0 WHERE excluded.node = 0"""
 
-# Claimed for queues that came to nothing.
+# Claimed for queues that were deleted in the batch that created them.
 GIVE_NAMES_BACK = """
 DELETE FROM names USING unnest($1::text[], $2::text[]) AS unmade (vhost, name)
 WHERE names.vhost = unmade.vhost AND names.name = unmade.name AND node = $3 AND NOT EXISTS (
@@ -109,14 +111,14 @@ DELETE_DEFINITIONS = """
 DELETE FROM definitions USING unnest($1::text[], $2::bytea[]) AS gone (kind, digest)
 WHERE definitions.kind = gone.kind AND definitions.digest = gone.digest"""
 
-# Keeps a number from being given out again, also when its owner is deleted.
+# Keeps a number from being assigned again, even after its owner was deleted.
 PASS_NUMBER = "UPDATE counters SET value = $2 + 1 WHERE name = $1 AND value <= $2"
 
-# Not below what this node has reserved before: a database that has gone back in time would give out numbers again.
+# Not below this node's earlier reservations: a rewound database would assign numbers again.
 RESERVE_NUMBERS = """
 UPDATE counters SET value = greatest(value, $3) + $2 WHERE name = $1 RETURNING value - $2"""
 
-# Which database this is, on which timeline, and how far it is durable. A promotion begins another timeline.
+# The identity of the database, its timeline and its durable position. A promotion starts another timeline.
 HISTORY = """
 SELECT (SELECT system_identifier FROM pg_control_system()),
     (SELECT oid::bigint FROM pg_database WHERE datname = current_database()),
@@ -127,19 +129,19 @@ SELECT (SELECT system_identifier FROM pg_control_system()),
 
 FLUSHED = "SELECT (pg_current_wal_flush_lsn() - '0/0')::bigint"
 
-# How many ids of these messages stand for others in the store: they were given out twice.
+# The number of ids that belong to other messages in the store: they were assigned twice.
 COUNT_OTHERS = f"""
 SELECT count(*) FROM {_UNNEST} AS new ({_COLUMN_LIST}) JOIN messages USING (id)
 WHERE messages.arrived_us <> new.arrived_us OR messages.properties <> new.properties OR messages.body <> new.body"""
 
-# A backup may have been restored in part: no message that is there is overwritten by a new one.
+# A backup may have been restored in part: new messages must not get ids of stored ones.
 PASS_STORED = """
 UPDATE counters SET value = stored.last + 1 FROM (SELECT max(id) AS last FROM messages) AS stored
 WHERE name = 'message' AND value <= stored.last"""
 
 KNOWN_QUEUES = "SELECT id FROM queues WHERE id = ANY($1::integer[])"
 
-# Only while the counter stands where our last reservation put it.
+# Only if no reservation followed the node's last one.
 RETURN_MESSAGE_IDS = "UPDATE counters SET value = $1 WHERE name = 'message' AND value = $2 AND $1 < $2"
 
 COUNTERS = "SELECT name, value FROM counters"
@@ -151,13 +153,13 @@ SELECT id, vhost, name, auto_delete, arguments, durable, exclusive, member, owne
 
 DEFINITIONS = "SELECT kind, key, value FROM definitions ORDER BY kind, key"
 
-# Tables of an older version have queues without an owner: there was but one node.
+# Tables of an older version, with a single node, have queues without an owner.
 OWN_UNOWNED = "UPDATE queues SET owner = $1 WHERE owner IS NULL"
 
 DROP_PASSING = """
 DELETE FROM messages WHERE NOT persistent AND queue_id IN (SELECT id FROM queues WHERE owner = $1)"""
 
-# What recovery needs to know of the backlog. Everything is in the index messages_in_queue.
+# The summary of the backlog for recovery. An index-only scan of messages_in_queue.
 _SUMMARY = """
 SELECT queue_id, receiver, sender, count(*), max(id) FROM messages
 WHERE queue_id IN (SELECT id FROM queues WHERE {}) GROUP BY queue_id, receiver, sender"""
@@ -174,7 +176,7 @@ DROP_ADOPTED_PASSING = """
 DELETE FROM messages WHERE NOT persistent
     AND queue_id IN (SELECT id FROM queues WHERE owner = $1 AND id = ANY($2::integer[]))"""
 
-# One step in the index for each queue that has messages, however many they are.
+# One index lookup per queue with messages, whatever their number.
 ORPHANS = """
 WITH RECURSIVE holding (queue_id) AS (
     (SELECT queue_id FROM messages ORDER BY queue_id LIMIT 1)
@@ -185,11 +187,11 @@ WITH RECURSIVE holding (queue_id) AS (
 )
 SELECT queue_id FROM holding WHERE queue_id IS NOT NULL AND queue_id NOT IN (SELECT id FROM queues)"""
 
-# What they brought is in the summary that is read in the same transaction.
+# Their messages are in the summary that is read in the same transaction.
 FORGET_TRANSFERS = "DELETE FROM transfers WHERE queue_id = ANY($1::integer[])"
 
-# All or nothing, and once: the number of a transfer that was done is not below that of the node any more. Messages
-# stay where they are if the destination is gone; the answer says that. It cannot go before we are done.
+# Atomic and idempotent: a transfer that was done has a number at or below that of the node. Messages stay where they
+# are if the destination was deleted, which the result says. It cannot be deleted before the end of the transaction.
 TRANSFER = """
 WITH destination AS (
     SELECT id FROM queues WHERE id = $3 FOR KEY SHARE
@@ -199,17 +201,17 @@ WITH destination AS (
 ), moved AS (
     UPDATE messages SET queue_id = $3
     WHERE id = ANY($1::bigint[]) AND queue_id = $2 AND EXISTS (SELECT FROM fresh) RETURNING id
-), told AS (
+), recorded AS (
     INSERT INTO transfers (queue_id, message_ids, delivery_counts)
     SELECT $3, array_agg(id ORDER BY id), $6::jsonb FROM moved HAVING count(*) > 0
 )
 SELECT EXISTS (SELECT FROM destination) OR EXISTS (SELECT FROM transfer_numbers WHERE node = $4 AND number >= $5)"""
 
-# Whole transfers up to so many bytes, but at least one. What has left the queue since has not arrived in it. Only the
-# oldest are looked at: after the death of a node with a long member there may be thousands.
+# Whole transfers up to a number of bytes, but at least one. Messages that left the queue since do not arrive. Only
+# the oldest are examined: after the death of a node with a long member there may be thousands.
 ARRIVALS = f"""
-SELECT transfer_id, told.queue_id AS transferred_to,
-    coalesce((told.delivery_counts ->> found.id::text)::integer, 0) AS delivery_count,
+SELECT transfer_id, chosen.queue_id AS transferred_to,
+    coalesce((chosen.delivery_counts ->> found.id::text)::integer, 0) AS delivery_count,
     {", ".join("found." + name for name in COLUMNS)} FROM (
     SELECT id AS transfer_id, message_ids, delivery_counts, queue_id, row_number() OVER (ORDER BY id) AS row_number,
         sum(size_bytes) OVER (ORDER BY id) AS so_far_bytes
@@ -219,23 +221,23 @@ SELECT transfer_id, told.queue_id AS transferred_to,
         SELECT coalesce(sum(octet_length(body) + octet_length(properties) + octet_length(origin)), 0) AS size_bytes
         FROM messages WHERE messages.id = ANY(oldest.message_ids)
     ) AS brought
-) AS told LEFT JOIN messages AS found ON found.id = ANY(told.message_ids) AND found.queue_id = told.queue_id
+) AS chosen LEFT JOIN messages AS found ON found.id = ANY(chosen.message_ids) AND found.queue_id = chosen.queue_id
 WHERE row_number = 1 OR so_far_bytes <= $2 ORDER BY transfer_id, found.id"""
 
-# How much the rows up to each one hold. The length of a body is known without reading it.
+# Running total of sizes. octet_length does not read a TOASTed body.
 _SO_FAR = """
     row_number() OVER (ORDER BY place) AS row_number,
     sum(octet_length(body) + octet_length(properties) + octet_length(origin)) OVER (ORDER BY place) AS so_far_bytes"""
 
-# In the order asked for up to so many bytes, but at least one.
+# In the order requested, up to a number of bytes, but at least one.
 LOAD = f"""
 SELECT {_COLUMN_LIST} FROM (
     SELECT messages.*, {_SO_FAR}
     FROM unnest($1::bigint[]) WITH ORDINALITY AS asked (id, place) JOIN messages USING (id)
 ) AS found WHERE row_number = 1 OR so_far_bytes <= $2 ORDER BY id"""
 
-# What was transferred to the queue and not received yet is not the node's to read: it comes as an arrival. The ids
-# are hashed once, however many rows are compared with them.
+# Excludes transfers to the queue that are not confirmed: they are read as arrivals. NOT IN hashes the ids once, for
+# any number of rows.
 _RECEIVED_ONLY = """
     messages.id NOT IN (SELECT unnest(message_ids) FROM transfers WHERE transfers.queue_id = $1)"""
 
@@ -246,7 +248,7 @@ SELECT {_COLUMN_LIST} FROM (
     ) AS next
 ) AS found WHERE row_number = 1 OR so_far_bytes <= $4 ORDER BY id"""
 
-# Reads every row of the queue, but no long body: only queues with a limit on bytes are worth it.
+# Reads every row of the queue, though no long body: used only for queues with a limit of bytes.
 BODY_BYTES = f"""
 SELECT coalesce(sum(octet_length(body)), 0)::bigint FROM messages
 WHERE queue_id = $1 AND id <> ALL($2::bigint[]) AND {_RECEIVED_ONLY}"""
@@ -256,7 +258,7 @@ SELECT queue_id, min(expires_us) FROM messages
 WHERE expires_us IS NOT NULL AND queue_id IN (SELECT id FROM queues WHERE owner = $1)
 GROUP BY queue_id"""
 
-# Not what has gone to another member since.
+# Except transfers redirected to another member since.
 RECEIVED = """
 DELETE FROM transfers USING unnest($1::bigint[], $2::integer[]) AS taken (id, queue_id)
 WHERE transfers.id = taken.id AND transfers.queue_id = taken.queue_id"""
@@ -265,23 +267,22 @@ WHERE transfers.id = taken.id AND transfers.queue_id = taken.queue_id"""
 QUEUE_IDS = f"""
 SELECT id FROM messages WHERE queue_id = $1 AND id > $2 AND id <= $3 AND {_RECEIVED_ONLY} ORDER BY id LIMIT $4"""
 
-# Space at the end of the table goes back to the volume, that in between can be used again.
+# Returns space at the end of the table to the volume, and makes the rest reusable.
 VACUUM = "VACUUM (TRUNCATE, SKIP_LOCKED) messages"
 
-# Afterwards WAL that recovery would not need any more is removed.
+# Removes WAL that recovery no longer needs.
 CHECKPOINT = "CHECKPOINT"
 
 MIGRATION_LOCK = "SELECT pg_advisory_xact_lock($1, hashtext($2))"
 
-# A node of a version before domains holds it as long as it writes.
+# Held by nodes of versions before domains while they write.
 TRY_OLD_WRITER_LOCK = "SELECT pg_try_advisory_xact_lock($1, hashtext($2))"
 
 
 def index_round(*, receiver: bool, sender: bool, context: bool, priority: bool) -> str:
-    """Return the statement that groups the next messages of a queue by the columns asked for.
+    """Return the statement that groups the next messages of a queue by the requested columns.
 
-    The ids of a group come in their order as a rule; ORDER BY inside array_agg would promise it for four times
-    the cost.
+    The ids of a group are usually sorted; ORDER BY inside array_agg would guarantee it at four times the cost.
     """
     asked = [
         name if wanted else f"NULL::{kind} AS {name}"

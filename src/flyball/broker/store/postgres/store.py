@@ -1,7 +1,7 @@
 """The durable store: clients, queues, definitions and messages in PostgreSQL.
 
-Three sessions: one writes the batches, one reads messages while somebody waits, one does what takes long. Retrying is
-the group commit's business, other nodes are the registry's.
+Three sessions: one writes the batches, one reads messages for waiting requests, one runs long operations. The group
+commit retries, the registry handles other nodes.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ from flyball.model import Client, ClientMode, Definition, Message, PlacedQueue, 
 log = logging.getLogger(__name__)
 
 COPY_FROM_ROWS = 80
-# From so many messages or bytes on COPY in a transaction is faster than one statement with arrays.
+# Batches from this number of messages, or of bytes, use COPY in a transaction: faster than a statement with arrays.
 COPY_FROM_BYTES = 100_000
 
 INDEX_ROUND_ROWS = 50_000
 DELETE_CHUNK_ROWS = 2_000
 
 MAX_ARRIVING_BYTES = 4 * 1024 * 1024
-# How much of what was transferred is taken in at once.
+# Limits of one read of arrivals, in bytes (above) and transfers.
 MAX_ARRIVING_TRANSFERS = 50
 
 REGISTRY_LIMIT_S = 5.0
@@ -66,11 +66,12 @@ WRITER_LOCK_RETRY_S = 0.02
 
 
 class PostgresStore:
-    """A Store in one schema of a PostgreSQL database, for one node at a time of those that share it.
+    """A Store in one schema of a PostgreSQL database, which several nodes may share.
 
-    The writing session holds an advisory lock of the node's name. It keeps a second broker of that name out, and it
-    fences: a new session writes only when the server has ended the one before, so that no late write can undo a newer
-    one. Every session checks the node's epoch when it begins, and is ended by those who end the epoch.
+    The writing session holds an advisory lock on the node's name. The lock keeps out a second broker with the name,
+    and it fences earlier sessions of this one: a new session writes only after the server has ended the previous one,
+    so no late write of an abandoned commit can undo a newer one. Every session checks the node's epoch when it
+    starts, and is terminated by the node that ends the epoch (see `registry`).
     """
 
     keeps_messages = True
@@ -110,7 +111,7 @@ class PostgresStore:
     async def open(self) -> Snapshot:
         registry = self.registry
         self._outages.is_serving = False
-        # A session that began before the node joined would not be found by those who end its sessions.
+        # Sessions opened before the node joined lack its name: other nodes could not find and terminate them.
         await self._reader.close()
         await self._worker.close()
         self._is_joining = True
@@ -169,7 +170,7 @@ class PostgresStore:
                 if batch.transfers:
                     await self._transfer(connection, batch, again)
                 if batch.changes:
-                    # Last, since nobody else can change anything until we are done.
+                    # Last, since this locks out changes of all other nodes until the commit.
                     await self._apply_changes(connection, batch)
 
     async def load(self, message_ids: Sequence[int], max_bytes: int = NO_LIMIT) -> list[Message]:
@@ -191,7 +192,7 @@ class PostgresStore:
             async with self._worker.connection() as connection:
                 rows = await connection.fetch(statement, queue_id, after_id, up_to_id, INDEX_ROUND_ROWS)
             for row in rows:
-                row[4].sort()  # sorted already unless the server chose another plan: costs next to nothing
+                row[4].sort()  # already sorted unless the server chose another plan: cheap
             keys = [IndexKeys(*row) for row in rows]
             if sum([len(row[4]) for row in rows]) < INDEX_ROUND_ROWS:
                 yield IndexPiece(keys, up_to_id)
@@ -229,7 +230,7 @@ class PostgresStore:
         return deleted
 
     async def reclaim(self) -> None:
-        # A session of its own: it may take minutes, and readers wait for the others.
+        # A separate session: a vacuum may take minutes, and requests wait for the others.
         session = PostgresSession(self._connect, prepare=self.registry.check_epoch, outages=self._outages)
         try:
             async with session.connection() as connection:
@@ -244,7 +245,7 @@ class PostgresStore:
             await self._take_writer_lock(connection)
             epoch = await connection.fetchval(registry_statements.EPOCH, self.registry.node_id)
             if epoch is None or epoch > self.registry.epoch:
-                raise Fenced(f"the store does not know node {self.registry.node_id} in epoch {self.registry.epoch}")
+                raise Fenced(f"node {self.registry.node_id} is fenced: epoch {self.registry.epoch} has ended")
             missing = 0
             async with connection.transaction():
                 await domain_changes.lock(connection, self._schema)
@@ -259,7 +260,7 @@ class PostgresStore:
                     missing += int(status.removeprefix("INSERT 0 "))
             return missing
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
-            raise StoreUnavailable(f"what was lost could not be written again: {error}") from error
+            raise StoreUnavailable(f"lost messages could not be written again: {error}") from error
         finally:
             connection.terminate()
 
@@ -330,15 +331,15 @@ class PostgresStore:
             server_settings={
                 "application_name": self.registry.session_name,
                 "search_path": quoted(self._schema),
-                # An external server may have other defaults: these are ours.
+                # An external server may have other defaults.
                 "synchronous_commit": "on",
                 "default_transaction_isolation": "read committed",
                 "statement_timeout": "0",
                 "jit": "off",
-                # The backlog's summary comes from the index messages_in_queue, not from all the bodies.
+                # Makes the planner use the index messages_in_queue for the summary instead of reading all bodies.
                 "random_page_cost": "1.1",
                 "work_mem": "32MB",
-                # A broker whose machine vanished must not hold the writer lock for hours.
+                # A broker whose machine failed must not hold the writer lock for hours.
                 "tcp_keepalives_idle": "10",
                 "tcp_keepalives_interval": "5",
                 "tcp_keepalives_count": "3",
@@ -346,7 +347,7 @@ class PostgresStore:
         )
 
     async def _become_writer(self) -> None:
-        """Open the writing session. The one of a broker that was just killed may take a moment to end."""
+        """Open the writing session, waiting for that of a broker that was just killed to end."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + WRITER_LOCK_TIMEOUT_S
         while True:
@@ -356,8 +357,8 @@ class PostgresStore:
             except _WriterLockTaken as error:
                 if loop.time() >= deadline:
                     raise StoreInUse(
-                        f"another broker uses this database: node {self._node!r} in {error}; stop it, or give this"
-                        " one another --name"
+                        f"another broker uses this database: node {self._node!r} in {error}; stop it, or choose"
+                        " another --name"
                     ) from error
             await asyncio.sleep(WRITER_LOCK_RETRY_S)
 
@@ -365,7 +366,7 @@ class PostgresStore:
         try:
             await self._take_writer_lock(connection)
         finally:
-            # Who has the lock may be the next life of this very node: then waiting for it would be in vain.
+            # The holder of the lock may be a later epoch of this node: then it is fenced, and must not wait.
             if not self._is_joining:
                 await self.registry.check_epoch(connection)
 
@@ -378,7 +379,7 @@ class PostgresStore:
         if holder is None:
             raise _WriterLockTaken("its session has just ended")
         if holder["pid"] == self._writer_pid:
-            # Our own session before this one: given up here, and not yet noticed by the server.
+            # An earlier session of this node, dropped here and not yet noticed by the server.
             await connection.execute(registry_statements.END_SESSION, self._writer_pid)
         raise _WriterLockTaken(f"session {holder['pid']} from {holder['client_addr'] or 'this machine'}")
 
@@ -390,7 +391,7 @@ class PostgresStore:
         return first
 
     async def _transfer(self, connection: Connection, batch: Batch, again: bool) -> None:
-        """Move messages, but once: they may have come back since an attempt whose outcome was not known."""
+        """Move messages, but only once: they may have returned since an attempt whose outcome was unknown."""
         if not (again and is_same(batch.transfers, self._transferring)):
             self._transferring = [*batch.transfers]
             self._last_transfer += len(batch.transfers)
@@ -450,7 +451,7 @@ class PostgresStore:
 
 
 def _summarize(queues: dict[int, QueueSummary], rows: Sequence[asyncpg.Record]) -> None:
-    """Note how many messages the queues hold, of whom and for whom."""
+    """Add counts of messages by sender and receiver to the summaries."""
     for queue_id, receiver, sender, count, last_id in rows:
         summary = queues[queue_id]
         summary.message_count += count
@@ -462,4 +463,4 @@ def _summarize(queues: dict[int, QueueSummary], rows: Sequence[asyncpg.Record]) 
 
 
 class _WriterLockTaken(StoreUnavailable):
-    """Another session may still write."""
+    """Another session holds the writer lock."""

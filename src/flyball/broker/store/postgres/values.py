@@ -1,6 +1,6 @@
-"""How names and the arguments of declarations look in the columns of PostgreSQL.
+"""Encoding of names and arguments in columns of PostgreSQL.
 
-Knows the types of AMQP's field tables and what text and jsonb cannot hold; no tables, no protocol.
+Covers the types of AMQP's field tables, and the characters that text and jsonb cannot hold.
 """
 
 from __future__ import annotations
@@ -15,40 +15,40 @@ from typing import Any
 
 from flyball.model import Timestamp
 
-# Deeper than AMQP's tables may be, and far from where reading it back would exhaust the stack at every start.
+# Maximum nesting: deeper than AMQP's tables may be, and far from exhausting the stack at the next start.
 MAX_DEPTH = 250
 
-# What PostgreSQL takes in no text, and the sign that stands for it.
+# The characters that PostgreSQL does not accept in text, and the escape character.
 _UNSTORABLE = re.compile("[\\\\\0\ud800-\udfff]")
 
 _ESCAPED = re.compile(r"\\([0-9a-f]{4})")
 
 
 def to_text(text: str) -> str:
-    """Return what a column of text can hold; any other than odd text stays as it is."""
+    """Escape the characters that a column of text cannot hold; other text stays unchanged."""
     return _UNSTORABLE.sub(_escape, text)
 
 
 def from_text(stored: str) -> str:
-    """Return what `to_text` was given."""
+    """Reverse `to_text`."""
     return _ESCAPED.sub(_unescape, stored)
 
 
 def is_plain(text: str) -> bool:
-    """Whether a column of text can hold it as it is, but for a backslash."""
+    """Whether a column of text can hold it unescaped; a backslash is allowed."""
     return all(odd[0] == "\\" for odd in _UNSTORABLE.finditer(text))
 
 
 def to_json(values: Mapping[str, Any]) -> str:
-    """Return the values as jsonb can hold them, with all that JSON has no word for tagged: {"$bytes": "AAE="}.
+    """Encode values for jsonb; types that JSON lacks are tagged: {"$bytes": "AAE="}.
 
-    Raises TypeError for a type that no field table has, ValueError for values that are nested too deep or too large.
+    Raises TypeError for a type that field tables do not have, ValueError for values nested too deep or too large.
     """
     return json.dumps(_tagged(values, 0), ensure_ascii=False, allow_nan=False, check_circular=False)
 
 
 def from_json(stored: str) -> dict[str, Any]:
-    """Return what `to_json` was given: the same values of the same types."""
+    """Reverse `to_json`, with the same types."""
     if stored == "{}":
         return {}
     values: dict[str, Any] = _untagged(json.loads(stored))
@@ -72,7 +72,7 @@ def _tagged(value: object, depth: int) -> object:
         case str():
             return to_text(value)
         case float():
-            # Untagged 1e300 would come back as a whole number, and -0.0 without its sign.
+            # Untagged, 1e300 would be read back as an integer, and -0.0 without its sign.
             return {"$float": repr(value)}
         case bytes():
             return {"$bytes": base64.b64encode(value).decode("ascii")}
@@ -103,7 +103,7 @@ def _untagged(value: Any) -> Any:
 
 
 def _to_key(key: str) -> str:
-    """Keep a key from being taken for a tag."""
+    """Escape a key that looks like a tag."""
     stored = to_text(key)
     return "\\0024" + stored[1:] if stored.startswith("$") else stored
 
