@@ -24,9 +24,9 @@ from flyball.broker.core.governor import SAMPLE_S
 from flyball.broker.node import node as node_module
 from flyball.broker.node import stores
 from flyball.broker.settings import load_settings
-from flyball.broker.store.gathering import OPERATION_BYTES
 from flyball.broker.store.interface import Batch
 from flyball.broker.store.memory import MemoryStore
+from flyball.broker.store.pending_batch import OPERATION_BYTES
 
 MIB = 2**20
 BAR_WIDTH = 40

@@ -57,7 +57,7 @@ TOPIC_PLACE_BYTES = 512
 
 
 class ClientMode(enum.IntEnum):
-    """What a client may do. The numbers are those of the Telesto protocol."""
+    """The permissions of a client. The numbers are those of the Telesto protocol."""
 
     FULL = 1
     READ_ONLY = 2
@@ -262,7 +262,7 @@ class Selector:
 
 @dataclass(slots=True)
 class QueueSummary:
-    """What recovery knows of a queue without reading its messages."""
+    """Counts of a recovered queue, whose messages are not read."""
 
     queue: Queue
     message_count: int = 0

@@ -256,8 +256,8 @@ class ServeSettings(BaseModel):
     )
     telesto: Telesto = option(
         "off",
-        "Address to listen on for the Telesto protocol; `on` means 127.0.0.1:9001. It has no authentication: anyone"
-        " who can connect has full access.",
+        "Address to listen on for the Telesto protocol; `on` means 127.0.0.1:9001. It has no authentication:"
+        " anyone who can connect has full access.",
         key="telesto.address",
     )
     token_file: OptionalFile = option(

@@ -89,7 +89,7 @@ def test_whoever_waits_for_samples_is_told(node: RunningNode, sampler: Sampler) 
     sampler.on_sample.append(lambda: told.append(len(sampler.history)))
     node.run(lambda _: sampler.sample())
     assert told == [1]
-    assert node.node.resource_usage.memory_bytes > 10_000_000
+    assert node.node.resources.memory_bytes > 10_000_000
 
 
 def test_a_disk_that_does_not_answer_holds_up_no_samples(
@@ -97,7 +97,7 @@ def test_a_disk_that_does_not_answer_holds_up_no_samples(
 ) -> None:
     monkeypatch.setattr(node_sampler, "SAMPLE_S", 0.0)
     answers = threading.Event()
-    monkeypatch.setattr(node.node.resource_usage, "read_files_and_disk", answers.wait)
+    monkeypatch.setattr(node.node.resources, "read_files_and_disk", answers.wait)
 
     async def scenario() -> None:
         heard = asyncio.Event()
@@ -118,7 +118,7 @@ def test_the_disk_is_looked_at_again_and_again(
 ) -> None:
     monkeypatch.setattr(node_sampler, "LOOK_AROUND_S", 0.0)
     looks = threading.Semaphore(0)
-    monkeypatch.setattr(node.node.resource_usage, "read_files_and_disk", looks.release)
+    monkeypatch.setattr(node.node.resources, "read_files_and_disk", looks.release)
 
     async def scenario() -> None:
         async with asyncio.TaskGroup() as tasks:

@@ -196,7 +196,7 @@ def test_publishers_are_blocked_before_the_disk_is_full_and_consumers_go_on(requ
         assert not node_document(node)["disk_free_alarm"]
         code, complaints = node.stop()
     assert code == 0
-    assert complaints.count("low on disk; publishers are blocked") == 1
+    assert complaints.count("low on disk; publishers blocked") == 1
     assert "Traceback" not in complaints
 
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from flyball.broker.store.changes import QueueCreated, QueueDeleted
-from flyball.broker.store.gathering import OutcomeUnknown
 from flyball.broker.store.group_commit import LINGER_S, MAX_BATCH_BYTES, GroupCommit, Undo
 from flyball.broker.store.interface import Batch
+from flyball.broker.store.pending_batch import OutcomeUnknown
 from flyball.errors import FlyballError, StoreError, StoreUnavailable
 from flyball.model import Message, Queue
 

@@ -22,9 +22,9 @@ from flyball.broker.store.changes import (
     QueueDeleted,
     QueueMoved,
 )
-from flyball.broker.store.gathering import Group, OperationsRefused, OutcomeUnknown
 from flyball.broker.store.group_commit import GroupCommit
 from flyball.broker.store.interface import Batch, Transfer
+from flyball.broker.store.pending_batch import Group, OperationsRefused, OutcomeUnknown
 from flyball.errors import FlyballError, InvalidArgument, StoreError, StoreUnavailable
 from flyball.model import Client, ClientMode, Definition, Message, Queue
 

@@ -19,7 +19,7 @@ from pika import spec
 
 from flyball.broker.node.node import Node
 from flyball.broker.protocols import requests
-from flyball.broker.store.gathering import OPERATION_BYTES
+from flyball.broker.store.pending_batch import OPERATION_BYTES
 from flyball.broker.transport import connection
 from flyball.broker.wire import telesto as wire
 from tests.broker.peers import Peer, TelestoPeer, amqp, telesto, thorbang

@@ -196,7 +196,7 @@ class Sessions:
         """Let a client that names queues by their ids be served by another member."""
         if self._member(queue_id) is None:
             return False
-        plain.connection.member_usage.move(plain.queue.id, plain.role, queue_id)
+        plain.connection.member_routes.move(plain.queue.id, plain.role, queue_id)
         return True
 
     # Inside
@@ -208,8 +208,8 @@ class Sessions:
                 continue
             found: dict[str, _Plain] = {}
             stem = f"{connection.PROTOCOL.name.lower()}.{self._node.membership.node_id}.{connection.number}"
-            connection.member_usage.forget_gone()
-            for (queue_id, role), count in connection.member_usage.counts.items():
+            connection.member_routes.forget_gone()
+            for (queue_id, role), count in connection.member_routes.counts.items():
                 queue = self._member(queue_id)
                 if queue is not None:
                     session_id = f"{stem}.{role.name.lower()}.{key_of(queue)}"

@@ -50,7 +50,7 @@ class Authority:
         attempts: Attempts | None = None,
         owner_token: bytes = b"",
     ) -> None:
-        """`owner_token` is the password of the node's owner, who cannot log in without one."""
+        """`owner_token` is the password of the user @owner; if it is empty, that user cannot log in."""
         self.access = Access()
         self.policies = Policies()
         self.vhost_limits = Limits(VHOST_LIMITS)

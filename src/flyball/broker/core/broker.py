@@ -365,8 +365,8 @@ class Broker:
         # An ack that finds the insert unwritten cancels it: nothing reaches the store, and the publisher is
         # confirmed now. A transient message has a receipt only if another node waits for its outcome.
         if (not message.persistent or self.journal.remove(message, None)) and message.receipt is not None:
-            tell, number = message.receipt
-            tell(number, False)
+            notify, number = message.receipt
+            notify(number, False)
         return True
 
     def settle_written(self, message: Message, is_acknowledged: bool = False) -> bool:
@@ -389,8 +389,8 @@ class Broker:
             # It is delivered. If it is requeued it must not pass for one that survives a restart.
             message.persistent = False
         if message.receipt is not None:
-            (tell, number), message.receipt = message.receipt, None
-            tell(number, True)
+            (notify, number), message.receipt = message.receipt, None
+            notify(number, True)
 
     def remove_refused(self, message: Message) -> None:
         """Return a message to its queue whose removal the store refused."""
@@ -401,7 +401,9 @@ class Broker:
 
     async def _read_refused(self, message_id: int) -> None:
         with contextlib.suppress(StoreError):
-            for message in await self.reader.until_available(lambda: self.store.load([message_id]), patient=True):
+            for message in await self.reader.until_available(
+                lambda: self.store.load([message_id]), without_limit=True
+            ):
                 self._take_back(message)
 
     def _take_back(self, message: Message) -> None:
@@ -704,7 +706,9 @@ class Broker:
     async def _reserve(self, count: int) -> None:
         block = max(ID_BLOCK, count)
         try:
-            first = await self.reader.until_available(lambda: self.store.reserve_message_ids(block), patient=True)
+            first = await self.reader.until_available(
+                lambda: self.store.reserve_message_ids(block), without_limit=True
+            )
             self.engine.grant_message_ids(first, block)
         finally:
             # Also after a permanent failure: the next request for ids tries again.

@@ -164,7 +164,7 @@ class DeadLettering:
         try:
             self._publish_with_refused(state, message, "maxlen")
         except Exception as error:
-            # The publisher is told that it was refused.
+            # The publisher is notified that the message was refused.
             self._broker.faults.note("dead letters", error, quiet=True)
         self.go_on()
 

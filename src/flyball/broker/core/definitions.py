@@ -32,7 +32,7 @@ class Definitions:
         kept = self._kept[definition.kind]
         before = kept.get(definition.key)
         kept[definition.key] = definition.value
-        self._tell(definition.kind, definition.key)
+        self._notify(definition.kind, definition.key)
 
         def undo() -> None:
             if kept.get(definition.key) is definition.value:
@@ -40,7 +40,7 @@ class Definitions:
                     del kept[definition.key]
                 else:
                     kept[definition.key] = before
-                self._tell(definition.kind, definition.key)
+                self._notify(definition.kind, definition.key)
 
         self._journal.change(DefinitionPut(definition), PendingChange(done, undo))
 
@@ -49,12 +49,12 @@ class Definitions:
         kept = self._kept[kind]
         before = kept.pop(key, None)
         if before is not None:
-            self._tell(kind, key)
+            self._notify(kind, key)
 
         def undo() -> None:
             if before is not None and key not in kept:
                 kept[key] = before
-                self._tell(kind, key)
+                self._notify(kind, key)
 
         self._journal.change(DefinitionDeleted(kind, key), PendingChange(done, undo))
 
@@ -65,11 +65,11 @@ class Definitions:
         """Apply a change made by another node."""
         if isinstance(change, DefinitionPut):
             self._kept[change.definition.kind][change.definition.key] = change.definition.value
-            self._tell(change.definition.kind, change.definition.key)
+            self._notify(change.definition.kind, change.definition.key)
         elif self._kept[change.kind].pop(change.key, None) is not None:
-            self._tell(change.kind, change.key)
+            self._notify(change.kind, change.key)
 
-    def _tell(self, kind: str, key: str) -> None:
-        tell = self.on_changed.get(kind)
-        if tell is not None:
-            tell(key)
+    def _notify(self, kind: str, key: str) -> None:
+        notify = self.on_changed.get(kind)
+        if notify is not None:
+            notify(key)

@@ -24,9 +24,9 @@ class Occupancy:
         """Raise ConnectionLimitReached if the virtual host, or the user if any, is at its limit."""
         limit = self._authority.vhost_limits.limit(vhost, MAX_CONNECTIONS)
         if limit is not None and self._in_vhost[vhost] >= limit:
-            who = f" for user '{user}'" if user else ""
+            suffix = f" for user '{user}'" if user else ""
             raise ConnectionLimitReached(
-                f"access to vhost '{vhost}' refused{who}: connection limit ({limit}) is reached"
+                f"access to vhost '{vhost}' refused{suffix}: connection limit ({limit}) is reached"
             )
         limit = self._authority.user_limits.limit(user, MAX_CONNECTIONS)
         if user and limit is not None and self._of_user[user] >= limit:

@@ -12,8 +12,8 @@ from typing import TypeVar
 
 from flyball.broker.engine.engine import Engine
 from flyball.broker.store.changes import Change
-from flyball.broker.store.gathering import Group, OperationsRefused, OutcomeUnknown
 from flyball.broker.store.group_commit import GroupCommit
+from flyball.broker.store.pending_batch import Group, OperationsRefused, OutcomeUnknown
 from flyball.errors import FlyballError
 from flyball.model import Message
 
@@ -152,7 +152,7 @@ def change_for_good(journal: GroupCommit, changes: Sequence[Change], done: Done)
 
 
 def _ignore(error: FlyballError | None) -> None:
-    """Do nothing: the caller was told before that the outcome is unknown."""
+    """Do nothing: the caller already got OutcomeUnknown."""
 
 
 async def outcome(operation: Callable[[Done], object]) -> None:

@@ -44,7 +44,7 @@ class PlaceRequest:
 
 @dataclass(slots=True, frozen=True)
 class Place:
-    """The node and queue that a client shall use."""
+    """The node and queue that a client must use."""
 
     node: str
     queue_id: int
@@ -76,7 +76,7 @@ class Movable(Protocol):
 
     @property
     def user_name(self) -> str:
-        """The user that its client is logged in as, to whom the session belongs."""
+        """The user that its client is logged in as, which owns the session."""
         ...
 
     def may(self, action: Action, vhost: str, queue_name: str) -> bool:

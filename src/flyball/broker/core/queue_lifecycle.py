@@ -78,8 +78,8 @@ class QueueLifecycle:
 
     async def adopt(self, queue_ids: Sequence[int]) -> list[QueueState]:
         """Take over queues that the store assigned to this node, as far as they still exist. Raises StoreError."""
-        summaries = await self._reader.until_available(lambda: self._store.adopt(queue_ids), patient=True)
-        expiries = await self._reader.until_available(self._store.expiring, patient=True)
+        summaries = await self._reader.until_available(lambda: self._store.adopt(queue_ids), without_limit=True)
+        expiries = await self._reader.until_available(self._store.expiring, without_limit=True)
         await self._number_above(max((summary.last_message_id for summary in summaries), default=0))
         adopted = [self._engine.adopt_queue(summary) for summary in summaries]
         new = {state.queue.id for state in adopted}
@@ -122,7 +122,7 @@ class QueueLifecycle:
         """
         if self._engine.next_message_id <= message_id:
             first = await self._reader.until_available(
-                lambda: self._store.reserve_message_ids(ID_BLOCK), patient=True
+                lambda: self._store.reserve_message_ids(ID_BLOCK), without_limit=True
             )
             self._engine.renew_message_ids(first, ID_BLOCK)
 

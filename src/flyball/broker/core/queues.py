@@ -68,11 +68,11 @@ class Queues:
         self._intake = Intake(topology.broker)
 
     def find(self, vhost: str, name: str, homes: Homes = _NO_HOMES) -> QueueHandle | None:
-        """Return a handle of the queue with the name, None if this node knows none: see `locate`."""
+        """Return a handle of the queue with the name, None if there is no such queue: see `locate`."""
         return self._handle(self.locate(vhost, name, homes))
 
     def get(self, queue_id: int) -> QueueHandle | None:
-        """Return a handle of the queue with the id, None if this node knows none."""
+        """Return a handle of the queue with the id, None if there is no such queue."""
         return self._handle(self._by_id(queue_id))
 
     def locate(self, vhost: str, name: str, homes: Homes = _NO_HOMES) -> QueueState | RemoteQueue | None:

@@ -117,7 +117,7 @@ class StoreReader:
         wanted = {message.id: message for message in messages}
         if not wanted:
             return
-        found = await self.until_available(partial(self._store.load, list(wanted), LOAD_BYTES), patient=True)
+        found = await self.until_available(partial(self._store.load, list(wanted), LOAD_BYTES), without_limit=True)
         for stored in found:
             self._engine.page_in(wanted.pop(stored.id), stored)
         if not found:
@@ -223,8 +223,8 @@ class StoreReader:
         found.sort(key=lambda message: message.id)
         return found[:limit]
 
-    async def until_available(self, read: Callable[[], Awaitable[T]], *, patient: bool = False) -> T:
-        """Read from the store; retry while it is unavailable, up to the time limit unless `patient`."""
+    async def until_available(self, read: Callable[[], Awaitable[T]], *, without_limit: bool = False) -> T:
+        """Read from the store; retry while it is unavailable, up to the time limit unless `without_limit`."""
         retries = Retries(_RETRIES)
         give_up_at = time.monotonic() + self._time_limit_s
         while True:
@@ -232,7 +232,7 @@ class StoreReader:
                 return await read()
             except StoreUnavailable:
                 delay_s = retries.next_delay_s()
-                if not patient and time.monotonic() + delay_s > give_up_at:
+                if not without_limit and time.monotonic() + delay_s > give_up_at:
                     raise
             await asyncio.sleep(delay_s)
 

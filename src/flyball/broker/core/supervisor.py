@@ -19,7 +19,7 @@ from flyball.faults import Faults
 
 log = logging.getLogger(__name__)
 
-# Errors that a retry cannot cure: the node has to join again, or an operator has to start another version. They are
+# Errors that a retry cannot fix: the node has to join again, or an operator has to start another version. They are
 # passed on to the owner of the node, which stops it.
 FATAL: tuple[type[Exception], ...] = (Fenced, StoreMismatch)
 

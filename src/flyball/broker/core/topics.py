@@ -145,9 +145,9 @@ class Topics:
         wanted = [remote.queue.id for remote in remotes if remote is not None]
         if wanted:
             answers, _ = await self.queues.peering.ask_owners("queue.list", {"queue_ids": wanted}, COUNT_LIMIT_S)
-            told = {report["id"]: report for reports in answers.values() for report in reports}
+            by_id = {report["id"]: report for reports in answers.values() for report in reports}
             for entry, remote in zip(found, remotes, strict=True):
-                report = None if remote is None else told.get(remote.queue.id)
+                report = None if remote is None else by_id.get(remote.queue.id)
                 if report is not None and entry["messages"] is None:
                     entry["messages"], entry["consumers"] = report["ready"], report["consumers"]
         return found

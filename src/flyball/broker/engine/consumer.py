@@ -18,7 +18,7 @@ _Filter = tuple[int | None, int | None, int | None]
 
 
 class SharedWindow:
-    """A limit of unacked messages shared by several consumers, such as those of a channel; 0 is no limit."""
+    """A limit of unacked messages shared by several consumers, such as those of a channel; 0 means unlimited."""
 
     __slots__ = ("held", "limit")
 

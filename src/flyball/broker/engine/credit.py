@@ -24,7 +24,7 @@ class Credit:
     __slots__ = ("_fraction", "_whole", "prefetch")
 
     def __init__(self, prefetch: float) -> None:
-        """`prefetch` is 0 (nothing is delivered) or more; infinity is no limit."""
+        """`prefetch` is 0 (nothing is delivered) or more; infinity means unlimited."""
         if math.isnan(prefetch) or prefetch < 0:
             raise ValueError(f"a prefetch must be 0 or more, not {prefetch}")
         self.prefetch = prefetch

@@ -1,6 +1,6 @@
 """The state of one queue: its ready messages, its unacked messages and its consumers.
 
-Decides which message goes to which consumer. Knows no other queue, no client and no store.
+Decides which message goes to which consumer. Independent of other queues, of clients and of the store.
 
 Dispatch order. Consumers are served by priority, then in the order in which they began to wait; a consumer that is
 served waits again behind its equals (`test_consumers_get_their_turn_in_the_order_they_joined`). Each gets the first

@@ -25,7 +25,7 @@ _TYPES = ("classic", "quorum")
 
 @dataclass(slots=True)
 class Traits:
-    """The effective settings of a queue. Times are in microseconds; None is no limit."""
+    """The effective settings of a queue. Times are in microseconds; None means unlimited."""
 
     message_ttl_us: int | None = None
     # Time after which an unused queue is deleted.

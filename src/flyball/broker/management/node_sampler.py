@@ -93,7 +93,7 @@ class Sampler:
         while True:
             with failures_logged("looking at files and disk"):
                 # In a thread: a disk of another machine may not answer, and messages go on.
-                await asyncio.to_thread(self._node.resource_usage.read_files_and_disk)
+                await asyncio.to_thread(self._node.resources.read_files_and_disk)
             await asyncio.sleep(LOOK_AROUND_S)
 
     async def _take_samples(self) -> None:
@@ -116,7 +116,7 @@ class Sampler:
         self._cpu_s.append(sum(os.times()[:2]))
         if len(self._times_s) > 1 and self._times_s[-1] > self._times_s[-2]:
             self.cpu_ratio = (self._cpu_s[-1] - self._cpu_s[0]) / (self._times_s[-1] - self._times_s[-2])
-        self._node.resource_usage.read_memory()
+        self._node.resources.read_memory()
         recorder = self._node.hub.recorder
         if recorder is not None:
             self._latencies.append((now_s, recorder.latencies.copy()))

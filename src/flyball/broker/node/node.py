@@ -24,7 +24,7 @@ from flyball.broker.node.listeners import address_of, advertised, client_listene
 from flyball.broker.node.loops import add_node_loops
 from flyball.broker.node.name import node_name
 from flyball.broker.node.owner import owner_token
-from flyball.broker.node.resource_usage import ResourceUsage
+from flyball.broker.node.resources import Resources
 from flyball.broker.node.rewound import write_again_from_memory
 from flyball.broker.node.stores import open_store, open_when_ready
 from flyball.broker.node.throttle import Throttle, operations_of
@@ -106,7 +106,7 @@ class Node:
         # The address of each protocol's listener; a part may add its own.
         self.addresses = addresses
         # The resources that the process uses; a part refreshes them.
-        self.resource_usage = ResourceUsage(settings.data)
+        self.resources = Resources(settings.data)
         # The disk of the embedded store; None for other stores.
         self.disk = disk
 

@@ -1,1 +1,1 @@
-"""What makes several nodes one broker: membership, links between nodes, remote queues."""
+"""Several nodes as one broker: membership, links between nodes, remote queues."""

@@ -1,4 +1,4 @@
-"""Follows what other nodes of the domain change, in the order that is the same for all."""
+"""Applies the changes of other nodes of the domain, in the order that all nodes share."""
 
 from __future__ import annotations
 
@@ -22,59 +22,59 @@ from flyball.broker.store.changes import (
     QueueDeleted,
     QueueMoved,
 )
-from flyball.broker.store.gathering import OperationsRefused
+from flyball.broker.store.pending_batch import OperationsRefused
 from flyball.broker.store.registry import Registry, VersionedChange
 
 log = logging.getLogger(__name__)
 
-# What this node knows already when it has changed it. Not so what a leader deletes: queues of the dead.
+# Kinds of changes that a node applies when it makes them. Not deletions by a leader, of queues of dead nodes.
 _OWN = (QueueCreated, ClientCreated, ClientDeleted, DefinitionPut, DefinitionDeleted)
 
 
 class ChangeFeed:
-    """The changes of the domain, as this node takes part in them."""
+    """Applies and makes changes of the domain on behalf of this node."""
 
     def __init__(
         self, broker: Broker, authority: Authority, topology: Topology, definitions: Definitions, version: int
     ) -> None:
-        """`version` is the last change of the domain that is known already."""
+        """`version` is the last change that is already applied."""
         self._broker = broker
         self._registry: Registry = broker.store.registry
         self._authority = authority
         self._topology = topology
         self._definitions = definitions
-        # Up to which change of the domain this node has followed the others.
+        # The last change that this node has applied.
         self.version = version
         self._following = asyncio.Lock()
         self._rounds_begun = 0
-        # The last time that the others were followed to the end, counted as begun.
+        # Number of the last complete round.
         self._last_round = 0
         self._own_changes = OwnChanges()
         self._broker.journal.changed.subscribe(self._changed_here)
 
     async def may_create(self, vhost: str, name: str) -> bool:
-        """Whether a new queue of that name may be made here: then the name is claimed. Raises StoreError."""
+        """Claim the name of a new queue; False if another node has it. Raises StoreError."""
         await self.catch_up()
         if self._topology.directory.find(vhost, name) is not None:
             return False
         return await self.claim(vhost, name) == self._registry.node_id
 
     async def claim(self, vhost: str, name: str) -> int:
-        """Claim the name of a new queue; return the id of the node that has it, which may be another one."""
+        """Claim the name of a new queue; return the id of the node that has it, which may be another."""
         if not self._broker.is_clustered:
             return self._registry.node_id
-        # The name may be that of a queue whose deletion is on its way to the store, and would take it along.
+        # A deletion of a queue with this name may be pending, and would release the name.
         await self.flush()
         return await self._registry.claim(vhost, name)
 
     async def catch_up(self) -> None:
-        """Follow all that others have changed up to now. Raises StoreError."""
+        """Apply all changes that other nodes made before this call. Raises StoreError."""
         if not self._broker.is_clustered:
             return
         came_after = self._rounds_begun
         async with self._following:
             if self._last_round > came_after:
-                # Somebody else has begun to read since this one came: that serves all who had come.
+                # A round started after this call and has finished: it serves this call as well.
                 return
             self._rounds_begun += 1
             settled = self._own_changes.count if self._broker.journal.pending_count == 0 else None
@@ -96,24 +96,24 @@ class ChangeFeed:
             self._last_round = self._rounds_begun
 
     async def flush(self) -> None:
-        """Wait until the store has what was changed here. What it refuses for good it will never have."""
+        """Wait until this node's changes are durable, or refused by the store."""
         with contextlib.suppress(OperationsRefused):
             await self._broker.journal.flush()
 
     def _changed_here(self, change: Change) -> None:
-        # While a node is alone its changes go to nobody, and come back from nobody.
+        # A single node's changes are not announced, so they do not return in the log.
         if self._broker.is_clustered:
             self._own_changes.add(change)
 
     def _is_news(self, item: VersionedChange) -> bool:
-        """Whether a change has to be made here: it is another node's, or was undone by one of another node's."""
+        """Whether a change has to be applied: it is another node's, or was undone by one of another node's."""
         if item.node_id != self._registry.node_id:
             self._own_changes.others_changed()
             return True
         return self._own_changes.meet(item.change) or not isinstance(item.change, _OWN)
 
     def _move(self, change: QueueMoved) -> int:
-        """Note who serves a queue now; return its id if that is this node and it does not do so yet."""
+        """Record the new owner of a queue; return the queue's id if this node has to adopt it, else 0."""
         if change.owner == self._registry.node_id:
             return 0 if self._broker.engine.has_queue(change.queue.id) else change.queue.id
         self._topology.directory.put(change.queue, change.owner)
@@ -121,12 +121,12 @@ class ChangeFeed:
 
     async def _adopt(self, queue_ids: Sequence[int]) -> None:
         if queue_ids:
-            log.info("serving %d queues that were another node's", len(queue_ids))
+            log.info("taking over queues of another node queues=%d", len(queue_ids))
             for state in await self._topology.lifecycle.adopt(queue_ids):
                 self._topology.directory.remove(state.queue.id)
 
     def _apply_safely(self, item: VersionedChange) -> None:
-        """Make a change of another node here. One that cannot be made is left out: those after it must be."""
+        """Apply a change; one that fails is skipped, so that those after it are applied."""
         try:
             self._apply(item.change, item.node_id)
         except Exception as error:

@@ -17,21 +17,21 @@ from flyball.broker.wire import link as wire
 from flyball.broker.wire.link import Content
 from flyball.errors import FlyballError, PeerLost
 
-# Direct replies, which nobody answers, are dropped while another node leaves so much unread.
+# Unsent output of a link above which direct replies, which are not confirmed, are dropped.
 UNREAD_BYTES = 8 * 1024 * 1024
 
-# A queue whose name another node has claimed must be there by then.
+# Timeout of a queue whose name another node has claimed.
 CLAIM_LIMIT_S = 10.0
 
 
 class Members(Protocol):
-    """The nodes of the domain, as membership knows them."""
+    """The part of the membership that the domain uses."""
 
     def name_of(self, node_id: int) -> str: ...
 
 
 class Domain(Peering):
-    """What this node asks of the others. What each of it means stands in the base class."""
+    """The peers of a node in a domain. The base class documents the methods."""
 
     def __init__(self, name: str, remotes: Remotes, members: Members, followers: Followers) -> None:
         self.name = name
@@ -84,7 +84,7 @@ class Domain(Peering):
         deadline_s = loop.time() + CLAIM_LIMIT_S
         while owner != self.node_id and self._directory.find(vhost, name) is None:
             if loop.time() >= deadline_s:
-                raise PeerLost(owner, f"has claimed the name of the queue '{name}' and not made it yet")
+                raise PeerLost(owner, f"has claimed the name of the queue '{name}' and has not created it yet")
             await self.catch_up()
             if self._directory.find(vhost, name) is None:
                 await self.news(RETRY_S)

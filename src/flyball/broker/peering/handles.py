@@ -1,4 +1,4 @@
-"""The handle of a queue that another node serves: each operation goes to whichever node serves it at that moment."""
+"""The handle of a remote queue: each operation goes to the node that serves the queue at that time."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from flyball.broker.peering.remote import Remotes
 from flyball.errors import ClusterError, FlyballError, QueueLocked
 from flyball.model import Message, Queue, Selector
 
-# Ids of messages in one answer: they have to fit into a frame.
+# Maximum number of message ids in a response, which must fit into a frame.
 MAX_IDS = 20_000
 
-# By the time that one of these is answered this node has forgotten the queue.
+# Commands after which this node applies changes before it responds, so that the queue is gone here as well.
 _DELETIONS = ("queue.delete", "queue.delete_empty")
 
 T = TypeVar("T")
 
 
 class RemoteHandle:
-    """A queue that another node serves, or did when it was found."""
+    """A queue that was served by another node when it was looked up."""
 
     __slots__ = ("_queue", "_remotes")
 
@@ -80,7 +80,7 @@ class RemoteHandle:
     def consume(self, subscriber: Subscriber, done: Done) -> None:
         def begun(answer: Answer[None], error: FlyballError | None) -> None:
             if error is None:
-                # At once: the first message follows.
+                # At once, before the first delivery.
                 done(None)
             answer(None, error)
 
@@ -131,7 +131,7 @@ class RemoteHandle:
         )
 
     def _request(self, command: str, done: Answer[T], nothing: T, **arguments: object) -> None:
-        """Carry out an operation that needs no frame of its own."""
+        """Execute an operation that is a generic request on the link."""
 
         async def there(remote: RemoteQueue) -> Any:
             value = await self._remotes.request(remote, command, arguments)
@@ -161,9 +161,9 @@ class RemoteHandle:
             except FlyballError as error:
                 failure = error
             except Exception as error:
-                # Whoever waits for the answer would wait for ever.
+                # Respond: the caller would wait forever.
                 self._remotes.broker.faults.note("remote queue", error)
-                failure = ClusterError("this node has met a defect; its log tells which")
+                failure = ClusterError("internal error; see this node's log")
             done(value, failure)
 
         self._remotes.peers.spawn(work())

@@ -1,4 +1,4 @@
-"""Batches of messages that go from a member of a clustered queue to one on another node, and are in no store."""
+"""Hand-over of transient messages from a member of a clustered queue to a member on another node, in batches."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Batch:
 
 
 class Handover:
-    """The batches that are on their way: to each node one after the other, again if the link was lost."""
+    """The batches in transit: to each node one after the other, repeated if the link was lost."""
 
     def __init__(self, peers: Peers, faults: Faults) -> None:
         self._peers = peers
@@ -34,10 +34,10 @@ class Handover:
         self._last_number = 0
 
     def hand(self, remote: RemoteQueue, messages: Sequence[Message], done: Callable[[bool], None]) -> None:
-        """Give messages that are unacked, and in no store, to a member on another node.
+        """Hand unacked transient messages over to a member on another node.
 
-        `done` is called with whether that has them; if not they are the caller's as before. While both nodes live
-        none is lost or doubled, whatever happens to the link. They should hold less than a megabyte.
+        `done` is called with whether the other node has them; otherwise they stay with the caller. While both nodes
+        live none is lost or duplicated, whatever happens to the link. They should be smaller than a megabyte.
         """
         self._last_number += 1
         batches = self._batches.setdefault(remote.owner, deque())
@@ -46,7 +46,7 @@ class Handover:
             self._send(remote.owner)
 
     def node_changed(self, node_id: int) -> None:
-        """A node may be lost: then it has got nothing that it has not confirmed."""
+        """Return the unconfirmed batches of a node that was lost to their callers."""
         if not self._peers.can_reach(node_id):
             for batch in self._batches.pop(node_id, deque()):
                 self._faults.guard("messages handed to another node", batch.done, False)
@@ -65,8 +65,8 @@ class Handover:
         def answered(frame: wire.Frame | None, error: FlyballError | None) -> None:
             if self._batches.get(node_id) is not batches or not batches or batches[0] is not batch:
                 return
-            # If the link was lost nobody knows whether the node has them: it will know the batch again. If it has met
-            # a defect before it took them, to send them again would repeat that.
+            # If the link was lost the outcome is unknown: send the batch again, whose number the node recognises. If
+            # the node failed before it accepted them, a repetition would only repeat the failure.
             if not isinstance(error, PeerLost):
                 batches.popleft()
                 batch.done(isinstance(frame, wire.Handed) and frame.outcome == PutOutcome.STORED)

@@ -1,4 +1,4 @@
-"""Ids of queues and clients, which a node reserves in blocks while others give out ids too."""
+"""Reserves ids of queues and clients in blocks, for a node in a domain."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Awaitable, Callable
 
 from flyball.broker.core.broker import Broker
 
-# Ids that are reserved at once.
+# Ids per reservation.
 QUEUE_ID_BLOCK = 10_000
 CLIENT_ID_BLOCK = 100_000
 
 
 class IdBlocks:
-    """The ids that are this node's to give out."""
+    """The blocks of ids reserved by this node."""
 
     def __init__(self, broker: Broker) -> None:
         self._store = broker.store
         self._engine = broker.engine
 
     async def reserve(self) -> None:
-        """Let the engine give out ids of new blocks from now on. Raises StoreError."""
+        """Reserve new blocks for the engine. Raises StoreError."""
         store, engine = self._store, self._engine
         engine.grant_queue_ids(*await _block(store.reserve_queue_ids, QUEUE_ID_BLOCK, lambda: engine.next_queue_id))
         engine.grant_client_ids(
@@ -27,7 +27,7 @@ class IdBlocks:
         )
 
     async def top_up(self) -> None:
-        """Reserve ids if few are left and others give out ids too. Raises StoreError."""
+        """Reserve ids if few are left, unless this is a single node. Raises StoreError."""
         queue_ids, client_ids = self._engine.queue_ids_left, self._engine.client_ids_left
         if queue_ids is None or client_ids is None:
             return
@@ -36,9 +36,10 @@ class IdBlocks:
 
 
 async def _block(reserve: Callable[[int], Awaitable[int]], size: int, next_id: Callable[[], int]) -> tuple[int, int]:
-    """Reserve ids; return the first one and how many there are, but for those before `next_id`."""
+    """Reserve ids; return the first one from `next_id` on, and their number."""
     first = await reserve(size)
-    # What is on its way to the store, or was never meant for it, may have ids of which the store does not know.
+    # Queues and clients that are transient, or not stored yet, may have ids above the store's counter: see
+    # `test_ids_that_are_not_in_the_store_yet_are_not_given_out_again_when_others_come`.
     while first + size <= next_id():
         first = await reserve(size)
     unused = max(first, next_id())

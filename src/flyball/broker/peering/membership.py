@@ -1,7 +1,6 @@
-"""A node among others: it holds its lease, and knows who else is there.
+"""The membership of a node in its domain: renews its lease, and keeps the records of the other nodes.
 
-Who serves what is decided elsewhere, and `change_feed` follows what the others change. While a node is alone nothing
-here is seen but a renewal every second.
+`change_feed` applies the changes of the others. A single node only renews its lease every second.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ log = logging.getLogger(__name__)
 
 RENEW_S = 1.0
 
-# A renewal that failed is tried again after this time. Not longer and longer: the lease goes on.
+# Retry interval of a failed renewal. Constant, since the lease keeps running.
 RETRY_S = 0.2
 
-# News are a reason to look who is there, but not more often than this.
+# Minimum interval between renewals that are triggered by notifications.
 SOONEST_RENEWAL_S = 0.1
 
-# While no other node is there a node may be without its store for this long before it falls silent.
+# Lease of a single node: how long it may be without its store before it stops responding.
 ALONE_LEASE_S = 30.0
 
-# Clocks may differ by this in what time has passed.
+# Tolerance between the clocks of the node and the registry.
 JUMP_S = 0.1
 
 NodesChanged = Callable[[Sequence[NodeRecord]], None]
@@ -44,27 +43,27 @@ Report = Callable[[], Mapping[str, Any]]
 
 
 class Neighbours(Protocol):
-    """The other nodes, as this one reaches them."""
+    """The peers, as far as the membership uses them."""
 
     def update(self, records: Sequence[NodeRecord]) -> None:
-        """Take over who is there, and where."""
+        """Update the records of the nodes."""
         ...
 
     def drop_links(self) -> None:
-        """The lease is held again after it had run out; other nodes have not heard of this one yet."""
+        """Close links when the lease is held again after it had expired."""
         ...
 
 
 class Membership:
-    """One node's place in the domain."""
+    """Keeps the lease of this node, and the records of all nodes."""
 
     def __init__(
         self, hub: Hub, topology: Topology, feed: ChangeFeed, neighbours: Neighbours, *, lease_s: float
     ) -> None:
         self.registry: Registry = hub.broker.store.registry
-        # How long others wait for a node that shows no sign of life.
+        # Time without a renewal after which other nodes take over.
         self.lease_s = lease_s
-        # Where the node listens, by protocol.
+        # The addresses of the node's listeners, by protocol.
         self.addresses: Mapping[str, str] = {}
         self.state = NodeState.JOINING
         # All nodes as of the last renewal, this one included.
@@ -86,7 +85,7 @@ class Membership:
         self._renewed_s = 0.0
         self._gapless_since_s: float | None = None
         self._renewal_due = asyncio.Event()
-        # What has failed since it last worked.
+        # Actions whose failure is logged already.
         self._failing: set[str] = set()
         self.registry.news.subscribe(self._look_again)
 
@@ -96,44 +95,48 @@ class Membership:
 
     @property
     def others(self) -> list[NodeRecord]:
-        """The other nodes that take part."""
+        """The other live nodes."""
         return [node for node in self.nodes if node.id != self.node_id and node.is_live]
 
     @property
     def version(self) -> int:
-        """Up to which change of the domain this node has followed the others."""
+        """The last change of the domain that this node has applied."""
         return self._feed.version
 
     def report_with(self, report: Report) -> None:
-        """At every renewal let the others have this report of the node; the last one if it cannot be made."""
+        """Publish a report of the node with each renewal; the previous one if it fails."""
         self._report = report
 
     async def catch_up(self) -> None:
-        """Follow all that others have changed up to now. Raises StoreError."""
+        """Apply all changes that other nodes made before this call. Raises StoreError."""
         await self._feed.catch_up()
 
     def node(self, node_id: int) -> NodeRecord | None:
         return next((node for node in self.nodes if node.id == node_id), None)
 
     def name_of(self, node_id: int) -> str:
-        """Return the name of a node, or its id if nobody knows that any more."""
+        """Return the name of a node, or its id if it is no longer known."""
         node = self.node(node_id)
         return str(node_id) if node is None else node.name
 
     @property
     def may_judge(self) -> bool:
-        """Whether this node has watched the others long enough to say that one is dead."""
+        """Whether this node has observed the others for a whole lease, so that it may declare one dead.
+
+        Otherwise leases may have expired because the registry was unavailable or its clock was set forward
+        (`test_nobody_is_judged_right_after_the_clock_of_the_registry_was_put_forward`).
+        """
         since_s = self._gapless_since_s
         return since_s is not None and clock.lease_time_s() - since_s >= self.lease_s
 
     async def start(self) -> None:
-        """Renew for the first time, and behave as one of several if it is. Raises StoreError."""
+        """Renew for the first time, and join the other nodes if there are any. Raises StoreError."""
         await self._renew()
 
     async def run(self) -> None:
-        """Renew the lease and follow the others, however long the store is unavailable.
+        """Renew the lease and apply changes, however long the store is unavailable.
 
-        Ends with Fenced when this node's epoch is over, with StoreMismatch when the tables are a newer version's.
+        Raises Fenced when this node's epoch has ended, StoreMismatch when the tables are of a newer version.
         """
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -142,28 +145,28 @@ class Membership:
         except* Fenced as error:
             fenced = next(iter(error.exceptions))
             assert isinstance(fenced, Fenced), "nothing else was caught"
-            # Nothing that is under way can still be done, and nothing may be said.
+            # Nothing in progress can be committed, and no response may be sent.
             self._broker.journal.fence(fenced)
             self._hub.abandon()
             raise
 
     async def serve(self, addresses: Mapping[str, str]) -> None:
-        """Tell the others that clients can come now, and where."""
+        """Announce that the node accepts clients, and its addresses."""
         self.addresses = addresses
         self.state = NodeState.UP
         await self.start()
 
     async def leave(self) -> None:
-        """Tell the others that this node stops."""
+        """Announce that this node stops."""
         await self.registry.leave()
 
     async def remove(self, node_id: int) -> None:
-        """Remove a dead node from the domain: nobody here is told of it any more. Raises StoreError."""
+        """Remove a dead node from the domain. Raises StoreError."""
         await self.registry.remove_node(node_id)
         self.nodes = [node for node in self.nodes if node.id != node_id]
         self._notify()
 
-    # Inside
+    # Internals
 
     def _look_again(self) -> None:
         self._news.set()
@@ -189,9 +192,9 @@ class Membership:
                 self._news.set()
 
     async def _works(self, act: Callable[[], Awaitable[None]], what: str) -> bool:
-        """Whether an action succeeds. If not it may be tried again now: the time for that has passed.
+        """Run an action; return whether it succeeded. After a failure it waits, so that the caller can retry at once.
 
-        Not left to the supervisor, whose backoff may become longer than the lease.
+        Not left to the supervisor, whose backoff may exceed the lease.
         """
         try:
             await act()
@@ -212,7 +215,8 @@ class Membership:
     async def _renew(self) -> None:
         began_s = clock.lease_time_s()
         lease_s = self.lease_s if self._broker.is_clustered else ALONE_LEASE_S
-        # The registry may have done it long before this node hears of that: a shorter lease counts from now on.
+        # The lease counts from before the request: the registry may renew it long before the response arrives. A
+        # shorter lease applies at once (`test_a_lease_that_becomes_shorter_counts_from_before_the_registry_is_told`).
         self._hub.lease_ends_s = min(self._hub.lease_ends_s, began_s + lease_s)
         before = self.nodes
         self.nodes = await self.registry.renew(
@@ -234,13 +238,13 @@ class Membership:
         if (self.others or self.registry.is_clustered) and not self._has_joined:
             await self._join_others()
         if newest > self._known_generation:
-            # The one that has just joined waits for this: what its earlier life has sent is not passed on any more.
+            # The node that just joined waits for this: frames of its earlier epoch are no longer accepted.
             self._notify()
             self._known_generation = newest
             await self._renew()
             return
         await self._ids.top_up()
-        # Should a notice have been lost, nothing is more than a renewal late.
+        # If a notification was lost, changes are applied one renewal late at most.
         self._news.set()
         self._notify()
 
@@ -249,7 +253,7 @@ class Membership:
             self._last_report = self._report()
             self._is_report_failing = False
         except Exception:
-            # Whatever is wrong there, it is no reason to lose the lease and with it all clients.
+            # A failing report must not cost the lease, and with it all clients.
             if not self._is_report_failing:
                 log.exception("status report failed; other nodes keep the previous one")
             self._is_report_failing = True
@@ -260,11 +264,11 @@ class Membership:
             try:
                 changed(self.nodes)
             except Exception as error:
-                # Whoever listens, the lease has to be renewed.
+                # A failing listener must not keep the lease from being renewed.
                 self._hub.faults.note("news of the nodes", error)
 
     async def _join_others(self) -> None:
-        """Others use the same store: let it know all that they may want to use, and stop giving out ids alone."""
+        """Become one of several nodes: store what the others need, claim names, and reserve ids in blocks."""
         self.registry.is_clustered = True
         self._broker.is_clustered = True
         names = self._topology.share_with_others()
@@ -276,11 +280,11 @@ class Membership:
 
 
 def _has_jumped(before: Sequence[NodeRecord], now: Sequence[NodeRecord], passed_s: float) -> bool:
-    """Whether leases have lost more of their time than has passed: the registry's clock was put forward.
+    """Whether leases became shorter by more than the elapsed time: the registry's clock was set forward.
 
-    Then they say nothing about their nodes, until these have had the time to renew them.
+    Then they say nothing about their nodes until these have had the time to renew them.
     """
     left_s = {(node.id, node.epoch): node.lease_left_s for node in before}
-    # Who leaves gives up its lease.
+    # A leaving node has ended its lease.
     stayed = [node for node in now if node.state is not NodeState.LEAVING]
     return any(left_s.get((node.id, node.epoch), 0.0) - node.lease_left_s > passed_s + JUMP_S for node in stayed)

@@ -1,7 +1,8 @@
-"""What this node has changed and not met yet among the changes of the domain, whose order is the same for all.
+"""This node's changes that have not appeared in the domain's log of changes yet, whose order all nodes share.
 
-A node makes its own changes at once. What others have changed before them it hears later, and so has to make those
-again that count by the order of all. What a definition says is not known here.
+A node applies its own changes at once, and changes that others made before them later. So it has to apply its own
+again, where they come later in the log, for all nodes to agree on the last change
+(`test_nodes_that_change_the_same_at_the_same_time_agree_on_the_last_change`).
 """
 
 from __future__ import annotations
@@ -12,17 +13,17 @@ Place = tuple[str, str]
 
 
 class OwnChanges:
-    """The definitions whose changes by this node are under way."""
+    """The definitions with pending changes of this node."""
 
     def __init__(self) -> None:
-        # How many changes of each, and how many of other nodes were known when the last one was made.
+        # By definition, its number of pending changes, and the number of changes of others at the last one.
         self._under_way: dict[Place, tuple[int, int]] = {}
         self._others = 0
-        # How many changes there have ever been.
+        # Counts all changes of this node.
         self.count = 0
 
     def add(self, change: Change) -> None:
-        """This node has made a change, which is not durable yet."""
+        """Record a change of this node, which is not durable yet."""
         if isinstance(change, DefinitionPut | DefinitionDeleted):
             place = _place_of(change)
             before, _ = self._under_way.get(place, (0, 0))
@@ -30,14 +31,14 @@ class OwnChanges:
             self.count += 1
 
     def others_changed(self) -> None:
-        """A change of another node was made, which may have undone what is under way, or what that hangs on."""
+        """Record that a change of another node was applied, which may have undone a pending one."""
         self._others += 1
 
     def meet(self, change: Change) -> bool:
-        """A change of this node has its place among all: return whether it has to be made again.
+        """Return whether a change of this node that appeared in the log has to be applied again.
 
-        One that was followed by another to the same definition has not: that one is still to come. One that nobody
-        expects was told twice, and counts where it was told last.
+        Not if a later change of the same definition is pending: that one is applied when it appears. An unexpected
+        change appeared twice, because its commit was repeated, and the last one counts.
         """
         if not isinstance(change, DefinitionPut | DefinitionDeleted):
             return False
@@ -51,7 +52,7 @@ class OwnChanges:
         return others != self._others
 
     def clear(self) -> None:
-        """Nothing is under way any more: what was not met has failed."""
+        """Forget pending changes: those that did not appear have failed."""
         self._under_way.clear()
 
 

@@ -1,6 +1,7 @@
-"""Puts into queues of other nodes: in the order of each queue, over whichever link leads to it, one frame for a node.
+"""Puts into remote queues: in order per queue, over the link to its owner, one frame per node.
 
-What cannot go out at once waits here: until its queue has an owner, its link has room, or others have been answered.
+A put that cannot be sent at once waits here until its queue has an owner, its link has room, or earlier ones have
+been confirmed.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from flyball.model import Queue
 # When another node owes the answers of so much, further puts to it wait, and so do those who publish them.
 CONGESTED_BYTES = 8 * 1024 * 1024
 
-# After so long a node is asked again that should serve a queue, and does not do so yet.
+# Retry interval for a node that is the owner of a queue and does not serve it yet.
 UNAWARE_S = 0.1
 
-# Outcomes of the parts of a put, from that which counts least.
+# Precedence of the outcomes of the parts of a put: the highest one counts.
 _BADNESS: Mapping[int, int] = {
     PutOutcome.NOT_FOUND: 0,
     PutOutcome.STORED: 1,
@@ -38,10 +39,10 @@ _BADNESS: Mapping[int, int] = {
 
 
 class _Put:
-    """One message on its way to queues of one other node, until somebody has it or the time is up.
+    """A message for queues of one other node, until it is put or times out.
 
-    A queue that is named several times gets as many copies. A member of a clustered queue that is gone is not the end
-    of it: another one takes the message.
+    A queue that is listed several times gets as many copies. If a member of a clustered queue was deleted, another
+    member gets the message.
     """
 
     __slots__ = (
@@ -70,7 +71,7 @@ class _Put:
         *,
         is_part: bool = False,
     ) -> None:
-        """The ids of queues that are gone are added to `missing`, if given."""
+        """The ids of deleted queues are added to `missing`, if given."""
         self._puts = puts
         self._queues = queues
         self._content = content
@@ -79,13 +80,13 @@ class _Put:
         self._link: Link | None = None
         self.deadline_s = deadline_s
         self._missing = missing
-        # Whether it is one of many parts of a put, which all hold the message when they are sent.
+        # Whether it is one of several parts of a put, each of which sends the whole message.
         self._is_part = is_part
-        # Its place among all.
+        # Its sequence number.
         self.number = number
 
     def send(self) -> None:
-        """Send it to whoever serves the queue now, or wait until somebody does."""
+        """Send it to the present owner of the queue, or wait until there is one."""
         puts = self._puts
         queue_id = self._queues[0].id
         remote = puts.directory.get(queue_id)
@@ -96,11 +97,11 @@ class _Put:
             try:
                 link.put([queue.id for queue in self._queues], self._content, self._answered, 0)
             except Exception:
-                # It is not under way: what follows must not wait for it.
+                # It was not sent: later puts must not wait for it.
                 puts.arrive(self._queues)
                 raise
         elif self._has_several_queues:
-            # Their owner is dead, or has no more of them all: each may have another one, or none.
+            # Their owner is dead, or no longer serves all of them: each may have a different owner, or none.
             self._send_apart()
         elif remote is not None:
             puts.park(queue_id, self, remote.owner)
@@ -115,9 +116,9 @@ class _Put:
         return len(queues) > 1 and any(queue.id != queues[0].id for queue in queues)
 
     def _send_apart(self) -> None:
-        """Let each queue get the message by itself.
+        """Send the message to each queue separately.
 
-        Each frame holds the whole message: parts that a link has no room for wait until others are answered.
+        Each frame has the whole message: parts for which a link has no room wait until others are confirmed.
         """
         by_id: dict[int, list[Queue]] = {}
         for queue in self._queues:
@@ -138,7 +139,7 @@ class _Put:
             part.send()
 
     def _send_to_another(self) -> None:
-        """The queue is gone. If it was one of several members, the message is for any of them."""
+        """Send the message of a deleted queue to another member, if it was one of a clustered queue."""
         other = self._puts.other_member(self._queues[0])
         if other is None:
             if self._missing is not None:
@@ -175,8 +176,8 @@ class _Put:
         remote = self._puts.directory.get(queue_id)
         assert self._link is not None
         if remote is not None and remote.owner == self._link.node_id and self._link.is_ready:
-            # It says that it does not serve the queue, and nobody has told us who does: either we will hear of that
-            # soon, or it has yet to hear that it is to.
+            # The owner says that it does not serve the queue: either a change is about to arrive here, or the owner
+            # has yet to apply one.
             self._puts.park(queue_id, self, remote.owner)
             self._puts.look()
             self._puts.try_again_later(queue_id)
@@ -188,10 +189,10 @@ class _Put:
 
 
 class _Joined:
-    """Counts the parts of a put whose queues are on several nodes; the worst outcome counts.
+    """Joins the parts of a put into queues on several nodes; the worst outcome counts.
 
-    To be gone is not worse than to be stored: a local queue that is gone refuses nothing either. But if all are gone
-    nobody has the message.
+    NOT_FOUND is not worse than STORED, since a deleted local queue is not an error either. It is the outcome only if
+    all queues were deleted.
     """
 
     __slots__ = ("_done", "_left", "_token", "_worst")
@@ -211,12 +212,12 @@ class _Joined:
 
 
 class RemotePuts:
-    """All puts of this node into queues of others."""
+    """All puts of this node into remote queues."""
 
     def __init__(
         self, broker: Broker, directory: Directory, peers: Peers, look: Callable[[], None], *, wait_s: float
     ) -> None:
-        """`look` finds out what has changed elsewhere. For `wait_s` a put waits whose queue cannot be reached."""
+        """`look` applies changes of other nodes. `wait_s` is the timeout of puts into unreachable queues."""
         self.broker = broker
         self.directory = directory
         self.peers = peers
@@ -241,13 +242,13 @@ class RemotePuts:
         """The directory has changed about a queue, or this node serves it now: what waited for that goes on."""
         parked = self._unpark(queue_id)
         if parked is not None:
-            # Those that have come back went out before others that wait.
+            # Sorted: puts that were returned are older than those that were never sent.
             for put in sorted(parked, key=_number_of):
                 self.broker.faults.guard("put to another node", put.send)
             self._lines.go_on()
 
     def node_changed(self, node_id: int) -> None:
-        """A node is lost, or can be reached again: what waited for that goes on."""
+        """Send the parked puts for a node that was lost or is reachable again."""
         for queue_id in list(self._parked):
             remote = self.directory.get(queue_id)
             if remote is None or remote.owner == node_id:
@@ -262,7 +263,7 @@ class RemotePuts:
         owner: object = None,
         missing: list[int] | None = None,
     ) -> None:
-        """Put a message into queues of other nodes: one frame for each node, also if it names a queue several times.
+        """Put a message into remote queues, in one frame per node, even if a queue is listed several times.
 
         `done` is called once, maybe before this returns. Of several queues one that is gone refuses nothing, as a
         local one; ids of such queues are added to `missing`. While a node of these queues owes too many answers the
@@ -278,7 +279,7 @@ class RemotePuts:
             self._put(remotes, content, done, token, missing)
 
     def forget(self, owner: object) -> None:
-        """Drop the puts that wait and are the owner's: it has gone. What is on its way stays so."""
+        """Drop the waiting puts of a closed owner. Those that were sent are not affected."""
         if self._lines.forget(owner):
             # Not here: those who go on may be others of the owner's.
             asyncio.get_running_loop().call_soon(self._lines.go_on)
@@ -304,7 +305,7 @@ class RemotePuts:
             _Put(self, queues, content, joined.one, 0, deadline_s, self._last_put, missing).send()
 
     def other_member(self, gone: Queue) -> Queue | None:
-        """Return another member of the clustered queue that a queue was a member of, this node's own first."""
+        """Return another member of a deleted queue's clustered queue, a local one first; None if there is none."""
         if not gone.member:
             return None
         own = self.broker.engine.find_queue(gone.name, gone.vhost)
@@ -313,7 +314,7 @@ class RemotePuts:
         return next((queue for queue in members if queue.member and queue.id != gone.id), None)
 
     def put_here(self, queue_ids: Sequence[int], content: Content, done: PutDone, token: int) -> None:
-        """Put a message into queues that have come to this node meanwhile."""
+        """Put a message into queues that moved to this node meanwhile."""
         first_id = self.broker.engine.next_message_id
         outcome = self._intake.put_content([self.broker.engine.queue(queue_id) for queue_id in queue_ids], content)
         if outcome is None:
@@ -326,9 +327,10 @@ class RemotePuts:
             done(token, outcome)
 
     def set_out(self, queues: Sequence[Queue], link: Link) -> bool:
-        """Note that a put goes to queues over a link. False if it must not: others of them wait, or went another way.
+        """Record that a put is sent over a link. False if it must wait, to keep the order.
 
-        Those may come back, if the queue has moved, and are to be there first.
+        It must while earlier puts of a queue are parked, or were sent over another link: those may be returned if the
+        queue has moved, and come first.
         """
         ways, parked = self._ways, self._parked
         for queue in queues:
@@ -341,7 +343,7 @@ class RemotePuts:
         return True
 
     def arrive(self, queues: Sequence[Queue]) -> None:
-        """A put that had set out was answered."""
+        """Record that a sent put has its response."""
         for queue in queues:
             link, count = self._ways.pop(queue.id)
             if count > 1:
@@ -352,7 +354,7 @@ class RemotePuts:
         return bool(self._parked)
 
     def let_follow(self, queues: Sequence[Queue]) -> None:
-        """Send what waited for the last of those that went another way, unless it waits for something else."""
+        """Send puts that waited for those on another link, unless they wait for something else."""
         for queue in queues:
             if queue.id in self._parked and queue.id not in self._ways and queue.id not in self._retries:
                 self.placed(queue.id)
@@ -389,14 +391,14 @@ class RemotePuts:
         return parked
 
     def use_room(self) -> None:
-        """Less waits for the answers of a node: send what waited for that, and let publishers go on."""
+        """Send puts that waited for room, and resume publishers, after puts were confirmed."""
         for node_id in list(self._crowded):
             while (queues := self._crowded.get(node_id)) and not self._is_crowded_at(node_id):
                 self.placed(next(iter(queues)))
         self._lines.go_on()
 
     def try_again_later(self, queue_id: int) -> None:
-        """Send again in a moment what waits for a queue, whether or not something was heard of that."""
+        """Schedule a retry of a queue's parked puts, independent of changes."""
         if queue_id not in self._retries:
             loop = asyncio.get_running_loop()
             self._retries[queue_id] = loop.call_later(UNAWARE_S, self._try_again, queue_id)

@@ -1,7 +1,7 @@
-"""Queues of other nodes: consumers, gets and the rest, carried out by whoever owns them. Puts are in `puts`.
+"""Operations on remote queues, executed by their owners: consumers, gets and others. Puts are in `puts`.
 
-A consumer of such a queue has a shadow of it in the local engine, so that whatever a protocol does with deliveries it
-does as with those of a local queue. What protocol a client speaks is not known here.
+A consumer of a remote queue has a shadow of it in the local engine, so protocols handle its deliveries like those of
+a local queue. Independent of protocols.
 """
 
 from __future__ import annotations
@@ -26,34 +26,33 @@ from flyball.broker.wire import link as wire
 from flyball.errors import ClusterError, FlyballError, PeerLost, QueueNotFound
 from flyball.model import Message, Queue, Selector
 
-# Messages on the way to, or in the shadow of, a consumer that has no limit of its own.
+# Maximum number of messages in transit to, or in the shadow of, a consumer without a limit of its own.
 OPEN_WINDOW = 2000
 
-# If only the link broke its node is asked again after this, and later the next times: a request that breaks the link
-# whenever it is made must not keep it from others.
+# Backoff of a retry when only the link broke: a request that breaks the link each time must not keep it from others.
 BROKEN_LINK = Backoff(first_s=0.02, max_s=RETRY_S, jitter_ratio=0.0)
 
 T = TypeVar("T")
 
 
 class Changes(Protocol):
-    """What other nodes change, as far as this one follows it."""
+    """The part of the change feed that remote queues use."""
 
     async def catch_up(self) -> None:
-        """Return when this node knows all that others had changed before. Raises StoreError."""
+        """Apply all changes that other nodes made before this call. Raises StoreError."""
         ...
 
     async def claim(self, vhost: str, name: str) -> int:
-        """Claim the name of a new queue; return the id of the node that has it, which may be another one."""
+        """Claim the name of a new queue; return the id of the node that has it, which may be another."""
         ...
 
     async def may_create(self, vhost: str, name: str) -> bool:
-        """Whether a new queue of that name may be made here: then the name is claimed. Raises StoreError."""
+        """Claim the name of a new queue; False if another node has it. Raises StoreError."""
         ...
 
 
 class Remotes:
-    """All that this node does with queues of others."""
+    """The operations of this node on remote queues."""
 
     def __init__(
         self,
@@ -63,7 +62,7 @@ class Remotes:
         *,
         wait_s: float = 15.0,
     ) -> None:
-        """What has a queue whose owner cannot be reached waits for `wait_s`."""
+        """`wait_s` is the timeout of operations on queues whose owner is unreachable."""
         self.topology = topology
         self.broker = topology.broker
         self.directory = topology.directory
@@ -80,7 +79,7 @@ class Remotes:
     # News
 
     def _placed(self, queue_id: int) -> None:
-        """The directory has changed about a queue: what waited for that goes on."""
+        """Resume operations that waited for a change of a queue in the directory."""
         self.puts.placed(queue_id)
         self._wake()
 
@@ -99,7 +98,7 @@ class Remotes:
                 future.set_result(None)
 
     async def news(self, time_limit_s: float) -> None:
-        """Return when something has changed about who serves what, or the time is up."""
+        """Wait for a change in which node serves which queue, at most `time_limit_s`."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
         try:
@@ -109,7 +108,7 @@ class Remotes:
             return
 
     def look(self) -> None:
-        """Find out what has changed elsewhere, unless that is under way already."""
+        """Apply changes of other nodes, unless that is in progress."""
         if not self._is_looking:
             self._is_looking = True
             self.peers.spawn(self._look())
@@ -118,7 +117,7 @@ class Remotes:
         try:
             await self.changes.catch_up()
         except FlyballError:
-            # The store is unavailable; the changes come when it is back.
+            # The store is unavailable; the changes are applied when it is back.
             return
         finally:
             self._is_looking = False
@@ -126,12 +125,12 @@ class Remotes:
     # Consumers
 
     def attach(self, remote: RemoteQueue, subscriber: Subscriber, done: Done) -> None:
-        """Send a consumer messages of a queue of another node; `done` is called before the first one.
+        """Attach a consumer to a remote queue; `done` is called before the first delivery.
 
         Raises PeerLost.
         """
         link = self.peers.reach(remote.owner)
-        # Without acknowledgements a message is settled when it is sent to the client, and not before.
+        # Without acks a message is settled when it is sent to the client, so the owner needs a window, too.
         prefetch = OPEN_WINDOW if subscriber.no_ack else subscriber.prefetch
 
         def encode(number: int) -> bytes:
@@ -160,7 +159,7 @@ class Remotes:
     # Single messages
 
     def get(self, remote: RemoteQueue, done: Answer[Got]) -> None:
-        """Take one message out of a queue. It is settled, requeued or dead-lettered as one of a local queue.
+        """Fetch a message, which is settled, requeued or dead-lettered like one of a local queue.
 
         Raises PeerLost.
         """
@@ -186,10 +185,10 @@ class Remotes:
         return found
 
     async def read(self, remote: RemoteQueue, selector: Selector, *, removes: bool, fit: int) -> Message | None:
-        """Find the first message that fits, as its owner sees it, and remove it for good or leave it there.
+        """Return the first match, and remove it if `removes`.
 
-        Raises InvalidBody for one that the reader cannot be sent, and ClusterError if one may have been removed that
-        has not arrived: to ask again would lose that one without a word.
+        Raises InvalidBody for one that the reader's protocol cannot represent, and ClusterError if a message may have
+        been removed without arriving here: a retry would lose it silently.
         """
         link = self.peers.reach(remote.owner)
 
@@ -207,7 +206,7 @@ class Remotes:
         return None if found is None else message_of(found, found.message_id, remote.queue.id)
 
     async def browse(self, remote: RemoteQueue, after_id: int, limit: int) -> list[Message]:
-        """Return some of the ready messages with a larger id, oldest first; none if there are no more."""
+        """Return some ready messages with a larger id, oldest first; none if there are no more."""
         queue_id = remote.queue.id
         link = self.peers.reach(remote.owner)
         frame = await link.round_trip(
@@ -219,7 +218,7 @@ class Remotes:
     # Operations
 
     async def request(self, remote: RemoteQueue, command: str, arguments: Mapping[str, Any]) -> Any:
-        """Let the owner of a queue carry out a command on it, and return the answer."""
+        """Execute a command on a queue at its owner, and return the result."""
         asked = {"queue_id": remote.queue.id, **arguments}
         return await self.peers.request(remote.owner, command, asked, self._wait_s)
 
@@ -229,9 +228,9 @@ class Remotes:
         there: Callable[[RemoteQueue], Awaitable[T]],
         here: Callable[[LocalQueue], Awaitable[T]],
     ) -> T:
-        """Carry out an operation wherever a queue is served; retry while it moves or its node cannot be reached.
+        """Execute an operation where a queue is served; retry while it moves or its node is unreachable.
 
-        Raises QueueNotFound, PeerLost and what the operation raises.
+        Raises QueueNotFound, PeerLost and the errors of the operation.
         """
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self._wait_s
@@ -256,9 +255,9 @@ class Remotes:
                 await self.news(broken_s if self.peers.can_reach(error.node_id) else RETRY_S)
 
     async def until_known(self, denied: RemoteQueue) -> None:
-        """Wait a moment until it is known where a queue is that its owner does not know.
+        """Wait for changes about a queue that its owner does not serve.
 
-        If nothing is heard of that, the node has yet to hear that it is to serve the queue.
+        If there are none, the owner has yet to apply the change that assigns the queue to it.
         """
         owner = denied.owner
         await self.changes.catch_up()
@@ -269,5 +268,5 @@ class Remotes:
     # Members
 
     def hand(self, remote: RemoteQueue, messages: Sequence[Message], done: Callable[[bool], None]) -> None:
-        """Give messages to a member on another node: see `Handover.hand`."""
+        """Hand messages over to a member on another node: see `Handover.hand`."""
         self._handover.hand(remote, messages, done)

@@ -1,6 +1,6 @@
-"""Shadows: what stands in the local engine for a queue of another node, so that its messages are like local ones.
+"""Shadows: local stand-ins for remote queues in the engine, so that their messages are handled like local ones.
 
-They hold what was delivered over a link and is not settled. How a queue is found is the business of `remote`.
+A shadow has the messages delivered over a link that are not settled. `remote` finds the queues.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from flyball.model import Message, Selector
 
 UNLIMITED = float("inf")
 
-# When so much waits in a shadow because its client does not read, the owner is asked to pause.
+# Size of the ready messages of a shadow, whose client does not read, above which the owner is asked to pause.
 SHADOW_BYTES = 4 * 1024 * 1024
 
-# How often it is looked whether an owner that was asked to pause may go on.
+# Interval of checks whether a paused owner can resume.
 PAUSE_S = 0.02
 
 
 def window_of(subscriber: Subscriber, prefetch: float) -> float:
-    """Return how many messages the owner of a queue may have out at a consumer of this node."""
+    """Return the maximum number of unacked messages of a subscriber at the owner of its queue."""
     shared = None if subscriber.no_ack else subscriber.window
     return min(prefetch, shared.limit) if shared is not None and shared.limit else prefetch
 
 
 class _Shadow:
-    """A queue of the local engine for messages that a link brings. What becomes of them goes back over the link."""
+    """A local queue for messages received over a link. Their settlement is sent back over the link."""
 
     __slots__ = ("_broker", "_last_id", "_link", "_number", "queue_state")
 
     def __init__(self, broker: Broker, link: Link, number: int, name: str = "", vhost: str = "") -> None:
-        """`number` is the consumer's on the link; 0 for messages that were asked for one by one."""
+        """`number` is that of the consumer on the link, or 0 for messages fetched one by one."""
         self._broker = broker
         self._link = link
         self._number = number
@@ -50,13 +50,13 @@ class _Shadow:
         self.queue_state = broker.engine.create_shadow(name, vhost, self)
 
     def _arrived(self, frame: wire.Deliver, queue_name: str) -> Message:
-        """Return what came from the other node as a message of the shadow, which no store keeps."""
+        """Return a message received from the other node as a transient message of the shadow."""
         self._last_id += 1
         message = message_of(frame, self._last_id, self.queue_state.queue.id)
-        # Its owner sees to it that it expires.
+        # The owner of the queue handles expiry.
         message.expires_us = None
         if not message.origin:
-            # A message of another protocol, while it is known whether it is persistent.
+            # A message of another protocol; before `persistent`, which is a part of its properties, is cleared.
             message.origin, message.properties = present(message, queue_name)
         message.persistent = False
         message.receipt = (self._acknowledged, frame.message_id)
@@ -77,13 +77,13 @@ class _Shadow:
         self._link.settle(self._number, settlement, message_id)
 
     def cancel(self) -> None:
-        """Its consumer wants no more."""
+        """Cancel the shadow's consumer, if it has one."""
 
     def set_prefetch(self, prefetch: float) -> None:
-        """Its consumer may hold more messages, or fewer."""
+        """Change the prefetch of the shadow's consumer, if it has one."""
 
     def drop(self) -> None:
-        """Nothing more comes, and nothing can be settled."""
+        """Delete the shadow: there are no more deliveries, and nothing can be settled."""
         if self._broker.engine.has_queue(self.queue_state.queue.id):
             unacked = list(self.queue_state.unacked.values())
             self._broker.engine.delete_queue(self.queue_state.queue.id)
@@ -91,10 +91,10 @@ class _Shadow:
 
 
 class Attachment(_Shadow):
-    """One consumer on a queue of another node: its shadow here, its number there.
+    """A consumer on a remote queue: its shadow here, and its number on the link.
 
-    When the link or the owner is lost, all that was not settled is void: what is decided about it later reaches
-    nobody, and it is delivered again. When the queue is deleted it is gone.
+    When the link or the owner is lost, unsettled messages are void: later settlements have no effect, and the
+    messages are redelivered. When the queue is deleted, so are they.
     """
 
     __slots__ = ("_is_cancelled", "_is_paused", "_is_void", "_remote", "_subscriber", "consumer")
@@ -109,7 +109,7 @@ class Attachment(_Shadow):
         self.consumer: Consumer | None = None
 
     def begin(self, done: Done) -> None:
-        """The owner has agreed: what it sends goes to the consumer."""
+        """Add the consumer to the shadow, after the owner accepted it."""
         subscriber = self._subscriber
 
         def started(consumer: Consumer) -> None:
@@ -136,7 +136,7 @@ class Attachment(_Shadow):
         try:
             self._accept(frame)
         except Exception as error:
-            # Nothing here has the message: it goes back, and only the client ends that it was for.
+            # The message was not accepted: return it, and close only the client that it was for.
             self._link.settle(self._number, Settlement.RETURN, frame.message_id)
             self._subscriber.crash(error)
 
@@ -155,7 +155,7 @@ class Attachment(_Shadow):
         asyncio.get_running_loop().call_later(PAUSE_S, self._look)
 
     def _look(self) -> None:
-        """Let the owner go on once little waits. Nothing tells when a client has read."""
+        """Resume the owner when few messages are left. Polled, since there is no event when a client reads."""
         if self._is_void or self._is_cancelled:
             return
         if self.queue_state.ready_bytes < SHADOW_BYTES // 2:
@@ -168,9 +168,9 @@ class Attachment(_Shadow):
         if ending is Ending.ASKED:
             return
         if ending is Ending.FAILED and not self._is_cancelled:
-            # As if the defect were this node's: to ask for the messages again would only repeat it.
+            # Treated like an error of this node: attaching again would only repeat it.
             self._is_cancelled = True
-            self._subscriber.crash(ClusterError(f"node {self._remote.owner} cannot serve a consumer"))
+            self._subscriber.crash(ClusterError(f"internal error on node {self._remote.owner}; see its log"))
         self._end(is_deleted=ending is Ending.DELETED)
 
     def lost(self) -> None:
@@ -179,7 +179,7 @@ class Attachment(_Shadow):
     def _end(self, *, is_deleted: bool) -> None:
         self._is_void = True
         if is_deleted:
-            # Nothing comes again: to ack it then is as good as for a queue of this node that is deleted.
+            # They are not redelivered: an ack succeeds, as it does for a deleted local queue.
             for message in self.queue_state.unacked.values():
                 message.receipt = None
         self.drop()
@@ -214,7 +214,7 @@ class Attachment(_Shadow):
             self._link.send(wire.encode_window(self._number, window_of(self._subscriber, prefetch)))
 
     def cancel(self) -> None:
-        """Ask for no more; what waits in the shadow goes back as if it had never come."""
+        """Cancel the consumer at the owner; ready messages of the shadow are returned as not delivered."""
         if self._is_void or self._is_cancelled:
             return
         self._is_cancelled = True
@@ -227,7 +227,7 @@ class Attachment(_Shadow):
 
 
 class Singles(_Shadow):
-    """The messages that were asked for one by one over a link, and are not settled: all in one shadow."""
+    """The unsettled messages fetched one by one over a link, in one shadow."""
 
     __slots__ = ()
 

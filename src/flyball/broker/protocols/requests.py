@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from flyball.broker.core.body_format import BodyFormat
 from flyball.broker.core.handles import QueueHandle
-from flyball.broker.core.member_usage import MemberUsage
+from flyball.broker.core.member_routes import MemberRoutes
 from flyball.broker.core.pending import TakeDone
 from flyball.broker.core.placement import Role
 from flyball.broker.transport.connection import TURN_NS, WRITE_BUFFER_BYTES, Connection, Hub
@@ -49,7 +49,7 @@ class RequestSession(Connection):
         self._is_counted = False
         self._is_over = False
         # The members of clustered queues that the peer uses, if nobody has placed it.
-        self.member_usage = MemberUsage(hub.is_member)
+        self.member_routes = MemberRoutes(hub.is_member)
         # What requests hold that are under way: messages that were taken and wait for the store, and puts that wait
         # for another node.
         self._reserved: dict[Span, int] = {}
@@ -134,8 +134,8 @@ class RequestSession(Connection):
 
     def use(self, queue_id: int, role: Role) -> int:
         """Return the member of a clustered queue that serves the client instead of the one it names, and count it."""
-        home = self.member_usage.home(queue_id, role)
-        self.member_usage.note(home, role)
+        home = self.member_routes.home(queue_id, role)
+        self.member_routes.note(home, role)
         return home
 
     def perform(self, work: Coroutine[Any, Any, None], request: Span) -> None:

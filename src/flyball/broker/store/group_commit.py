@@ -49,16 +49,16 @@ from typing import Protocol
 
 from flyball.backoff import Backoff, Retries
 from flyball.broker.store.changes import Change, QueueCreated, QueueDeleted, QueueMoved
-from flyball.broker.store.gathering import (
+from flyball.broker.store.interface import Batch, Transfer
+from flyball.broker.store.pending_batch import (
     OPERATION_BYTES,
-    Gathering,
     Group,
     OperationsRefused,
     OutcomeUnknown,
+    PendingBatch,
     Split,
     Waiter,
 )
-from flyball.broker.store.interface import Batch, Transfer
 from flyball.errors import Fenced, FlyballError, InvalidArgument, StoreError, StoreUnavailable
 from flyball.events import Event
 from flyball.faults import Faults
@@ -69,8 +69,8 @@ log = logging.getLogger(__name__)
 # The part of a message's footprint that is not written, and so not part of the cost of a batch.
 _SPARED_BYTES = MESSAGE_OVERHEAD_BYTES - OPERATION_BYTES
 
-# Maximum cost of a batch; later operations go into the next one. Per row, thousands are no more expensive than tens
-# of thousands, and a store that is behind drains in small steps, which the flow control needs.
+# Maximum cost of a batch; later operations go into the next one. Per row, thousands cost as little as tens of
+# thousands, and a store that is behind drains in small steps, which the flow control needs.
 MAX_BATCH_BYTES = 2 * 1024 * 1024
 
 # Delay of a batch while consumers ack most messages before they are written: more appends will be cancelled.
@@ -155,10 +155,10 @@ class GroupCommit:
         # Fires when a change was submitted.
         self.changed = Event[[Change]]()
         self._fenced: Fenced | None = None
-        self._open: Gathering | None = None
+        self._open: PendingBatch | None = None
         # Batches that were not sent yet, oldest first; the last one may be `_open`.
-        self._waiting: deque[Gathering] = deque()
-        self._flight: Gathering | None = None
+        self._waiting: deque[PendingBatch] = deque()
+        self._flight: PendingBatch | None = None
         self._sent_at: float | None = None
         self._work = asyncio.Event()
         self._writer: asyncio.Task[None] | None = None
@@ -187,11 +187,11 @@ class GroupCommit:
 
     def append(self, message: Message, waiter: Waiter | None) -> None:
         """Store the message. Its `stored` becomes true just before the waiter is called."""
-        gathering = self._open or self._gather()
-        gathering.appends[message.id] = message
+        pending = self._open or self._open_batch()
+        pending.appends[message.id] = message
         if waiter is not None:
-            gathering.append_waiters[message.id] = waiter
-        gathering.cost_bytes = cost_bytes = gathering.cost_bytes + message.footprint_bytes - _SPARED_BYTES
+            pending.append_waiters[message.id] = waiter
+        pending.cost_bytes = cost_bytes = pending.cost_bytes + message.footprint_bytes - _SPARED_BYTES
         if cost_bytes > self._limit_bytes:
             self._seal()
 
@@ -203,18 +203,18 @@ class GroupCommit:
         """
         if spare and not message.stored:
             message_id = message.id
-            for gathering in self._waiting:
-                if message_id in gathering.appends and not gathering.again:
-                    gathering.cost_bytes -= gathering.appends.pop(message_id).footprint_bytes - _SPARED_BYTES
-                    if gathering.append_waiters or waiter is not None:
-                        gathering.settle(message_id, waiter)
+            for pending in self._waiting:
+                if message_id in pending.appends and not pending.again:
+                    pending.cost_bytes -= pending.appends.pop(message_id).footprint_bytes - _SPARED_BYTES
+                    if pending.append_waiters or waiter is not None:
+                        pending.settle(message_id, waiter)
                     self._spared += 1
                     return True
-        gathering = self._open or self._gather()
+        pending = self._open or self._open_batch()
         if waiter is not None:
-            gathering.remove_waiters[len(gathering.removes)] = waiter
-        gathering.removes.append(message)
-        gathering.cost_bytes = cost_bytes = gathering.cost_bytes + OPERATION_BYTES
+            pending.remove_waiters[len(pending.removes)] = waiter
+        pending.removes.append(message)
+        pending.cost_bytes = cost_bytes = pending.cost_bytes + OPERATION_BYTES
         if cost_bytes > self._limit_bytes:
             self._seal()
         return False
@@ -235,11 +235,11 @@ class GroupCommit:
         if isinstance(change, QueueMoved):
             # Opposites of failed removes must be in the store before another node reads the queue.
             self._seal()
-        gathering = self._open or self._gather()
-        gathering.changes.append(change)
-        gathering.change_waiters.append(waiter)
-        gathering.cost_bytes += OPERATION_BYTES
-        if gathering.cost_bytes > self._limit_bytes:
+        pending = self._open or self._open_batch()
+        pending.changes.append(change)
+        pending.change_waiters.append(waiter)
+        pending.cost_bytes += OPERATION_BYTES
+        if pending.cost_bytes > self._limit_bytes:
             self._seal()
         self.changed(change)
 
@@ -249,11 +249,11 @@ class GroupCommit:
         It is not withdrawn and has no timeout: the waiter is called when it is done, or when it fails permanently,
         because the store refuses it, its destination was deleted or the writer ends.
         """
-        gathering = self._open or self._gather()
-        gathering.transfers.append(transfer)
-        gathering.transfer_waiters.append(waiter)
-        gathering.cost_bytes += OPERATION_BYTES
-        if gathering.cost_bytes > self._limit_bytes:
+        pending = self._open or self._open_batch()
+        pending.transfers.append(transfer)
+        pending.transfer_waiters.append(waiter)
+        pending.cost_bytes += OPERATION_BYTES
+        if pending.cost_bytes > self._limit_bytes:
             self._seal()
 
     @property
@@ -275,17 +275,17 @@ class GroupCommit:
             yield group
         finally:
             self._limit_bytes = MAX_BATCH_BYTES
-            gathering = self._open
-            if gathering is not None:
+            pending = self._open
+            if pending is not None:
                 # Ids grow, and within this context no other append can leave the end of the open batch.
-                for message_id in reversed(gathering.appends):
+                for message_id in reversed(pending.appends):
                     if message_id <= last_id:
                         break
                     group.appended_ids.add(message_id)
-                group.removed_ids.update([message.id for message in gathering.removes[removes:]])
+                group.removed_ids.update([message.id for message in pending.removes[removes:]])
                 if group.appended_ids or group.removed_ids:
-                    gathering.groups.append(group)
-                if gathering.cost_bytes > MAX_BATCH_BYTES:
+                    pending.groups.append(group)
+                if pending.cost_bytes > MAX_BATCH_BYTES:
                     self._seal()
 
     def fence(self, error: Fenced) -> None:
@@ -330,12 +330,12 @@ class GroupCommit:
             removing.update([message.id for message in flight.undone_appends])
             for transfer in flight.transfers:
                 removing.update(transfer.message_ids)
-        for gathering in self._waiting:
-            removing.update([message.id for message in gathering.removes])
-            if gathering.again:
-                removing.difference_update([message.id for message in gathering.undone_removes])
-                removing.update([message.id for message in gathering.undone_appends])
-            for transfer in gathering.transfers:
+        for pending in self._waiting:
+            removing.update([message.id for message in pending.removes])
+            if pending.again:
+                removing.difference_update([message.id for message in pending.undone_removes])
+                removing.update([message.id for message in pending.undone_appends])
+            for transfer in pending.transfers:
                 removing.update(transfer.message_ids)
         return removing
 
@@ -343,15 +343,15 @@ class GroupCommit:
     def pending_bytes(self) -> int:
         """Estimated memory of the operations that are not committed."""
         total = 0 if self._flight is None else self._flight.cost_bytes
-        for gathering in self._waiting:
-            total += gathering.cost_bytes
+        for pending in self._waiting:
+            total += pending.cost_bytes
         return total
 
     @property
     def pending_count(self) -> int:
         """Number of operations that have not completed."""
         flying = [] if self._flight is None else [self._flight]
-        return sum([gathering.count + len(gathering.settled) for gathering in (*flying, *self._waiting)])
+        return sum([pending.count + len(pending.settled) for pending in (*flying, *self._waiting)])
 
     async def flush(self) -> None:
         """Wait until all operations submitted before are committed. Raises the errors of a limited mark."""
@@ -383,8 +383,8 @@ class GroupCommit:
         self._work.set()
         await self._ended.wait()
 
-    def _gather(self) -> Gathering:
-        self._open = Gathering(self._clock.now())
+    def _open_batch(self) -> PendingBatch:
+        self._open = PendingBatch(self._clock.now())
         self.batch_number += 1
         self._waiting.append(self._open)
         self._work.set()
@@ -428,7 +428,7 @@ class GroupCommit:
         if spared or written:
             self._spared_ratio += SPARED_WEIGHT * (spared / (spared + written) - self._spared_ratio)
 
-    async def _commit(self, flight: Gathering) -> None:
+    async def _commit(self, flight: PendingBatch) -> None:
         """Retry the commit until it succeeds, or until the store refuses it permanently."""
         retries = Retries(RETRIES)
         while True:
@@ -477,7 +477,7 @@ class GroupCommit:
             flight.again = True
             await self._clock.sleep(retries.next_delay_s())
 
-    def _succeed(self, flight: Gathering, batch: Batch, began: float) -> None:
+    def _succeed(self, flight: PendingBatch, batch: Batch, began: float) -> None:
         now = self._clock.now()
         if batch:
             self.commits += 1
@@ -530,16 +530,16 @@ class GroupCommit:
         except Exception as error:
             self._faults.note("flushed", error)
 
-    def _answer_marks(self, gathering: Gathering) -> None:
+    def _answer_marks(self, pending: PendingBatch) -> None:
         """Complete the marks of a batch, after all of its operations have completed."""
-        refused = None if gathering.split is None else gathering.split.refused
+        refused = None if pending.split is None else pending.split.refused
         if refused is not None:
-            self._fail_marks(gathering, refused)
+            self._fail_marks(pending, refused)
             return
-        for waiter in (*gathering.marks, *gathering.limited_marks):
+        for waiter in (*pending.marks, *pending.limited_marks):
             self._confirm(waiter)
 
-    def _answer_transfers(self, flight: Gathering, batch: Batch) -> None:
+    def _answer_transfers(self, flight: PendingBatch, batch: Batch) -> None:
         gone = StoreError("the destination queue was deleted: the messages stay in their queue")
         for transfer, waiter in zip(flight.transfers, flight.transfer_waiters, strict=True):
             if waiter is None:
@@ -549,17 +549,17 @@ class GroupCommit:
             else:
                 self._confirm(waiter)
 
-    def _take_back(self, flight: Gathering, now: float) -> None:
+    def _take_back(self, flight: PendingBatch, now: float) -> None:
         """Undo, in the very next batch, operations that were committed after they had been reported as failed."""
-        gathering = Gathering(now)
-        gathering.sealed_at = now
-        gathering.appends = {message.id: message for message in flight.undone_removes}
-        gathering.removes = [*flight.undone_appends]
-        gathering.count_cost()
+        pending = PendingBatch(now)
+        pending.sealed_at = now
+        pending.appends = {message.id: message for message in flight.undone_removes}
+        pending.removes = [*flight.undone_appends]
+        pending.count_cost()
         # In front: operations submitted meanwhile may remove these messages again.
-        self._waiting.appendleft(gathering)
+        self._waiting.appendleft(pending)
 
-    def _refuse(self, flight: Gathering, error: StoreError) -> None:
+    def _refuse(self, flight: PendingBatch, error: StoreError) -> None:
         """Bisect a batch that the store refused permanently; fail the operations of an indivisible one."""
         self.failures += 1
         self._flight = None
@@ -594,28 +594,28 @@ class GroupCommit:
         self._answer_marks(flight)
         self._report_flushed()
 
-    def _fail_change(self, flight: Gathering, change: Change, waiter: Waiter | None, error: StoreError) -> None:
+    def _fail_change(self, flight: PendingBatch, change: Change, waiter: Waiter | None, error: StoreError) -> None:
         if waiter is None:
             self._note_refused(flight, error).changes.append(change)
         else:
             self._fail(waiter, error)
         if isinstance(change, QueueCreated):
             # Messages put into the queue meanwhile would be stored without it, and confirmed.
-            for gathering in list(self._waiting):
-                for message in list(gathering.appends.values()):
-                    if message.queue_id == change.queue.id and message.id in gathering.appends:
-                        self._fail_with_group(gathering, message, error)
+            for pending in list(self._waiting):
+                for message in list(pending.appends.values()):
+                    if message.queue_id == change.queue.id and message.id in pending.appends:
+                        self._fail_with_group(pending, message, error)
 
-    def _fail_with_group(self, gathering: Gathering, message: Message, error: StoreError) -> None:
+    def _fail_with_group(self, pending: PendingBatch, message: Message, error: StoreError) -> None:
         """Fail an append that was not sent, with the rest of its group."""
-        group = next((group for group in gathering.groups if message.id in group.appended_ids), None)
+        group = next((group for group in pending.groups if message.id in group.appended_ids), None)
         if group is None:
-            self._fail_append(gathering, message, error)
+            self._fail_append(pending, message, error)
             return
-        gathering.groups.remove(group)
-        self._note_refused(gathering, error).groups.append(group)
-        removed, waiters = gathering.removes, gathering.remove_waiters
-        gathering.removes, gathering.remove_waiters = [], {}
+        pending.groups.remove(group)
+        self._note_refused(pending, error).groups.append(group)
+        removed, waiters = pending.removes, pending.remove_waiters
+        pending.removes, pending.remove_waiters = [], {}
         failing: list[tuple[Message, Waiter | None]] = []
         for place, one in enumerate(removed):
             waiter = waiters.get(place)
@@ -623,31 +623,31 @@ class GroupCommit:
                 failing.append((one, waiter))
                 continue
             if waiter is not None:
-                gathering.remove_waiters[len(gathering.removes)] = waiter
-            gathering.removes.append(one)
-        gathering.cost_bytes -= OPERATION_BYTES * len(failing)
-        for appended in [gathering.appends[one] for one in group.appended_ids if one in gathering.appends]:
-            self._fail_append(gathering, appended, error)
+                pending.remove_waiters[len(pending.removes)] = waiter
+            pending.removes.append(one)
+        pending.cost_bytes -= OPERATION_BYTES * len(failing)
+        for appended in [pending.appends[one] for one in group.appended_ids if one in pending.appends]:
+            self._fail_append(pending, appended, error)
         for one, waiter in failing:
-            self._fail_remove(gathering, one, waiter, error)
+            self._fail_remove(pending, one, waiter, error)
 
-    def _fail_append(self, gathering: Gathering, message: Message, error: StoreError) -> None:
+    def _fail_append(self, pending: PendingBatch, message: Message, error: StoreError) -> None:
         """Remove a refused append from the batch and fail its waiter."""
-        del gathering.appends[message.id]
-        gathering.cost_bytes -= message.footprint_bytes - _SPARED_BYTES
-        waiter = gathering.append_waiters.pop(message.id, None)
+        del pending.appends[message.id]
+        pending.cost_bytes -= message.footprint_bytes - _SPARED_BYTES
+        waiter = pending.append_waiters.pop(message.id, None)
         if waiter is not None:
             self._fail(waiter, error)
             return
         if message.receipt is None:
-            self._note_refused(gathering, error).appended_ids.add(message.id)
+            self._note_refused(pending, error).appended_ids.add(message.id)
         if self._undo is not None:
             try:
                 self._undo.append_refused(message)
             except Exception as fault:
                 self._faults.note("undo of a refused append", fault)
 
-    def _fail_remove(self, flight: Gathering, message: Message, waiter: Waiter | None, error: StoreError) -> None:
+    def _fail_remove(self, flight: PendingBatch, message: Message, waiter: Waiter | None, error: StoreError) -> None:
         if waiter is not None:
             self._fail(waiter, error)
             return
@@ -658,15 +658,15 @@ class GroupCommit:
             except Exception as fault:
                 self._faults.note("undo of a refused remove", fault)
 
-    def _note_refused(self, gathering: Gathering, error: StoreError) -> OperationsRefused:
+    def _note_refused(self, pending: PendingBatch, error: StoreError) -> OperationsRefused:
         """Return the error that collects refused operations without a waiter, for the marks."""
-        if gathering.split is None:
-            gathering.split = Split()
-        if gathering.split.refused is None:
-            gathering.split.refused = OperationsRefused(str(error))
-        return gathering.split.refused
+        if pending.split is None:
+            pending.split = Split()
+        if pending.split.refused is None:
+            pending.split.refused = OperationsRefused(str(error))
+        return pending.split.refused
 
-    def _fail_fenced(self, flight: Gathering, error: Fenced) -> None:
+    def _fail_fenced(self, flight: PendingBatch, error: Fenced) -> None:
         """Fail a batch after the node was fenced."""
         self.failures += 1
         self._flight = None
@@ -697,15 +697,15 @@ class GroupCommit:
             failed_any = True
             self._expire_flight(flight)
         while self._waiting:
-            oldest = next((gathering for gathering in self._waiting if not gathering.expired), None)
+            oldest = next((pending for pending in self._waiting if not pending.expired), None)
             if oldest is None or oldest.sealed_at is None or oldest.sealed_at > too_old:
                 break
             failed_any = True
             self._expire_waiting(oldest)
         # A copy: callbacks may submit operations.
-        for gathering in list(self._waiting):
-            if gathering.expired:
-                self._answer_settled(gathering)
+        for pending in list(self._waiting):
+            if pending.expired:
+                self._answer_settled(pending)
         if failed_any:
             self._report_flushed()
         hangs = self._sent_at is not None and now - self._sent_at >= 2 * self._time_limit_s
@@ -715,7 +715,7 @@ class GroupCommit:
             self._sent_at = None
             self._writer.cancel()
 
-    def _expire_flight(self, flight: Gathering) -> None:
+    def _expire_flight(self, flight: PendingBatch) -> None:
         flight.expired = True
         failing, unknown = flight.undo()
         error = StoreUnavailable(f"the store did not respond within {self._time_limit_s:g} s")
@@ -727,41 +727,41 @@ class GroupCommit:
         self._answer_settled(flight)
         self._fail_limited_marks(flight, error)
 
-    def _expire_waiting(self, gathering: Gathering) -> None:
-        if gathering.again:
+    def _expire_waiting(self, pending: PendingBatch) -> None:
+        if pending.again:
             # Part of a batch of which an attempt may have succeeded.
-            self._expire_flight(gathering)
+            self._expire_flight(pending)
             return
-        gathering.expired = True
-        failing = gathering.withdraw()
+        pending.expired = True
+        failing = pending.withdraw()
         error = StoreUnavailable(f"the store did not respond within {self._time_limit_s:g} s")
-        if not gathering.count and not gathering.marks:
-            self._waiting.remove(gathering)
+        if not pending.count and not pending.marks:
+            self._waiting.remove(pending)
         for waiter in failing:
             self._fail(waiter, error)
-        self._answer_settled(gathering)
-        self._fail_limited_marks(gathering, error)
+        self._answer_settled(pending)
+        self._fail_limited_marks(pending, error)
 
-    def _answer_settled(self, gathering: Gathering) -> None:
+    def _answer_settled(self, pending: PendingBatch) -> None:
         """Complete appends and removes that cancelled each other out: nothing has to be written."""
-        settled, gathering.settled = gathering.settled, []
+        settled, pending.settled = pending.settled, []
         for waiter in settled:
             self._confirm(waiter)
 
-    def _fail_transfers(self, gathering: Gathering, error: StoreError) -> None:
-        waiters, gathering.transfer_waiters = gathering.transfer_waiters, [None] * len(gathering.transfers)
+    def _fail_transfers(self, pending: PendingBatch, error: StoreError) -> None:
+        waiters, pending.transfer_waiters = pending.transfer_waiters, [None] * len(pending.transfers)
         for waiter in waiters:
             if waiter is not None:
                 self._fail(waiter, error)
 
-    def _fail_marks(self, gathering: Gathering, error: StoreError) -> None:
-        marks, gathering.marks = gathering.marks, []
+    def _fail_marks(self, pending: PendingBatch, error: StoreError) -> None:
+        marks, pending.marks = pending.marks, []
         for waiter in marks:
             self._fail(waiter, error)
-        self._fail_limited_marks(gathering, error)
+        self._fail_limited_marks(pending, error)
 
-    def _fail_limited_marks(self, gathering: Gathering, error: StoreError) -> None:
-        marks, gathering.limited_marks = gathering.limited_marks, []
+    def _fail_limited_marks(self, pending: PendingBatch, error: StoreError) -> None:
+        marks, pending.limited_marks = pending.limited_marks, []
         for waiter in marks:
             self._fail(waiter, error)
 
@@ -776,14 +776,14 @@ class GroupCommit:
             self._expire_flight(flight)
             self._fail_transfers(flight, error)
             self._fail_marks(flight, error)
-        for gathering in rest:
-            gathering.expired = True
-            for waiter in gathering.withdraw():
+        for pending in rest:
+            pending.expired = True
+            for waiter in pending.withdraw():
                 self._fail(waiter, error)
-            self._fail_transfers(gathering, error)
-            self._answer_settled(gathering)
-            self._fail_marks(gathering, error)
-        lost = sum(gathering.count for gathering in rest) + (0 if flight is None else flight.count)
+            self._fail_transfers(pending, error)
+            self._answer_settled(pending)
+            self._fail_marks(pending, error)
+        lost = sum(pending.count for pending in rest) + (0 if flight is None else flight.count)
         self._report_flushed()
         if lost:
             log.error("writer ended with pending operations operations=%d", lost)
@@ -804,7 +804,7 @@ class _Flush:
             self.is_done.set_exception(error)
 
 
-def _described(flight: Gathering) -> str:
+def _described(flight: PendingBatch) -> str:
     """Describe refused operations for the log, without values, which may be secret."""
     for change in flight.changes:
         return type(change).__name__ if flight.count == 1 else f"{flight.count} operations"

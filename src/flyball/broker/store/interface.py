@@ -122,7 +122,7 @@ class Store(Protocol):
 
     @property
     def problem(self) -> str | None:
-        """Why the store is unavailable and what an operator can do; None while it is believed to be available."""
+        """Why the store is unavailable and what an operator can do; None while it is not known to be."""
         ...
 
     async def open(self) -> Snapshot:

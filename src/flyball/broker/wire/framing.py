@@ -1,10 +1,10 @@
-"""The buffer behind every decoder of binary frames: bytes in, as they come; whole frames where they are needed."""
+"""The buffer of every decoder of binary frames: bytes in, in any pieces; complete frames out."""
 
 from __future__ import annotations
 
 
 class FrameBuffer:
-    """What has arrived of one direction of a connection and was not read yet.
+    """The received and unread bytes of one direction of a connection.
 
     A decoder reads frames from `_buffer` at `_offset`, and calls `_wait` where the next one is not complete.
     """
@@ -20,7 +20,7 @@ class FrameBuffer:
         self._needed = 0
 
     def feed(self, data: bytes) -> None:
-        """Take the bytes that arrived. Cheapest when all before them were read as far as possible."""
+        """Add received bytes. Cheapest when all earlier frames were read."""
         if self._partial:
             self._partial += data
         elif self._offset == len(self._buffer):
@@ -34,17 +34,17 @@ class FrameBuffer:
 
     @property
     def buffered_bytes(self) -> int:
-        """What is kept of frames that are not complete, or not read yet."""
+        """Size of incomplete or unread frames."""
         return len(self._partial) + len(self._buffer) - self._offset
 
     def clear(self) -> None:
-        """Let go of everything that was fed: nothing more is read from this stream."""
+        """Drop all bytes: nothing more is read from this stream."""
         self._buffer = b""
         self._offset = 0
         self._partial = bytearray()
 
     def _gather(self) -> bool:
-        """Return whether what was waited for has arrived. To be called when there is a `_partial`."""
+        """Whether the bytes that `_partial` waits for have arrived."""
         if len(self._partial) < self._needed:
             return False
         self._buffer = bytes(self._partial)
@@ -52,7 +52,7 @@ class FrameBuffer:
         return True
 
     def _wait(self, needed: int) -> None:
-        """Remember how many bytes the next frame takes; let go of what was read."""
+        """Record the size of the next frame, and drop bytes that were read."""
         self._needed = needed
         if self._offset == len(self._buffer):
             self._buffer = b""

@@ -13,7 +13,7 @@ from flyball.broker.management.domain_nodes import DomainNodes
 from flyball.broker.management.login import ConsoleLogin
 from flyball.broker.management.node_sampler import Sampler
 from flyball.broker.node.node import Node
-from flyball.broker.node.resource_usage import ResourceUsage
+from flyball.broker.node.resources import Resources
 from flyball.broker.protocols.amqp.context import server_properties
 from tests.broker.management.api.conftest import Api
 from tests.nodes import RunningNode
@@ -93,7 +93,7 @@ def test_a_node_whose_disk_cannot_be_asked_tells_all_the_rest(
         sampler = Sampler(node, lambda: next(times_s))
         context = ApiContext(node, sampler, DomainNodes(node, sampler), ConsoleLogin(node.hub.authority))
         known = await nodes.document(context)
-        monkeypatch.setattr(node, "resource_usage", ResourceUsage(node.settings.data / "gone"))
+        monkeypatch.setattr(node, "resources", Resources(node.settings.data / "gone"))
         return [known, await nodes.document(context), await nodes.document(context)]
 
     first, *others = console_node.run(twice)

@@ -42,7 +42,7 @@ def test_an_error_of_the_other_node_is_raised_as_what_it_is() -> None:
             second.peers.commands["fail"] = fail
             with pytest.raises(QueueNotFound, match="no queue 'orders' in vhost '/'"):
                 await first.peers.request(2, "fail", {})
-            with pytest.raises(ClusterError, match="knows no command 'dance'"):
+            with pytest.raises(ClusterError, match="unknown command 'dance'"):
                 await first.peers.request(2, "dance", {})
             with pytest.raises(ClusterError, match="unexpected keyword"):
                 await first.peers.request(2, "fail", {"why": 1})
@@ -82,7 +82,7 @@ def test_a_request_to_a_node_that_dies_fails_at_once() -> None:
             made.kill(second)
             with pytest.raises(PeerLost, match="node 2 was lost"):
                 await asking
-            with pytest.raises(PeerLost, match="node 2 is not there"):
+            with pytest.raises(PeerLost, match="node 2 is not reachable"):
                 await first.peers.request(2, "wait", {})
 
     run(test())
@@ -98,7 +98,7 @@ def test_a_request_that_is_not_answered_in_time_fails() -> None:
                 await never.wait()
 
             second.peers.commands["wait"] = wait
-            with pytest.raises(PeerLost, match="has not answered 'wait'"):
+            with pytest.raises(PeerLost, match="did not respond to 'wait'"):
                 await first.peers.request(2, "wait", {}, time_limit_s=0.01)
 
     run(test())

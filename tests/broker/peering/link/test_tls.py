@@ -178,7 +178,7 @@ def test_node_whose_certificate_is_of_another_authority_is_kept_out(
         for one in (first, second):
             one.wait_until(lambda node: not any(link.is_ready for link in node.peers.links))
         first.wait_until(lambda node: "TLS with node" in caplog.text)
-    assert "of one authority" in caplog.text
+    assert "of the same CA" in caplog.text
 
 
 def test_link_on_other_addresses_without_tls_is_warned_about(

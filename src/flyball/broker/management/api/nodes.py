@@ -87,8 +87,8 @@ async def memory(context: ApiContext) -> dict[str, Any]:
     """Return what takes the memory of this node, under RabbitMQ's names where it has any; `ledger` is our own."""
     node, broker = context.node, context.node.hub.broker
     ledger = broker.ledger
-    node.resource_usage.read_memory()
-    rss_bytes = node.resource_usage.memory_bytes
+    node.resources.read_memory()
+    rss_bytes = node.resources.memory_bytes
     known = ledger.total_bytes + broker.journal.pending_bytes
     return {
         "memory": {

@@ -311,7 +311,7 @@ class Feed:
             "rates": {name: round(sum(map(sampler.rate, counters)), 3) for name, counters in RATES.items()},
             "gauges": {
                 **gauges,
-                "memory_bytes": self._node.resource_usage.memory_bytes,
+                "memory_bytes": self._node.resources.memory_bytes,
                 "cpu_ratio": round(sampler.cpu_ratio, 4),
             },
             "latency_ms": {name: _rounded(sampler.latency_ms(kind)) for name, kind in LATENCIES.items()},

@@ -1,4 +1,4 @@
-"""Connections between the nodes of a domain: those that others have opened to this one, and those that it opens."""
+"""Links between the nodes of a domain: those opened by other nodes, and those opened by this one."""
 
 from flyball.broker.peering.link.handshake import Identity
 from flyball.broker.peering.link.outgoing import Link

@@ -1,4 +1,4 @@
-"""The consumers of another node on queues of this one, and the messages that it has and has not settled."""
+"""The consumers of another node on local queues, and its unacked messages."""
 
 from __future__ import annotations
 
@@ -16,25 +16,26 @@ from flyball.errors import FlyballError, ProtocolError
 from flyball.faults import Faults
 from flyball.model import Message, Queue
 
-# How long an auto-delete queue waits for consumers whose link broke: their clients have not cancelled them.
+# Delay of the deletion of an auto-delete queue after its consumers' link broke: their clients have not cancelled
+# them.
 RETURN_S = 10.0
 
-# Where faults are noted that a frame has met.
+# The place of faults in frames.
 PLACE = "frame of another node"
 
 
 class Outlet(Protocol):
-    """Where frames for the other node go."""
+    """Sends frames to the other node."""
 
     def send(self, data: bytes) -> None: ...
 
     def send_delivery(self, data: bytes) -> None:
-        """Send a message. It may be followed by `Consumers.stop`."""
+        """Send a message. It may call `Consumers.stop`."""
         ...
 
 
 class _Consumer:
-    """One consumer: the subscriber of a queue here."""
+    """One consumer: the subscriber of a local queue."""
 
     __slots__ = (
         "_consumers",
@@ -63,7 +64,7 @@ class _Consumer:
         self.exclusive = frame.exclusive
         self.selector = frame.selector
         self.engine_consumer: Consumer
-        # Whether the other node has asked for a pause.
+        # Whether the other node requested a pause.
         self.is_held_back = False
 
     @property
@@ -75,7 +76,7 @@ class _Consumer:
         self._consumers.started(self)
 
     def ended(self) -> None:
-        """The other node looks where to go on."""
+        """Do nothing: the other node looks for another queue."""
 
     def deliver(self, consumer: Consumer, message: Message) -> None:
         self._outlet.send_delivery(wire.encode_deliver(self.number, message))
@@ -84,7 +85,7 @@ class _Consumer:
         self._consumers.ended(self, Ending.DELETED)
 
     def queue_moved(self, consumer: Consumer) -> None:
-        """Another node serves the queue: the one that asked has to look for it."""
+        """Report that the queue has moved: the other node looks up its owner."""
         self._consumers.ended(self, Ending.MOVED)
 
     def crash(self, error: BaseException) -> None:
@@ -92,7 +93,7 @@ class _Consumer:
 
 
 class Consumers:
-    """All consumers of one link that another node has opened."""
+    """All consumers of one link opened by another node."""
 
     def __init__(self, outlet: Outlet, topology: Topology) -> None:
         self._outlet = outlet
@@ -100,9 +101,9 @@ class Consumers:
         self._broker = topology.broker
         self._faults = topology.broker.faults
         self._consumers: dict[int, _Consumer] = {}
-        # Those that have ended because another node serves their queues.
+        # Consumers that ended because their queues moved to another node.
         self._moved: set[int] = set()
-        # What was asked for with Get and is not settled.
+        # Messages fetched with Get and not settled.
         self._held: dict[int, Message] = {}
         self._is_stopped = False
 
@@ -110,23 +111,23 @@ class Consumers:
         return len(self._consumers)
 
     def hold(self, message: Message) -> None:
-        """The other node gets a message that it has asked for with Get."""
+        """Record a message that the other node fetched with Get."""
         self._held[message.id] = message
 
     def end(self) -> None:
-        """Requeue what the other node held: it cannot settle it any more."""
+        """Requeue the other node's unacked messages, which it can no longer settle."""
         consumers, self._consumers = self._consumers, {}
         held, self._held = list(self._held.values()), {}
         for owner in consumers.values():
             held += self._cancelled(owner.engine_consumer)
-        # All at once: they are to be in their order before others get some of them.
+        # All at once, so that they are in order before another consumer gets one of them.
         guard(self._faults, self._broker.requeue, held)
         gone = partial(self._topology.consumer_gone, may_return_s=RETURN_S)
         for owner in consumers.values():
             guard(self._faults, gone, owner.engine_consumer.queue_id, owner)
 
     def _cancelled(self, consumer: Consumer) -> list[Message]:
-        """Cancel a consumer and end its leases; return what it held."""
+        """Cancel a consumer and end its leases; return its unacked messages."""
         guard(self._faults, self._broker.cancel, consumer)
         held = list(consumer.leases.values())
         for message in held:
@@ -134,7 +135,7 @@ class Consumers:
         return held
 
     def page_out(self, wanted_bytes: int) -> int:
-        """Leave bodies of unacked messages to the store; return how much that freed."""
+        """Page out bodies of unacked messages; return the number of bytes freed."""
         engine = self._broker.engine
         freed = page_out(engine, [(None, message) for message in reversed(self._held.values())], wanted_bytes)
         for owner in self._consumers.values():
@@ -148,10 +149,10 @@ class Consumers:
     # One consumer
 
     def start(self, frame: wire.Consume) -> None:
-        """Let a consumer begin, and answer that it has. Raises ConsumerRefused and QueueNotFound."""
+        """Start a consumer and confirm that. Raises ConsumerRefused, QueueNotFound."""
         if frame.number == 0 or frame.number in self._consumers:
-            # `Settle` means with 0 what `Get` has found. A consumer that another replaced would never end.
-            raise ProtocolError(f"{frame.number} cannot be the number of another consumer")
+            # 0 means messages of `Get` in `Settle`. A consumer that is replaced would never end.
+            raise ProtocolError(f"{frame.number} is not a valid number of a new consumer")
         queue = LocalQueue(self._topology, self._broker.engine.queue(frame.queue_id))
         queue.consume(_Consumer(self, self._outlet, queue.queue, frame), _ignore)
 
@@ -182,7 +183,7 @@ class Consumers:
                 self._broker.resume(owner.engine_consumer)
 
     def cancel(self, frame: wire.Cancel) -> None:
-        """Let a consumer get no more; what it holds may still be settled."""
+        """Stop deliveries to a consumer; the other node may still settle what it has."""
         owner = self._running(frame.consumer)
         if owner is not None:
             consumer = owner.engine_consumer
@@ -200,20 +201,20 @@ class Consumers:
             self._consumers.pop(owner.number, None)
 
     def ended(self, owner: _Consumer, ending: Ending) -> None:
-        """The queue of a consumer is not here any more."""
+        """Report that a consumer ended because its queue was deleted or moved."""
         if self._consumers.pop(owner.number, None) is owner:
             self._outlet.send(wire.encode_cancelled(owner.number, ending))
             if ending is Ending.MOVED:
                 self._moved.add(owner.number)
 
     def crashed(self, owner: _Consumer, error: BaseException) -> None:
-        """Serving one consumer has failed: it ends, and what it held goes to others. The link goes on."""
+        """End a consumer after an unexpected error, and requeue its messages. The link stays open."""
         self._faults.note("consumer of another node", error, quiet=True)
         if self.has(owner):
             self.fail(owner.number)
 
     def fail(self, number: int) -> bool:
-        """End a consumer because of a defect; return whether there is one of that number."""
+        """End a consumer because of an internal error; return whether it exists."""
         owner = self._consumers.pop(number, None)
         if owner is None:
             return False
@@ -226,7 +227,7 @@ class Consumers:
     # All consumers
 
     def stop(self) -> None:
-        """Take no more messages out of queues for now: the other node does not read."""
+        """Pause all consumers: the other node does not read."""
         if not self._is_stopped:
             self._is_stopped = True
             for owner in self._consumers.values():
@@ -250,7 +251,7 @@ class Consumers:
         owner = self._consumers.get(frame.consumer)
         if owner is None:
             if frame.consumer in self._moved and frame.settlement == Settlement.ACK:
-                self._was_in_vain()
+                self._report_lost_ack()
             return
         consumer = owner.engine_consumer
         leases = consumer.leases
@@ -280,27 +281,27 @@ class Consumers:
                 settle(message)
             except Exception as error:
                 self._faults.note(PLACE, error, quiet=True)
-                # No consumer has it any more, and nothing was done with it.
+                # Its lease has ended, and it was not settled.
                 guard(self._faults, self._broker.requeue, [message])
                 if settlement == Settlement.ACK:
-                    self._was_in_vain()
+                    self._report_lost_ack()
 
     def _ack(self, message: Message) -> None:
         if not self._broker.settle(message, True) and self._topology.directory.get(message.queue_id) is not None:
-            self._was_in_vain()
+            self._report_lost_ack()
 
     def _reject(self, message: Message) -> None:
         state = self._broker.engine.find_queue_by_id(message.queue_id)
         if state is not None:
             self._broker.dead_lettering.dead_letter(state, message, "rejected")
 
-    def _was_in_vain(self) -> None:
-        """An acknowledgement has found nothing: the message comes again, from the node that serves its queue now."""
+    def _report_lost_ack(self) -> None:
+        """Report an ack without effect: the queue has moved, and its new owner redelivers the message."""
         self._outlet.send(wire.encode_cancelled(0, Ending.MOVED))
 
 
 def guard(faults: Faults, callback: Callable[..., object], *arguments: object) -> None:
-    """Do what concerns one of many clients: what it raises is noted, and neither they nor the link end."""
+    """Call something that concerns one of many clients: an error is noted and does not close the link."""
     try:
         callback(*arguments)
     except Exception as error:
@@ -308,4 +309,4 @@ def guard(faults: Faults, callback: Callable[..., object], *arguments: object) -
 
 
 def _ignore(error: FlyballError | None) -> None:
-    """The consumer has answered when it started."""
+    """Do nothing: the consumer was confirmed when it started."""

@@ -1,4 +1,4 @@
-"""Messages on a link, as they come and go."""
+"""Conversion of messages to and from frames of a link."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from flyball.broker.wire.link import Deliver
 from flyball.model import Message
 
-# What a frame with several messages holds at the most; it has room for so much beside the largest message.
+# Maximum size of a frame with several messages, which the frame limit allows in addition to the largest message.
 PAGE_BYTES = 512 * 1024
 
 
 def message_of(found: Deliver, message_id: int, queue_id: int) -> Message:
-    """Return what came from another node as a message of a queue here."""
+    """Return a message received from another node as a message of a local queue."""
     content = found.content
     return Message(
         message_id,
@@ -33,7 +33,7 @@ def message_of(found: Deliver, message_id: int, queue_id: int) -> Message:
 
 
 def first_page(messages: Sequence[Message]) -> Sequence[Message]:
-    """Return as many of the messages as fit into a frame, at least one."""
+    """Return the first messages that fit into a frame, at least one."""
     left_bytes = PAGE_BYTES
     for place, message in enumerate(messages):
         left_bytes -= message.footprint_bytes

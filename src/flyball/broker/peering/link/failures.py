@@ -1,4 +1,4 @@
-"""Errors that cross a link: told by the name of their class, and the same class again on the other side."""
+"""Errors on a link: sent by the name of their class, and raised as the same class on the other side."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from flyball.errors import ClusterError, FlyballError
 _KINDS: dict[str, type[FlyballError]] = {
     name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, FlyballError)
 }
-# That the other node has lost somebody is not that this one has lost the other.
+# A peer lost by the other node is not lost to this one.
 del _KINDS["PeerLost"]
 
 
 def failure_fields(error: FlyballError) -> tuple[str, str]:
-    """Return kind and text of an error, as they go over the link."""
+    """Return the kind and text of an error for a frame."""
     return type(error).__name__, str(error)
 
 
 def raised_elsewhere(kind: str, text: str) -> FlyballError:
-    """Return an error like the one that the other node has told of; its fields are not known here."""
+    """Return an error received from another node, without its fields, which are not sent."""
     found = _KINDS.get(kind, ClusterError)
     error = found.__new__(found, text)
     Exception.__init__(error, text)

@@ -1,6 +1,6 @@
-"""Lets a change be answered when the other nodes know it, so that whoever hears of it can rely on it anywhere.
+"""Delays responses to changes until the other nodes have applied them, so that a client can use them on any node.
 
-What has changed is not known here: it is durable, and the others are asked to follow up to now.
+The change is durable already; the other nodes are asked to apply all changes up to now.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ from collections.abc import Callable, Iterable
 from flyball.broker.peering.link.peers import Peers
 from flyball.errors import FlyballError
 
-# The command that a node answers when it has followed all that was durable before.
+# The command to apply all changes that are durable; the response comes when that is done.
 CATCH_UP = "catch_up"
 
-# A node that does not answer is waited for so long: it follows when it can be reached again.
+# Timeout of a node that does not respond: it applies the changes when it is reachable again.
 RETRY_TIMEOUT_S = 2.0
 
 
 class Followers:
-    """The other nodes, asked in rounds: each serves all who came before it began."""
+    """Asks the other nodes in rounds: each round serves all callers that came before it started."""
 
     def __init__(
         self, peers: Peers, node_ids: Callable[[], Iterable[int]], *, time_limit_s: float = RETRY_TIMEOUT_S
     ) -> None:
-        """`node_ids` tells which nodes take part at present, without this one."""
+        """`node_ids` returns the present nodes of the domain, without this one."""
         self._peers = peers
         self._node_ids = node_ids
         self._time_limit_s = time_limit_s
-        # What those wait for who came after the round under way had begun.
+        # The next round, for callers that came after the present one started.
         self._next: asyncio.Future[None] | None = None
         self._is_asking = False
 
     async def followed(self) -> None:
-        """Return when all nodes that can be reached know what was durable before, or after the time limit."""
+        """Wait until all reachable nodes have applied the durable changes, or the timeout has passed."""
         if not self._reachable():
             return
         if self._next is None:
@@ -43,7 +43,7 @@ class Followers:
         if not self._is_asking:
             self._is_asking = True
             self._peers.spawn(self._ask_in_rounds())
-        # Others may wait for the same round.
+        # Shielded: other callers wait for the same future.
         await asyncio.shield(round_end)
 
     def _reachable(self) -> list[int]:

@@ -1,4 +1,4 @@
-"""How both ends of a link begin: they say who they are, and prove that they know the secret of their domain."""
+"""The handshake of a link: both ends send their identity, and prove that they know the secret of the domain."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from flyball.broker.wire import link as wire
 from flyball.errors import ProtocolError
 from flyball.trace.schema import Protocol
 
-# A node that has not proved who it is by then is given up, for now.
+# Timeout of the handshake.
 HANDSHAKE_S = 5.0
 
-# What a frame may hold beside the largest message.
+# Maximum size of a frame in addition to the largest message.
 FRAME_ROOM_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a node is for the others."""
+    """The identity of a node on links."""
 
     node_id: int
     epoch: int
-    # The domain's, which all its nodes know.
+    # The shared secret of the domain.
     secret: bytes
 
 
 class LinkEnd(Connection):
-    """This node's end of a link, whoever has opened it."""
+    """This node's end of a link, opened by either side."""
 
     PROTOCOL = Protocol.LINK
 
@@ -69,19 +69,19 @@ class LinkEnd(Connection):
             self._decoder.frame_max = self.broker.max_message_bytes + FRAME_ROOM_BYTES
             self._begin(self._theirs)
         else:
-            raise ProtocolError(f"{type(frame).__name__} before the node has proved who it is")
+            raise ProtocolError(f"{type(frame).__name__} before the end of the handshake")
 
     @abc.abstractmethod
     def _check_hello(self, theirs: wire.Hello) -> None:
-        """Raise ProtocolError if the other end is not a node that may be there."""
+        """Raise ProtocolError unless the other end is a valid peer."""
 
     def _greet(self, theirs: wire.Hello) -> None:
-        """The other end has said who it is."""
+        """Reply to the Hello of the other end."""
 
     @abc.abstractmethod
     def _proof_of(self, theirs: wire.Hello) -> bytes:
-        """Return what only a node of the domain can send."""
+        """Return the proof expected from the other end."""
 
     @abc.abstractmethod
     def _begin(self, theirs: wire.Hello) -> None:
-        """The other end has proved who it is."""
+        """Start to use the link: the other end is authenticated."""

@@ -1,4 +1,4 @@
-"""The link that this node opens to another one: what it sends there, and whom it owes the answers."""
+"""A link opened by this node: requests, puts and consumers on another node, and the callbacks of its responses."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from flyball.errors import ClusterError, PeerLost, ProtocolError
 
 log = logging.getLogger("flyball.server")
 
-# A node that has not made durable by then what it was sent is not waited for.
+# Timeout of waiting until another node has made acks durable.
 FLUSH_LIMIT_S = 15.0
 
-# Called with the answer, or with the error that the other node has met; PeerLost if the link was lost before.
+# Called with the response, or with the error of the other node; PeerLost if the link was lost before.
 Answer = pending.Answer[wire.Frame | None]
 
 
 class LinkConsumer(Protocol):
-    """One who is sent messages over a link."""
+    """A consumer on another node."""
 
     def delivered(self, frame: wire.Deliver) -> None: ...
 
     def cancelled(self, ending: wire.Ending) -> None:
-        """It gets nothing more."""
+        """End the consumer: there are no more deliveries."""
         ...
 
     def lost(self) -> None:
-        """The link is gone, and what was not settled with it."""
+        """End the consumer: the link was lost, and with it the unacked messages."""
         ...
 
 
 class Settled(peering.Settled):
-    """Which way acknowledgements went, for a transaction that is to be answered when they are durable."""
+    """The links over which acks were sent, for a transaction that waits until they are durable."""
 
     def __init__(self) -> None:
-        # With how many acknowledgements each had brought in vain before.
+        # By link, its count of lost acks before.
         self.links: dict[Link, int] = {}
-        # Whether some reached nobody: the message had been lost to this node before.
+        # Whether an ack was lost before it was sent, with its link.
         self.is_in_vain = False
 
     async def flush(self) -> None:
@@ -53,32 +53,32 @@ class Settled(peering.Settled):
             await link.request("flush", {}, FLUSH_LIMIT_S)
             if link.in_vain > in_vain:
                 raise ClusterError(
-                    f"node {link.node_id} does not serve the queue any more: what it had sent comes again"
+                    f"node {link.node_id} no longer serves the queue: its unacked messages will be redelivered"
                 )
         if self.is_in_vain:
-            raise ClusterError("another node was lost before the commit: what it had sent comes again")
+            raise ClusterError("another node was lost before the commit: its unacked messages will be redelivered")
 
 
 class LinkListener(Protocol):
-    """What hears of a link."""
+    """Is notified of events of a link."""
 
     settled: Settled
 
     def link_ready(self, link: Link) -> None:
-        """The node has proved who it is."""
+        """The handshake is complete."""
         ...
 
     def link_lost(self, link: Link) -> None: ...
 
     def puts_answered(self) -> None:
-        """Less waits for the answers of the node."""
+        """Puts were confirmed: there is room for more."""
         ...
 
 
 class Link(LinkEnd):
-    """The way to one other node, from the first attempt to reach it until it is lost.
+    """The link to one other node, from the first attempt to connect until it is lost.
 
-    What is sent before the node has proved who it is waits. Frames keep their order.
+    Frames sent before the end of the handshake are queued. Frames keep their order.
     """
 
     IS_OUTGOING = True
@@ -88,41 +88,41 @@ class Link(LinkEnd):
         super().__init__(hub, identity)
         self._listener = listener
         self.node_id = node_id
-        # Whether the node has proved who it is; from then on nobody knows what has reached it when it is lost.
+        # Whether the handshake is complete. From then on the outcome of unanswered frames is unknown if it is lost.
         self.is_ready = False
         self.is_lost = False
-        # When that was proved, by the clock of the loop.
+        # When the handshake was completed, by the event loop's clock.
         self.ready_at_s = 0.0
         self.consumers: dict[int, LinkConsumer] = {}
-        # What the puts hold that were not answered yet.
+        # Size of the unconfirmed puts.
         self.unanswered_bytes = 0
         self._answers: dict[int, Answer] = {}
         self._puts: dict[int, tuple[Callable[[int, int], None], int, int]] = {}
         self._last_number = 0
         self._early: list[bytes] = []
         self._early_bytes = 0
-        # How often the node has said that an acknowledgement came too late: the queue had moved.
+        # Number of acks that the node reported as lost, because the queue had moved.
         self.in_vain = 0
         self._settling: list[int] = []
         self._settling_for = (0, 0)
 
-    # For those who use it
+    # Requests
 
     def ask(self, encode: Callable[[int], bytes], answer: Answer) -> int:
-        """Send a frame that is to be answered, encoded with its number; return that number. Raises PeerLost."""
+        """Send a frame that has a response, encoded with its number; return the number. Raises PeerLost."""
         if self.is_lost:
             raise PeerLost(self.node_id, "was lost")
         number = self._last_number = self._last_number + 1
-        # First, as it may fail: nothing must wait then for an answer that cannot come.
+        # First, since it may raise: no callback must be left that is never called.
         data = encode(number)
         self._answers[number] = answer
         self.send(data)
         return number
 
     async def round_trip(self, encode: Callable[[int], bytes], what: str, time_limit_s: float) -> wire.Frame:
-        """Send a frame, encoded with its number, and return the answer.
+        """Send a frame, encoded with its number, and return the response.
 
-        Raises PeerLost if there is none in time, and an error of the kind that the other node met.
+        Raises PeerLost if there is none in time, and errors of the other node.
         """
         number = 0
 
@@ -134,15 +134,15 @@ class Link(LinkEnd):
             async with asyncio.timeout(time_limit_s):
                 frame = await result(begin)
         except TimeoutError:
-            raise PeerLost(self.node_id, f"has not answered {what!r} for {time_limit_s:g} s") from None
+            raise PeerLost(self.node_id, f"did not respond to {what!r} within {time_limit_s:g} s") from None
         finally:
-            # An answer that comes later is not wanted.
+            # A late response is ignored.
             self._answers.pop(number, None)
         assert frame is not None
         return frame
 
     async def request(self, command: str, arguments: Mapping[str, Any], time_limit_s: float) -> Any:
-        """Let the node carry out a command, and return its answer. Raises as `round_trip` does."""
+        """Execute a command on the node and return its result. Raises as `round_trip` does."""
         text = json.dumps({"command": command, "arguments": arguments}).encode()
         frame = await self.round_trip(lambda number: wire.encode_request(number, text), command, time_limit_s)
         assert isinstance(frame, wire.Response)
@@ -158,7 +158,7 @@ class Link(LinkEnd):
         self.send(data)
 
     def settle(self, consumer: int, settlement: int, message_id: int) -> None:
-        """End a lease. Those of one kind that follow each other go together."""
+        """Settle a message. Consecutive ones of the same kind are sent in one frame."""
         if self.is_lost:
             self.settled_in_vain()
             return
@@ -171,7 +171,7 @@ class Link(LinkEnd):
         self._settling.append(message_id)
 
     def settled_in_vain(self) -> None:
-        """Something was settled that is not this node's any more: it will be delivered again."""
+        """Record that a settlement was lost: the message will be redelivered."""
         self._listener.settled.is_in_vain = True
 
     def send(self, data: bytes) -> None:
@@ -196,7 +196,7 @@ class Link(LinkEnd):
         self._send_settles()
         super().flush()
 
-    # Life
+    # Lifecycle
 
     @property
     def is_busy(self) -> bool:
@@ -207,18 +207,18 @@ class Link(LinkEnd):
         if self.is_lost:
             transport.close()
         elif self in self.hub.connections:
-            self._limit_handshake(self.give_up, "does not prove who it is")
+            self._limit_handshake(self.give_up, "did not complete the handshake")
             super().send(wire.encode_hello(self._hello))
 
     def ended(self) -> None:
         self.give_up("has closed the link")
 
     def give_up(self, problem: str) -> None:
-        """The node cannot be reached this way any more: tell everybody who waits for something from it."""
+        """End the link, and fail everything that waits for a response of the node."""
         if self.is_lost:
             return
         self.is_lost = True
-        log.info("lost the link to node %d: it %s", self.node_id, problem)
+        log.info("link lost node=%d: it %s", self.node_id, problem)
         self._end_handshake()
         self._early.clear()
         self._early_bytes = 0
@@ -233,7 +233,7 @@ class Link(LinkEnd):
             self.faults.guard("answer to a put", done, token, outcome)
         answers, self._answers = self._answers, {}
         for answer in answers.values():
-            lost = PeerLost(self.node_id, "was lost before it answered")
+            lost = PeerLost(self.node_id, "was lost before it responded")
             self.faults.guard("answer of another node", answer, None, lost)
         consumers, self.consumers = self.consumers, {}
         for consumer in consumers.values():
@@ -245,14 +245,14 @@ class Link(LinkEnd):
         return super().unread_bytes + self._early_bytes
 
     def held_bytes(self) -> int:
-        # What the node has not read is not answered either: it counts once.
+        # Unsent puts are unconfirmed as well: count them once.
         return super().held_bytes() + max(0, self.unanswered_bytes - self.unread_bytes)
 
     def stop_reading(self) -> None:
-        """Answers that others wait for come this way, also while the node stops."""
+        """Keep reading while the node stops: requests in progress need the responses."""
 
     def pause_writing(self) -> None:
-        """The other node does not keep up, but answers go on: publishers are held back, not the link."""
+        """Keep reading though the other node does not: publishers are throttled, not the link."""
         self._is_write_paused = True
 
     # Reading
@@ -261,7 +261,7 @@ class Link(LinkEnd):
         if self.hub.holds_lease:
             self._decoder.feed(data)
         else:
-            self.give_up("speaks while this node has no lease")
+            self.give_up("sent frames while this node had no lease")
 
     def pump(self, mark_ns: int) -> None:
         next_frame = self._decoder.next_frame
@@ -277,9 +277,9 @@ class Link(LinkEnd):
                 else:
                     self._take(frame)
             except ProtocolError as error:
-                self.give_up(f"breaks the rules: {error}")
+                self.give_up(f"violated the protocol: {error}")
             except Exception as error:
-                # Many clients share the link: only the one ends that the frame was for.
+                # Many clients share the link: only the one that the frame was for is affected.
                 self.faults.note("frame of another node", error)
 
     def _take(self, frame: wire.Frame) -> None:
@@ -311,13 +311,13 @@ class Link(LinkEnd):
             else:
                 answer(frame, None)
         else:
-            raise ProtocolError(f"{type(frame).__name__} is not for the one who connects")
+            raise ProtocolError(f"{type(frame).__name__} is not sent by the listening node")
 
     # Handshake
 
     def _check_hello(self, theirs: wire.Hello) -> None:
         if theirs.version != wire.VERSION or theirs.node_id != self.node_id:
-            raise ProtocolError(f"node {theirs.node_id} answers, with version {theirs.version} of the protocol")
+            raise ProtocolError(f"responds as node {theirs.node_id} with protocol version {theirs.version}")
 
     def _proof_of(self, theirs: wire.Hello) -> bytes:
         return wire.proof_of_listener(self._identity.secret, self._hello, theirs)

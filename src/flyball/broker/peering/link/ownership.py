@@ -1,4 +1,4 @@
-"""What other nodes may ask about the queues of this one: counts, purges, deletions. Messages have frames."""
+"""Requests of other nodes about local queues: counts, purges, deletions. Messages have frames of their own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flyball.broker.core.pending import result
 from flyball.broker.core.queue_report import queue_report
 from flyball.broker.core.topology import Topology
 
-# The operations on one queue that are requests, by the name of the command. The arguments are those of the handle.
+# The operations on a queue that are requests, by command. The arguments are those of the handle.
 OPERATIONS: Mapping[str, Callable[..., None]] = {
     "queue.counts": LocalQueue.use,
     "queue.purge": LocalQueue.purge,
@@ -23,7 +23,7 @@ OPERATIONS: Mapping[str, Callable[..., None]] = {
 
 
 class Ownership:
-    """Answers requests about queues that this node serves. Those about one raise QueueNotFound if it does not."""
+    """Executes requests about queues of this node. Those about one queue raise QueueNotFound if it is not here."""
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
@@ -43,16 +43,16 @@ class Ownership:
         return await result(lambda done: operation(queue, done=done, **arguments))
 
     async def list_queues(self, queue_ids: Sequence[int] | None = None) -> list[dict[str, Any]]:
-        """Return what all queues of this node hold, or those of these ids that are its."""
+        """Return reports of all queues of this node, or of those with the ids that are here."""
         if queue_ids is None:
             return [queue_report(state) for state in self._engine.queues]
         found = [self._engine.find_queue_by_id(queue_id) for queue_id in queue_ids if queue_id > 0]
         return [queue_report(state) for state in found if state is not None]
 
     async def active(self, reader: int) -> list[tuple[int, int]]:
-        """Return the ids of the queues with messages that the reader may see, and how many."""
+        """Return the ids of the queues with messages visible to the reader, and the number of those."""
         return [(queue.id, count) for queue, count in self._engine.active_queues(reader)]
 
     async def is_sender(self, client_id: int) -> bool:
-        """Whether a message of the client's is stored in a queue of this node."""
+        """Whether a message sent by the client is stored in a queue of this node."""
         return self._engine.is_sender(client_id)

@@ -1,6 +1,6 @@
-"""The other nodes of the domain as this one reaches them: one link to each, opened when it is needed.
+"""The peers: the other nodes of the domain, with one link to each, opened on demand.
 
-What goes over a link, beside requests, is the business of `remote`.
+`remote` uses the links for everything except requests.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ from flyball.errors import PeerLost
 
 log = logging.getLogger("flyball.server")
 
-# Between two attempts to reach a node.
+# Backoff of attempts to connect to a node.
 RECONNECTS = Backoff(first_s=0.05, max_s=2.0, jitter_ratio=0.0)
 
-# Only a link that has lived this long is opened again without a delay. One that breaks whenever it is used would
-# otherwise be opened again and again, as fast as the nodes can.
+# Lifetime after which a lost link is reopened without a delay. Otherwise one that breaks on each use would be
+# reopened in a tight loop.
 STEADY_S = RECONNECTS.max_s
 
-# Opens a connection to an address, host:port, for the protocol that the factory makes. Raises OSError.
+# Opens a connection to an address, host:port, for the factory's protocol. Raises OSError.
 Connect = Callable[[str, Callable[[], asyncio.Protocol]], Awaitable[object]]
 
 Command = Callable[..., Awaitable[Any]]
 
 
 class PeerListener(Protocol):
-    """What hears of other nodes."""
+    """Is notified of events of other nodes."""
 
     def node_changed(self, node_id: int) -> None:
-        """A node is declared dead, or can be reached that could not be before."""
+        """A node was declared dead, or has become reachable."""
         ...
 
     def puts_answered(self) -> None:
-        """Less waits for the answers of a node."""
+        """Puts were confirmed: there is room for more."""
         ...
 
 
 def connecting(tls: ssl.SSLContext | None = None) -> Connect:
-    """Return what connects over TCP, with TLS if there is a context for it."""
+    """Return a function that connects over TCP, or over TLS if a context is given."""
 
     async def connect(address: str, factory: Callable[[], asyncio.Protocol]) -> object:
         host, _, port = address.rpartition(":")
@@ -64,7 +64,7 @@ def connecting(tls: ssl.SSLContext | None = None) -> Connect:
 
 
 class Peers:
-    """All other nodes: who they are, the links to them, and what this node answers when they ask."""
+    """All other nodes: their records, the links to them, and the commands that they may request."""
 
     def __init__(
         self, hub: Hub, identity: Identity, listener: PeerListener, *, connect: Connect | None = None
@@ -72,30 +72,30 @@ class Peers:
         self._hub = hub
         self.identity = identity
         self._listener = listener
-        # What other nodes may ask for: called with the arguments by name. Arguments and answers are JSON's.
+        # Commands that other nodes may request, called with keyword arguments. Arguments and results are JSON.
         self.commands: dict[str, Command] = {"flush": self._flush}
         self.records: dict[int, NodeRecord] = {}
-        # The links that others have opened to this node.
+        # The links opened by other nodes.
         self.sessions: dict[int, Connection] = {}
-        # For each node its epoch and the last batch of messages that it has handed over.
+        # By node, its epoch and the number of the last batch of messages that it handed over.
         self.handed: dict[int, tuple[int, int]] = {}
         self._connect = connect or connecting()
-        # The nodes of which the log says already that TLS fails with them.
+        # Nodes whose TLS failures are logged already.
         self._warned: set[int] = set()
         self._links: dict[int, Link] = {}
         self._retries: dict[int, Retries] = {}
         self._is_stopped = False
-        # What was settled since this was looked at last.
+        # Acks sent since the last call of `take_settled`.
         self.settled = Settled()
 
     @property
     def node_id(self) -> int:
         return self.identity.node_id
 
-    # What membership tells
+    # Membership
 
     def update(self, records: Iterable[NodeRecord]) -> None:
-        """Take over who is there, and where. A node that is declared dead, or has gone, is lost."""
+        """Update the records. Links to nodes that are dead or removed are dropped."""
         before = self.records
         self.records = {record.id: record for record in records if record.id != self.node_id}
         for node_id, now in self.records.items():
@@ -106,7 +106,7 @@ class Peers:
                 self.lost(node_id)
                 continue
             if known is not None and known.epoch != now.epoch:
-                self.drop(node_id, "is another one by now")
+                self.drop(node_id, "has restarted")
             if self.can_reach(node_id):
                 self._retries.pop(node_id, None)
                 self._listener.node_changed(node_id)
@@ -114,7 +114,7 @@ class Peers:
             self.lost(node_id)
 
     def lost(self, node_id: int) -> None:
-        """The node is dead: nothing that it was sent will be answered."""
+        """Drop the links of a dead node: there will be no responses."""
         record = self.records.get(node_id)
         if record is not None and record.state is not NodeState.DEAD:
             self.records[node_id] = replace(record, state=NodeState.DEAD)
@@ -123,7 +123,7 @@ class Peers:
         self._listener.node_changed(node_id)
 
     def drop(self, node_id: int, problem: str) -> None:
-        """End the links from and to a node."""
+        """Close the links from and to a node."""
         link = self._links.get(node_id)
         if link is not None:
             link.give_up(problem)
@@ -132,28 +132,28 @@ class Peers:
             session.abort()
 
     def drop_links(self) -> None:
-        """End all links from this node: it had no lease, and what they have brought since may be true no more.
+        """Close all links from this node, which had lost its lease: frames received since then may be outdated.
 
-        Whoever sent it may have died meanwhile, and others have what it delivered.
+        Their sender may have been declared dead, and other nodes may have redelivered its messages.
         """
         for link in list(self.links):
-            link.give_up("was not heard while this node had no lease")
+            link.give_up("was ignored while this node had no lease")
 
     def stop(self) -> None:
-        """End all links and open none any more."""
+        """Close all links and open no more."""
         self._is_stopped = True
         for node_id in list(self._links):
-            self.drop(node_id, "is not needed any more: this node stops")
+            self.drop(node_id, "is no longer needed: this node stops")
 
     # Links
 
     def can_reach(self, node_id: int) -> bool:
-        """Whether it is worth trying to reach the node."""
+        """Whether the node is expected to be reachable."""
         record = self.records.get(node_id)
         return record is not None and record.state is not NodeState.DEAD and "link" in record.addresses
 
     def link(self, node_id: int) -> Link | None:
-        """Return the link to a node, which may be on its way; None if there is no such node."""
+        """Return the link to a node, which may still be connecting; None if the node is unreachable."""
         link = self._links.get(node_id)
         if link is None and self.can_reach(node_id) and not self._is_stopped:
             link = self._links[node_id] = Link(self._hub, self.identity, self, node_id)
@@ -165,19 +165,19 @@ class Peers:
         return self._links.get(node_id)
 
     def reach(self, node_id: int) -> Link:
-        """Return the link to a node. Raises PeerLost if there is no such node."""
+        """Return the link to a node. Raises PeerLost if the node is unreachable."""
         link = self.link(node_id)
         if link is None:
-            raise PeerLost(node_id, "is not there")
+            raise PeerLost(node_id, "is not reachable")
         return link
 
     @property
     def links(self) -> Collection[Link]:
-        """All links, at the moment: more may come and go."""
+        """A view of the present links."""
         return self._links.values()
 
     def take_settled(self) -> Settled:
-        """Return what was settled since the last call."""
+        """Return the acks sent since the last call."""
         settled, self.settled = self.settled, Settled()
         return settled
 
@@ -195,7 +195,7 @@ class Peers:
         self._listener.puts_answered()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Start what has to do with other nodes and takes longer. It ends with the node at the latest."""
+        """Start a task, which is cancelled when the node stops."""
         self._hub.spawn(work)
 
     async def _open(self, link: Link, address: str) -> None:
@@ -213,30 +213,30 @@ class Peers:
             if isinstance(error, ssl.SSLError) and link.node_id not in self._warned:
                 self._warned.add(link.node_id)
                 log.warning(
-                    "TLS with node %d at %s fails: %s; all nodes of a domain need --link-tls-cert and --link-tls-ca,"
-                    " of one authority",
+                    "TLS with node %d at %s failed: %s; all nodes of a domain need --link-tls-cert and --link-tls-ca"
+                    " of the same CA",
                     link.node_id,
                     address,
                     error,
                 )
-            link.give_up(f"cannot be reached at {address}: {error or 'no answer'}")
+            link.give_up(f"cannot be reached at {address}: {error or 'no response'}")
 
     # Requests
 
     async def request(
         self, node_id: int, command: str, arguments: Mapping[str, Any], time_limit_s: float = 10.0
     ) -> Any:
-        """Ask another node for something and return its answer.
+        """Execute a command on another node and return its result.
 
-        Raises PeerLost if it does not answer, and an error of the kind that the other node met.
+        Raises PeerLost if it does not respond, and errors of the other node.
         """
         return await self.reach(node_id).request(command, arguments, time_limit_s)
 
     async def _flush(self) -> None:
-        """Answered when everything that came before is durable."""
+        """Wait until all earlier operations are durable."""
         await outcome(self._hub.broker.when_durable)
 
 
 def _place_of(record: NodeRecord) -> tuple[int, bool, str | None]:
-    """Return what decides whether and where a node can be reached."""
+    """Return the fields that decide whether and where a node is reachable."""
     return record.epoch, record.state is NodeState.DEAD, record.addresses.get("link")

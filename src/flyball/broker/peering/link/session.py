@@ -1,6 +1,6 @@
-"""A link that another node has opened: what its clients want from the queues of this one.
+"""A link opened by another node: the operations of its clients on local queues.
 
-The other node is an ordinary publisher and consumer here, one with many consumers.
+The other node is an ordinary publisher and consumer here, with many consumers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from flyball.broker.peering.link.contents import first_page, message_of
 from flyball.broker.peering.link.failures import failure_fields
 from flyball.broker.peering.link.handshake import LinkEnd
 from flyball.broker.peering.link.peers import Peers
-from flyball.broker.store.gathering import OperationsRefused
+from flyball.broker.store.pending_batch import OperationsRefused
 from flyball.broker.transport.connection import WRITE_BUFFER_BYTES, Hub
 from flyball.broker.wire import link as wire
 from flyball.broker.wire.link import PutOutcome
@@ -31,28 +31,28 @@ from flyball.model import Message
 
 log = logging.getLogger("flyball.server")
 
-# A store that was unavailable is asked again after this.
+# Retry interval while the store is unavailable.
 RETRY_S = 0.2
 
-# Longer is for ever: some 146,000 years.
+# Maximum time to live, 146,000 years.
 MAX_TTL_US = 1 << 62
 
-# Frames that are carried out before others have their turn.
+# Frames executed per turn of the event loop.
 FRAMES_AT_ONCE = 500
 
-# Frames that are answered with a failure if they cannot be carried out.
+# Frames that get a Failure as a response if they fail.
 _Question: TypeAlias = wire.Consume | wire.Get | wire.Read | wire.List | wire.Hand
 
 
 class _Puts:
-    """Waits for one commit on behalf of all messages that the link has put into it."""
+    """Waits for one commit on behalf of all of the link's puts in it."""
 
     __slots__ = ("_ids", "_numbers", "_session", "batch_number")
 
     def __init__(self, session: LinkSession, batch_number: int) -> None:
         self._session = session
         self._numbers: list[int] = []
-        # From where to where the ids of each one's messages go.
+        # For each put, the first id of its messages and the end.
         self._ids: list[int] = []
         self.batch_number = batch_number
 
@@ -78,7 +78,7 @@ class _Puts:
 
 
 class LinkSession(LinkEnd):
-    """One node that has connected to this one."""
+    """A session of another node."""
 
     LOGS_IN = True
 
@@ -90,7 +90,7 @@ class LinkSession(LinkEnd):
         intake: Intake,
         reply: Callable[[str, bytes, bytes, bytes], None],
     ) -> None:
-        """`reply` takes name, origin, properties and body of a direct reply to a channel of this node."""
+        """`reply` is called with name, origin, properties and body of a direct reply to a channel of this node."""
         super().__init__(hub, peers.identity)
         self._peers = peers
         self._topology = topology
@@ -98,17 +98,17 @@ class LinkSession(LinkEnd):
         self._reply = reply
         self._engine = hub.broker.engine
         self._journal = hub.broker.journal
-        # Who is there, once that is proved.
+        # The other node's id, after the handshake.
         self.node_id = 0
         self._consumers = Consumers(self, topology)
-        # Reads that wait for the one that needs the store.
+        # Reads that wait for an earlier one that needs the store.
         self._reads: deque[wire.Read] = deque()
         self._is_fetching = False
         self._puts: _Puts | None = None
-        # How many puts wait for the store.
+        # Number of puts that wait for the store.
         self._awaited = 0
         self._stored_now: list[int] = []
-        # Puts that are answered when there is memory for more.
+        # Puts whose confirmation is withheld until there is memory for more.
         self._withheld: list[int] = []
         self._has_ended = False
         self._handlers: dict[type, Callable[[Any], None]] = {
@@ -127,7 +127,7 @@ class LinkSession(LinkEnd):
             wire.Reply: self._take_reply,
         }
 
-    # Life
+    # Lifecycle
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -135,12 +135,12 @@ class LinkSession(LinkEnd):
             self._limit_handshake(self.abort)
 
     def abort(self) -> None:
-        """End the link at once."""
+        """Close the link at once."""
         super().abort()
         self.ended()
 
     def ended(self) -> None:
-        """Requeue what the other node's clients held: it can no longer settle it."""
+        """Requeue the unacked messages of the other node's clients, which can no longer be settled."""
         if self._has_ended:
             return
         self._has_ended = True
@@ -156,7 +156,7 @@ class LinkSession(LinkEnd):
         return self._consumers.page_out(wanted_bytes)
 
     def tick(self, now_s: float) -> None:
-        """Numbers for new messages may have come, or memory."""
+        """Continue if there are message ids or memory by now."""
         if self._withheld and not self.broker.ledger.is_full:
             withheld, self._withheld = self._withheld, []
             self.puts_done(withheld, PutOutcome.STORED)
@@ -199,7 +199,7 @@ class LinkSession(LinkEnd):
     def _answer(
         self, frame: _Question, error: FlyballError | None, encode: Callable[..., bytes], *fields: object
     ) -> bool:
-        """Answer a frame; return whether the answer is what was asked for."""
+        """Send the response to a frame; return whether it was a success."""
         try:
             if error is not None:
                 raise error
@@ -210,12 +210,12 @@ class LinkSession(LinkEnd):
         return True
 
     def _frame_failed(self, frame: wire.Frame, error: Exception) -> None:
-        """Answer a frame with an error. Many clients share the link: only the one that it is from hears of it."""
+        """Respond to a frame with an error. Many clients share the link: only the one that sent it is affected."""
         if isinstance(error, FlyballError) and not isinstance(frame, wire.Put):
             kind, text = failure_fields(error)
         else:
             self.faults.note(PLACE, error, quiet=True)
-            kind, text = "ClusterError", f"node {self._peers.node_id} has met a defect; its log tells which"
+            kind, text = "ClusterError", f"internal error on node {self._peers.node_id}; see its log"
         if isinstance(frame, wire.Put):
             self.puts_done([frame.number], PutOutcome.UNKNOWN)
         elif isinstance(frame, wire.Consume) and self._consumers.fail(frame.number):
@@ -224,7 +224,7 @@ class LinkSession(LinkEnd):
             self.send(wire.encode_failure(frame.number, kind, text))
 
     async def _contain(self, frame: wire.Frame, work: Awaitable[None]) -> None:
-        """Finish what a frame has begun, and answer it if that meets a defect."""
+        """Await the work of a frame, and respond with an error if it fails."""
         try:
             await work
         except Exception as error:
@@ -241,7 +241,7 @@ class LinkSession(LinkEnd):
             return
         handler = self._handlers.get(type(frame))
         if handler is None:
-            raise ProtocolError(f"{type(frame).__name__} is not for the one who listens")
+            raise ProtocolError(f"{type(frame).__name__} is not sent by the connecting node")
         handler(frame)
 
     # Handshake
@@ -249,9 +249,9 @@ class LinkSession(LinkEnd):
     def _check_hello(self, theirs: wire.Hello) -> None:
         known = self._peers.records.get(theirs.node_id)
         if theirs.version != wire.VERSION or theirs.node_id in (0, self._peers.node_id):
-            raise ProtocolError(f"node {theirs.node_id} speaks version {theirs.version} of the protocol")
+            raise ProtocolError(f"node {theirs.node_id} uses protocol version {theirs.version}")
         if known is not None and known.epoch > theirs.epoch:
-            raise ProtocolError(f"the epoch {theirs.epoch} of node {theirs.node_id} is over")
+            raise ProtocolError(f"epoch {theirs.epoch} of node {theirs.node_id} has ended")
 
     def _greet(self, theirs: wire.Hello) -> None:
         self.send(wire.encode_hello(self._hello))
@@ -263,7 +263,7 @@ class LinkSession(LinkEnd):
     def _begin(self, theirs: wire.Hello) -> None:
         older = self._peers.sessions.get(theirs.node_id)
         if older is not None:
-            # It has lost that one; what it held there is to go on.
+            # The other node has lost that one: requeue its unacked messages.
             older.abort()
         self.hub.logged_in(self)
         self.node_id = theirs.node_id
@@ -280,13 +280,13 @@ class LinkSession(LinkEnd):
             name, arguments = _asked(frame.text)
             command = self._peers.commands.get(name)
             if command is None:
-                raise ClusterError(f"node {self._peers.node_id} knows no command {name!r}")
+                raise ClusterError(f"unknown command {name!r} on node {self._peers.node_id}")
             answer = wire.encode_response(frame.number, json.dumps(await command(**arguments)).encode())
         except FlyballError as error:
             answer = wire.encode_failure(frame.number, *failure_fields(error))
         except Exception as error:
-            # Whatever has failed was for the node that asks: this one has others to serve.
-            log.exception("a request of node %d could not be answered", self.node_id)
+            # The error affects only the requesting node: this one keeps serving others.
+            log.exception("request of another node failed node=%d", self.node_id)
             answer = wire.encode_failure(frame.number, "ClusterError", f"the request failed: {error}")
         self.in_flight -= 1
         self.send(answer)
@@ -297,13 +297,13 @@ class LinkSession(LinkEnd):
         engine = self._engine
         time_us = frame.content.time_us
         if time_us is not None and time_us > MAX_TTL_US:
-            # The time when it expires has to fit into 64 bits, here and in the store.
+            # The time of expiry must fit into 64 bits, here and in the store.
             frame.content.time_us = MAX_TTL_US
         found = [engine.find_queue_by_id(queue_id) for queue_id in frame.queue_ids]
         targets = [state for state in found if state is not None]
         if len(targets) < len(found):
             absent = [queue_id for queue_id in frame.queue_ids if not engine.has_queue(queue_id)]
-            # Of several, whoever sends it asks again for each: another member may take the place of one that is gone.
+            # With several queues the sender retries each of them: another member may replace a deleted one.
             is_elsewhere = any(self._topology.directory.get(queue_id) is not None for queue_id in absent)
             if is_elsewhere or len(set(frame.queue_ids)) > 1:
                 self._put_done(frame.number, PutOutcome.MOVED)
@@ -336,7 +336,7 @@ class LinkSession(LinkEnd):
             self.puts_done([number], outcome)
             return
         if self.broker.ledger.is_full:
-            # The other node slows its publishers while much is not answered: see `Remotes`.
+            # Backpressure: the other node throttles its publishers while many puts are unconfirmed, see `puts`.
             self._withheld.append(number)
             return
         if not self._stored_now and not self._out:
@@ -344,7 +344,7 @@ class LinkSession(LinkEnd):
         self._stored_now.append(number)
 
     def committed(self, numbers: list[int], outcome: PutOutcome) -> None:
-        """The store has answered for these puts."""
+        """Confirm puts whose commit has completed."""
         self._awaited -= len(numbers)
         self.puts_done(numbers, outcome)
 
@@ -367,7 +367,7 @@ class LinkSession(LinkEnd):
         self._queue(frame.queue_id).get(found, no_ack=False)
 
     def _read(self, frame: wire.Read) -> None:
-        """Show or remove a message. One that has to be read from the store first keeps the others waiting."""
+        """Peek or take a message. One that must be read from the store delays later reads, to keep their order."""
         self.in_flight += 1
         self._reads.append(frame)
         self._read_on()
@@ -399,7 +399,7 @@ class LinkSession(LinkEnd):
             else:
                 queue.peek(frame.selector, found, frame.fit)
         except Exception as fault:
-            # Here, and not where frames are taken: this one may have waited while others came.
+            # Caught here, since the frame may have waited and is not the one that `pump` is executing.
             is_settled = True
             if not is_answered:
                 self.in_flight -= 1
@@ -407,7 +407,7 @@ class LinkSession(LinkEnd):
         self._is_fetching = is_fetched = not is_settled
 
     def _list(self, frame: wire.List) -> None:
-        """Show messages, as many as fit into a frame."""
+        """List messages, as many as fit into a frame."""
 
         def listed(messages: list[Message], error: FlyballError | None) -> None:
             self.in_flight -= 1
@@ -418,14 +418,14 @@ class LinkSession(LinkEnd):
         queue.browse(frame.after_id, frame.limit, listed)
 
     def _hand(self, frame: wire.Hand) -> None:
-        """Take over messages of another member, or of a queue that this node is to serve, unless they came before."""
+        """Accept messages of another member, or of a queue that moves here, unless the batch is a repetition."""
         if self._engine.has_queue(frame.queue_id):
             self._take_handed(frame)
         else:
             self.hub.spawn(self._contain(frame, self._hand_when_known(frame)), self)
 
     async def _hand_when_known(self, frame: wire.Hand) -> None:
-        """The other node may have heard sooner than this one who serves the queue."""
+        """Apply changes first: the other node may know of the queue's new owner before this one."""
         while not self._has_ended:
             try:
                 await self.hub.peering.catch_up()
@@ -441,7 +441,7 @@ class LinkSession(LinkEnd):
 
     def _take_handed(self, frame: wire.Hand) -> None:
         if self._has_ended:
-            # Nobody would hear that they are here: they will come again, another way.
+            # The batch cannot be confirmed: the other node will send it again.
             return
         state = self._engine.find_queue_by_id(frame.queue_id)
         assert self._theirs is not None
@@ -459,7 +459,7 @@ class LinkSession(LinkEnd):
         for handed in frame.messages:
             message = message_of(handed, self._engine.use_message_id(), state.queue.id)
             message.persistent = False
-            # The batch is this node's by now: it is not sent again because of one of its messages.
+            # The batch is accepted: an error with one of its messages must not cause a repetition.
             guard(self.faults, self.broker.accept, state, message)
         self.broker.retention.watch_expiries()
         self.send(wire.encode_handed(frame.number, PutOutcome.STORED))
@@ -475,7 +475,7 @@ class LinkSession(LinkEnd):
         super().send(data)
 
     def send_delivery(self, data: bytes) -> None:
-        """Send a message; if much is to be sent already, no more are taken out of queues for now."""
+        """Send a message; pause all consumers if there is much unsent output."""
         super().send(data)
         if self._out_bytes > WRITE_BUFFER_BYTES:
             self._consumers.stop()
@@ -501,13 +501,13 @@ class LinkSession(LinkEnd):
 
 
 def _asked(text: bytes) -> tuple[str, dict[str, Any]]:
-    """Return the command and the arguments of a request. Raises ClusterError if the text is not one."""
+    """Return the command and arguments of a request. Raises ClusterError if it is not valid."""
     try:
         asked = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ClusterError(f"a request is not JSON: {error}") from None
+        raise ClusterError(f"request is not valid JSON: {error}") from None
     name = asked.get("command") if isinstance(asked, dict) else None
     arguments = asked.get("arguments") if isinstance(asked, dict) else None
     if not isinstance(name, str) or not isinstance(arguments, dict):
-        raise ClusterError("a request needs a command and its arguments")
+        raise ClusterError("request lacks a command or its arguments")
     return name, arguments

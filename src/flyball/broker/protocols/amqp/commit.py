@@ -11,7 +11,7 @@ from flyball.broker.protocols.amqp.consuming import Deliveries, is_void
 from flyball.broker.protocols.amqp.publishing import Publisher
 from flyball.broker.protocols.amqp.replies import refusal
 from flyball.broker.protocols.amqp.transactions import Content, Lease, Transaction
-from flyball.broker.store.gathering import Group
+from flyball.broker.store.pending_batch import Group
 from flyball.broker.wire.amqp import ReplyCode
 from flyball.broker.wire.link import PutOutcome, Settlement
 from flyball.errors import ClusterError, FlyballError

@@ -21,7 +21,7 @@ from flyball.broker.protocols.amqp.direct_replies import REPLY_TO
 from flyball.broker.protocols.amqp.remembered import Route
 from flyball.broker.protocols.amqp.replies import refusal
 from flyball.broker.protocols.amqp.transactions import Content, Transaction
-from flyball.broker.store.gathering import OperationsRefused
+from flyball.broker.store.pending_batch import OperationsRefused
 from flyball.broker.wire.amqp import (
     EMPTY_TABLE,
     BasicPublish,

@@ -353,13 +353,13 @@ class PostgresRegistry:
         self._leads = False
         await self.check_epoch(connection)
         connection.add_termination_listener(self._lost)
-        await connection.add_listener(self.channel, self._heard)
+        await connection.add_listener(self.channel, self._notified)
         if self._has_listened:
             # Notifications sent while there was no connection are lost: check for changes.
             asyncio.get_running_loop().call_soon(self._announce)
         self._has_listened = True
 
-    def _heard(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
+    def _notified(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
         if payload != str(self.node_id):
             self._announce()
 

@@ -22,8 +22,8 @@ CREATE TABLE counters (
 
 INSERT INTO counters (name, value) VALUES ('client', 1), ('queue', 1), ('message', 1);
 
--- Rows are written once, never updated, and addressed by their id: dead rows that an old snapshot of somebody
--- else keeps alive lie to the left of where we work and cost us nothing.
+-- Rows are written once, never updated, and addressed by their id: dead rows that an old snapshot of another
+-- session keeps alive have smaller ids than those in use, and cost nothing.
 CREATE TABLE messages (
     id         bigint NOT NULL,
     arrived_us bigint NOT NULL,

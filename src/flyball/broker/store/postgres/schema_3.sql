@@ -1,18 +1,18 @@
--- Version 3: several nodes share the tables. Each queue has one owner; what there was belongs to the first node that
--- opens the store. Again no row of `messages` is written.
+-- Version 3: several nodes share the tables. Each queue has one owner; existing queues belong to the first node that
+-- opens the store. No row of `messages` is rewritten.
 
 ALTER TABLE queues ADD COLUMN owner integer;
--- While others are there, queues that end with their node are here too, so that everybody knows them.
+-- With other nodes, queues that end with their node are stored too, so that all nodes know them.
 ALTER TABLE queues ADD COLUMN durable boolean NOT NULL DEFAULT true;
 ALTER TABLE queues ADD COLUMN exclusive boolean NOT NULL DEFAULT false;
 ALTER TABLE queues ADD COLUMN member boolean NOT NULL DEFAULT false;
 
--- Who else is a member of a clustered queue. All others pay nothing.
+-- Finds the members of a clustered queue. Other queues are not in the index.
 CREATE INDEX queues_member ON queues (vhost, name) WHERE member;
 
 INSERT INTO counters (name, value) VALUES ('node', 1), ('generation', 1), ('change', 1);
 
--- What the nodes prove to each other that they know: they can all read this.
+-- The shared secret by which the nodes authenticate to each other: all of them can read it.
 CREATE TABLE domain (
     secret bytea NOT NULL
 );
@@ -35,7 +35,7 @@ CREATE TABLE nodes (
     seen_version     bigint NOT NULL
 ) WITH (fillfactor = 50);
 
--- Who has the name of a queue, 0 for a clustered one. A name may be claimed before its queue is created.
+-- The owner of the name of a queue, 0 for a clustered one. A name may be claimed before its queue is created.
 CREATE TABLE names (
     vhost text NOT NULL,
     name  text NOT NULL,
@@ -43,7 +43,7 @@ CREATE TABLE names (
     PRIMARY KEY (vhost, name)
 );
 
--- What nodes tell each other. Versions become visible in their order, since one lock is held while they are written.
+-- The log of changes. Versions become visible in order, since a lock is held while they are written.
 CREATE TABLE changes (
     version bigint PRIMARY KEY,
     node    integer NOT NULL,

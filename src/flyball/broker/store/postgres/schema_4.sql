@@ -1,2 +1,2 @@
--- Version 4: how often messages on their way to another queue came back from a consumer, by id: nobody else has to be told.
+-- Version 4: how often messages in transit to another queue were requeued, by id.
 ALTER TABLE transfers ADD COLUMN delivery_counts jsonb NOT NULL DEFAULT '{}';

@@ -82,7 +82,7 @@ _REPEAT_LIMIT: Final = 1024
 
 
 class ProtocolHeader(Command):
-    """The first eight octets of a connection, whatever they are."""
+    """The first eight octets of a connection, valid or not."""
 
     __slots__ = ("raw",)
 
@@ -95,7 +95,7 @@ class ProtocolHeader(Command):
 
 
 class Heartbeat(Command):
-    """A sign of life."""
+    """A heartbeat frame."""
 
     __slots__ = ()
 
@@ -165,7 +165,7 @@ _WithContent: TypeAlias = "Publish | BasicDeliver | BasicReturn | BasicGetOk"
 
 
 class _Content:
-    """A content on its way: of which command, how much of it is missing, and what is there."""
+    """An incomplete content: its command, the number of missing octets, and the received ones."""
 
     __slots__ = ("body", "command", "has_header", "is_skipped", "missing", "properties")
 
@@ -175,7 +175,7 @@ class _Content:
         self.is_skipped = False
         self.missing = 0
         self.properties = b""
-        # Not a list of pieces: those of a peer that sends an octet a frame would take many times the body's size.
+        # Not a list of pieces: with one octet per frame they would take many times the size of the body.
         self.body = bytearray()
 
 
@@ -210,13 +210,13 @@ class Decoder(FrameBuffer):
         self.frame_max = frame_max
         self.channel_max = 0
         self.max_body_bytes = max_body_bytes
-        # Before connection.open: a frame of another channel than 0 is an error, before anything of it is kept.
+        # Before connection.open: a frame on a channel other than 0 is an error, and nothing of it is kept.
         self.is_connection_only = False
         # The channels whose contents are gathered; those of others are an error. None: all are.
         self.open_channels: Container[int] | None = None
         # While the connection closes: contents are dropped frame by frame.
         self.is_discarding = False
-        # What the unfinished contents hold.
+        # Size of the incomplete contents.
         self.content_bytes = 0
         self._from_server = from_server
         self._parsers: dict[int, _Parser] = _FROM_SERVER if from_server else _FROM_CLIENT
@@ -232,11 +232,11 @@ class Decoder(FrameBuffer):
 
     @property
     def buffered_bytes(self) -> int:
-        """What is kept of commands that are not complete, or not read yet."""
+        """Size of incomplete or unread commands."""
         return self.content_bytes + len(self._partial) + len(self._buffer) - self._offset
 
     def clear(self) -> None:
-        """Let go of everything that was fed: nothing more is read from this stream."""
+        """Drop all bytes: nothing more is read from this stream."""
         super().clear()
         self._contents.clear()
         self.content_bytes = 0
@@ -277,7 +277,7 @@ class Decoder(FrameBuffer):
         return self._next_by_frames()
 
     def _next_publish(self, at: int, channel: int, size: int) -> Publish | None:
-        """Return the publish that begins at `at` if all of it is there and its body is one frame.
+        """Return the publish that begins at `at` if it is complete and its body is one frame.
 
         None says that it is not like that, or that something is wrong with it: going frame by frame will tell.
         """
@@ -396,7 +396,7 @@ class Decoder(FrameBuffer):
         if content is not None:
             if not content.is_skipped:
                 raise _unexpected_frame(content)
-            # A peer that has heard in time that its body is refused need not send the rest.
+            # A peer that learns in time that its body is refused need not send the rest.
             self._drop_content(channel, content)
         if key not in METHODS:
             text = f"unknown method {method_id} of class {class_id}"
@@ -412,7 +412,7 @@ class Decoder(FrameBuffer):
             method = parse(channel, self._buffer, at + _KEY.size, end)
         except AmqpError as error:
             if error.code is ReplyCode.SYNTAX_ERROR:
-                # RabbitMQ tells arguments that make no sense from frames that make none by the ids alone.
+                # RabbitMQ decides by the ids alone whether arguments or the frame are invalid.
                 raise AmqpError(ReplyCode.FRAME_ERROR, f"cannot decode: {error.text}", class_id, method_id) from None
             raise
         if channel != 0 and isinstance(method, BasicDeliver | BasicReturn | BasicGetOk):
@@ -423,7 +423,7 @@ class Decoder(FrameBuffer):
     def _begin_content(self, channel: int, command: _WithContent) -> None:
         if self.is_discarding:
             return
-        # RabbitMQ says the same, but only when the content is complete: until then it takes memory.
+        # RabbitMQ reports the same error, but only after it has buffered the complete content.
         if self.open_channels is not None and channel not in self.open_channels:
             raise AmqpError(ReplyCode.CHANNEL_ERROR, "expected 'channel.open'", _BASIC, command.METHOD_ID)
         if len(self._contents) >= self.channel_max > 0:
@@ -528,7 +528,7 @@ _END: Final = b"\xce"
 
 
 def delivery_prefix(consumer_tag: str) -> bytes:
-    """Return what `encode_delivery` wants to know of a consumer."""
+    """Return the consumer's part of a delivery, for `encode_delivery`."""
     return _DELIVER_IDS + write_shortstr(consumer_tag)
 
 
@@ -612,10 +612,10 @@ def encode_content(channel: int, properties: bytes, body: bytes, frame_max: int)
 
 
 def encode_ack(channel: int, delivery_tag: int, multiple: bool) -> bytes:
-    """Return a basic.ack: a server's confirm of what was published."""
+    """Return a basic.ack: a publisher confirm."""
     return _ACK_FRAME.pack(FRAME_METHOD, channel, _ACK_SIZE, _ACK, delivery_tag, multiple, FRAME_END)
 
 
 def encode_nack(channel: int, delivery_tag: int, multiple: bool) -> bytes:
-    """Return a basic.nack: a server's word that what was published is lost."""
+    """Return a basic.nack: a negative publisher confirm."""
     return _ACK_FRAME.pack(FRAME_METHOD, channel, _ACK_SIZE, _NACK, delivery_tag, multiple, FRAME_END)

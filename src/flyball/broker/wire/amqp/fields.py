@@ -16,7 +16,7 @@ FRAME_HEADER: Final = 2
 FRAME_BODY: Final = 3
 FRAME_HEARTBEAT: Final = 8
 FRAME_END: Final = 0xCE
-# What a frame has besides its payload: type, channel, size and the end octet.
+# Octets of a frame besides its payload: type, channel, size and the end octet.
 FRAME_OVERHEAD: Final = 8
 
 _SHORT: Final = struct.Struct(">H")
@@ -28,7 +28,7 @@ MAX_SHORTSTR_BYTES: Final = 255
 
 
 class AmqpError(ProtocolError):
-    """The peer broke the rules of AMQP: the connection ends. The ids say by which method, or are 0."""
+    """The peer violated AMQP: the connection is closed. The ids are those of the offending method, or 0."""
 
     def __init__(self, code: ReplyCode, text: str, class_id: int = 0, method_id: int = 0) -> None:
         super().__init__(text)
@@ -39,11 +39,11 @@ class AmqpError(ProtocolError):
 
 
 def reply_text(code: ReplyCode, text: str) -> str:
-    """Return the text as RabbitMQ words it, `NOT_FOUND - no queue 'x'`, cut to what a short string can hold."""
+    """Return the text in RabbitMQ's form, `NOT_FOUND - no queue 'x'`, truncated to a short string."""
     full = f"{code.name} - {text}".encode("utf-8", "surrogateescape")
     if len(full) <= MAX_SHORTSTR_BYTES:
         return full.decode("utf-8", "surrogateescape")
-    # What is cut may be in the middle of a character: that one goes too.
+    # Drop a character that the truncation has split.
     return full[: MAX_SHORTSTR_BYTES - 3].decode("utf-8", "ignore") + "..."
 
 
@@ -99,7 +99,7 @@ def skip_shortstr(data: bytes, at: int, end: int) -> int:
 
 
 def read_loose_shortstr(data: bytes, at: int, end: int) -> tuple[str, int]:
-    """Return the short string at `at` and where it ends. Octets that are no UTF-8 become lone surrogates."""
+    """Return the short string at `at` and where it ends. Octets that are not UTF-8 become lone surrogates."""
     stop = skip_shortstr(data, at, end)
     return data[at + 1 : stop].decode("utf-8", "surrogateescape"), stop
 

@@ -1,4 +1,4 @@
-"""What the commands that come on an AMQP connection have in common, and the generated classes of its methods."""
+"""The base of the commands of an AMQP connection, and of the generated classes of its methods."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import ClassVar
 
 
 class Command:
-    """What a decoder makes of bytes. Two are equal if they are of the same kind, with the same fields."""
+    """A decoded command. Two are equal if they are of the same class and have the same fields."""
 
     __slots__ = ("channel",)
 
-    # Those of the method that it is, or belongs to; 0 for what is none.
+    # The ids of the method that it is or belongs to; 0 if there is none.
     CLASS_ID: ClassVar[int] = 0
     METHOD_ID: ClassVar[int] = 0
     NAME: ClassVar[str] = ""
@@ -37,7 +37,7 @@ class Command:
 
 
 class Method(Command):
-    """What all methods have."""
+    """The base of all methods."""
 
     __slots__ = ()
 

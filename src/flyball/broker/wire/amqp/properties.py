@@ -36,7 +36,8 @@ TYPE: Final = 1 << 5
 USER_ID: Final = 1 << 4
 APP_ID: Final = 1 << 3
 CLUSTER_ID: Final = 1 << 2
-# One would announce a second word of flags, which class basic has no use for, and the other is in no flag's place.
+# Bits that must be 0: one would announce a second word of flags, which class basic does not have; the other is
+# unused.
 _NO_FLAGS: Final = 0b11
 
 NO_PROPERTIES: Final = b"\0\0"
@@ -149,7 +150,7 @@ def _read_flags(data: bytes) -> int:
 
 
 class Essentials:
-    """What a broker has to know of a message's properties. Shared between messages: not to be changed."""
+    """The properties that the broker itself uses. Shared between messages: must not be changed."""
 
     __slots__ = ("correlation", "expiration", "headers", "is_plain", "persistent", "priority", "reply_to", "user_id")
 
@@ -168,15 +169,15 @@ class Essentials:
         self.user_id = user_id
         self.reply_to = reply_to
         self.headers = headers
-        # Whether there is nothing but persistence and priority.
+        # Whether all except persistence and priority have their defaults.
         self.is_plain = expiration is None and user_id is None and reply_to is None and headers is None
-        # What the headers of Flyball's own say, once they were read.
+        # The contents of Flyball's own headers, once they were read.
         self.correlation: Correlation | None = None
 
 
 _TRANSIENT: Final = Essentials(False, 0, None, None, None, None)
 _PERSISTENT: Final = Essentials(True, 0, None, None, None, None)
-# Most messages have nothing but a delivery mode, if that.
+# Most messages have at most a delivery mode.
 _COMMON: Final[dict[bytes, Essentials]] = {
     NO_PROPERTIES: _TRANSIENT,
     b"\x10\x00\x01": _TRANSIENT,
@@ -186,7 +187,7 @@ _ESSENTIAL: Final = HEADERS | PRIORITY | REPLY_TO | EXPIRATION | USER_ID
 
 
 def essentials(properties: bytes) -> Essentials:
-    """Return what matters of flags and list. Raises AmqpError if `properties` is not exactly that."""
+    """Return the essentials of flags and list. Raises AmqpError if `properties` is not exactly that."""
     common = _COMMON.get(properties)
     if common is not None:
         return common

@@ -24,14 +24,14 @@ from flyball.broker.wire.amqp.fields import (
 )
 from flyball.model import Timestamp as Timestamp
 
-# How deep tables and arrays may lie in each other.
+# Maximum nesting of tables and arrays.
 MAX_DEPTH: Final = 100
 
 EMPTY_TABLE: Final = b"\0\0\0\0"
 
 
-# What a field of a table can hold: t is bool; b B s u I i l L are int; f d are float; D is Decimal; S is str, or
-# bytes if it is no UTF-8; x is bytes; T is datetime or Timestamp; A is list; F is dict; V is None.
+# The values of fields: t is bool; b B s u I i l L are int; f d are float; D is Decimal; S is str, or bytes if it is
+# not valid UTF-8; x is bytes; T is datetime or Timestamp; A is list; F is dict; V is None.
 Value: TypeAlias = (
     "bool | int | float | Decimal | str | bytes | datetime | Timestamp | list[Value] | dict[str, Value] | None"
 )
@@ -47,7 +47,7 @@ _TYPED_DOUBLE: Final = struct.Struct(">cd")
 _TYPED_INTEGER: Final = struct.Struct(">cq")
 _TYPED_TIMESTAMP: Final = struct.Struct(">cQ")
 
-# L is signed like l: so say RabbitMQ's errata to the specification.
+# L is signed like l, according to RabbitMQ's errata to the specification.
 _INTEGERS: Final[dict[int, struct.Struct]] = {
     ord("b"): struct.Struct(">b"),
     ord("B"): struct.Struct(">B"),
@@ -59,7 +59,7 @@ _INTEGERS: Final[dict[int, struct.Struct]] = {
     ord("L"): struct.Struct(">q"),
 }
 _FLOATS: Final[dict[int, struct.Struct]] = {ord("f"): struct.Struct(">f"), ord("d"): struct.Struct(">d")}
-# How many octets follow the type, where that is always the same.
+# Number of octets after the type, for types of constant size.
 _FIXED_BYTES: Final[dict[int, int]] = {
     **{kind: layout.size for kind, layout in _INTEGERS.items()},
     **{kind: layout.size for kind, layout in _FLOATS.items()},
@@ -124,12 +124,12 @@ def split_array(raw: bytes) -> list[bytes]:
 
 
 def join_array(elements: Iterable[bytes]) -> bytes:
-    """Return the raw array of raw elements: what `split_array` undoes."""
+    """Return the raw array of raw elements: the inverse of `split_array`."""
     return b"A" + write_longstr(b"".join(elements))
 
 
 def join_table(fields: Mapping[str, bytes]) -> bytes:
-    """Return the raw table of raw values: what `split_table` undoes."""
+    """Return the raw table of raw values: the inverse of `split_table`."""
     return write_longstr(b"".join([write_shortstr(name) + raw for name, raw in fields.items()]))
 
 
@@ -154,7 +154,7 @@ def write_value(value: Value) -> bytes:
     """
     if isinstance(value, str):
         return b"S" + write_longstr(value.encode("utf-8", "surrogateescape"))
-    # Before int: a bool is one.
+    # Before int, of which bool is a subclass.
     if isinstance(value, bool):
         return b"t\x01" if value else b"t\x00"
     if isinstance(value, int):
@@ -188,7 +188,7 @@ def _write_decimal(value: Decimal) -> bytes:
     sign, digits, exponent = value.as_tuple()
     if not isinstance(exponent, int):
         raise ValueError(f"{value} is no decimal number")
-    # Above this the digits do not fit anyway, and need not be computed.
+    # Larger scales do not fit anyway: do not compute the digits.
     if not -255 <= exponent <= 10:
         raise ValueError(f"{value} has no scale between 0 and 255")
     unscaled = int("".join(map(str, digits))) * 10 ** max(exponent, 0)

@@ -1,4 +1,4 @@
-"""The protocol that nodes of a domain speak with each other: its frames, their codec, and the proof of who speaks."""
+"""The protocol between the nodes of a domain: its frames, their codec, and the authentication of the peers."""
 
 from flyball.broker.wire.link._generated import frames as _frames
 from flyball.broker.wire.link._generated.frames import *  # noqa: F403

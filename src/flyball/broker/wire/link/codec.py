@@ -15,7 +15,7 @@ from flyball.broker.wire.link.fields import HEADER, frame, wrong_size
 from flyball.errors import ProtocolError
 from flyball.model import Message
 
-# Nobody who has proved nothing yet may send a longer frame, in bytes.
+# Maximum size of a frame before the peer is authenticated.
 HANDSHAKE_MAX: Final = 256
 
 _HEADER_BYTES: Final = 5
@@ -48,7 +48,7 @@ class LinkDecoder(FrameBuffer):
 
     def __init__(self, frame_max: int = HANDSHAKE_MAX) -> None:
         super().__init__()
-        # The longest frame, in bytes; it may be changed between two frames.
+        # Maximum size of a frame; may be changed between two frames.
         self.frame_max = frame_max
 
     def next_frame(self) -> Frame | None:

@@ -1,4 +1,4 @@
-"""Messages as they go over the link between nodes, the selectors that ask for them, and texts.
+"""Messages, selectors and texts in the frames of the link between nodes.
 
 Reading and writing messages is the hot path of the link.
 """
@@ -22,7 +22,7 @@ _SHORT: Final = struct.Struct(">H")
 
 _DELIVER_HEAD: Final = struct.Struct(">qqqI")
 _DELIVER_HEAD_BYTES: Final = 28
-# In the count of deliveries: the message was recovered, and may have been delivered more often.
+# Flag in the delivery count: the message was recovered, and may have been delivered more often.
 _RECOVERED: Final = 1 << 31
 
 _CONTENT: Final = struct.Struct(">BiHII")
@@ -42,20 +42,20 @@ _OF_SENDER: Final = 4
 _OF_CONTEXT: Final = 8
 _ORDERS: Final = {int(order): order for order in Order}
 
-# How texts are written: names of AMQP are any octets, those that are not UTF-8 as lone surrogates.
+# The encoding of texts: AMQP names are arbitrary octets; those that are not UTF-8 are lone surrogates.
 _ANY_TEXT: Final = "surrogatepass"
 
 
 @dataclass(slots=True)
 class Content:
-    """A message as it goes over the link: all but its place in a queue."""
+    """A message on the link, without its id."""
 
     body: bytes
     properties: bytes = b""
     origin: bytes = b""
     persistent: bool = True
     priority: int = 0
-    # How long it may live, in a put; when its time is up, elsewhere.
+    # Its time to live in a put; the time of its expiry otherwise.
     time_us: int | None = None
     sender: int | None = None
     receiver: int | None = None
@@ -85,7 +85,7 @@ class Deliver:
 
 
 def content_of(message: Message) -> Content:
-    """Return a message as it goes over the link, with the time when it expires."""
+    """Encode a message, with the time of its expiry."""
     return Content(
         message.body,
         message.properties,
@@ -130,7 +130,7 @@ def read_content(data: bytes, at: int, end: int) -> tuple[Content, int]:
     origin = data[at:properties_at]
     properties = data[properties_at:body_at]
     if origin:
-        # They go to clients as they are, and those must not meet what they cannot read.
+        # They are sent to clients unchanged, which must be able to decode them.
         read_origin(origin)
         essentials(properties)
     content = Content(

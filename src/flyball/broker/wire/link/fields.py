@@ -1,4 +1,4 @@
-"""The frame of the link between nodes, and the errors of one whose fields do not fit."""
+"""The frame of the link between nodes, and the errors of invalid ones."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 from flyball.errors import ProtocolError
 
-# A frame's length, which counts all behind it, and its kind.
+# The length of a frame, which counts everything after it, and its kind.
 HEADER: Final = struct.Struct(">IB")
 
 

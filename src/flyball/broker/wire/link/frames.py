@@ -1,32 +1,32 @@
-"""The numbers that have names in the frames of the link between nodes."""
+"""The enumerations in the frames of the link between nodes."""
 
 from __future__ import annotations
 
 import enum
 
-# Of the protocol: nodes of different versions do not talk.
+# Version of the protocol: nodes of different versions refuse to connect.
 VERSION = 4
 
 NONCE_BYTES = 32
 
 
 class PutOutcome(enum.IntEnum):
-    """What became of a message that was to be put into a queue of another node."""
+    """The outcome of a put into a remote queue."""
 
     # The message is in the queue; durable if it is persistent.
     STORED = 0
     # The queue is full.
     FULL = 1
-    # There is no such queue.
+    # The queue does not exist.
     NOT_FOUND = 2
     # Another node serves the queue; this one does not have the message.
     MOVED = 3
-    # The answer was lost.
+    # The response was lost.
     UNKNOWN = 4
 
 
 class Settlement(enum.IntEnum):
-    """What becomes of a message that was delivered."""
+    """The settlement of a delivered message."""
 
     # Acknowledged.
     ACK = 0
@@ -39,12 +39,12 @@ class Settlement(enum.IntEnum):
 
 
 class Ending(enum.IntEnum):
-    """Why a consumer gets no more."""
+    """Why a consumer ended."""
 
     ASKED = 0
-    # Its queue is gone.
+    # Its queue was deleted.
     DELETED = 1
     # Another node serves its queue.
     MOVED = 2
-    # Its node has met a defect and has requeued what it had.
+    # Its node had an internal error and has requeued its messages.
     FAILED = 3

@@ -1,4 +1,4 @@
-"""How two nodes prove to each other that they know the secret of their domain, without telling it."""
+"""Mutual authentication of two nodes: both prove that they know the secret of the domain, without revealing it."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _LISTENER = b"flyball link: listener"
 
 
 def proof_of_caller(secret: bytes, caller: Hello, listener: Hello) -> bytes:
-    """Return what the node that has connected sends."""
+    """Return the proof of the connecting node."""
     return _digest(secret, _CALLER, caller, listener)
 
 
 def proof_of_listener(secret: bytes, caller: Hello, listener: Hello) -> bytes:
-    """Return what the node that was connected to sends. It differs, so that nobody can send back what it got."""
+    """Return the proof of the listening node. It differs from the caller's, so that it cannot be reflected."""
     return _digest(secret, _LISTENER, caller, listener)
 
 
 def is_proof(digest: bytes, expected: bytes) -> bool:
-    """Compare in a time that tells nothing."""
+    """Compare digests in constant time."""
     return hmac.compare_digest(digest, expected)
 
 

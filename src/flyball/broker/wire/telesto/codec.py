@@ -25,12 +25,12 @@ __all__ = [
     "encode_success",
 ]
 
-# The largest frame, in bytes, that the original can receive, and so the largest that is encoded.
+# Maximum size of a frame that the original can receive, and so of encoded ones.
 FRAME_MAX = 32766
 
 _HEADER = struct.Struct(">hBi")
 _HEADER_BYTES = 7
-# What every frame's length counts besides the payload: method id and packet id.
+# Bytes that a frame's length counts besides the payload: method id and packet id.
 _OVERHEAD = 5
 
 _Parser = Callable[[int, bytes, int, int], Packet]

@@ -1,4 +1,4 @@
-"""The field types of Telesto's protocol: how strings and arrays lie in a payload.
+"""The field types of Telesto's protocol: strings and arrays in a payload.
 
 Readers take the payload's buffer, where to start and where the frame ends, since further frames may follow in
 the same buffer. They check before they read and before they allocate.
@@ -43,7 +43,7 @@ def finish(at: int, end: int) -> None:
 
 
 def read_string(data: bytes, at: int, end: int) -> tuple[str, int]:
-    """Return the string at `at` and where it ends. What is no UTF-8 becomes U+FFFD."""
+    """Return the string at `at` and where it ends. Invalid UTF-8 becomes U+FFFD."""
     require(2, at, end)
     size: int = SHORT.unpack_from(data, at)[0]
     at += 2
@@ -75,7 +75,7 @@ def read_count(data: bytes, at: int, end: int, smallest: int) -> int:
 
 def read_ints(data: bytes, at: int, end: int) -> tuple[list[int], int]:
     """Return the array of int at `at`, up to one more than `MAX_COPIES` of it, and where it ends."""
-    # Nearly every put names no further queue: four zero bytes end it.
+    # Most puts list no further queue: four zero bytes.
     if end - at == 4 and data[at:end] == b"\0\0\0\0":
         return [], end
     count = read_count(data, at, end, 4)

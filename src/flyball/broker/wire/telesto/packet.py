@@ -1,4 +1,4 @@
-"""What the packets of Telesto's protocol have in common.
+"""The base of the packets of Telesto's protocol.
 
 Frames, with the method and packet id, are the codec's business.
 """
@@ -13,14 +13,14 @@ from flyball.broker.wire.telesto.fields import finish
 
 @dataclass(slots=True)
 class Packet:
-    """What all packets have. This one, like many, has no payload."""
+    """The base of all packets. Like many of them it has no payload."""
 
     METHOD: ClassVar[int] = -1
 
     packet_id: int
 
     def payload(self) -> bytes:
-        """Return the fields behind the packet id, as they go onto the wire."""
+        """Encode the fields after the packet id."""
         return b""
 
     @classmethod

@@ -1,4 +1,4 @@
-"""What packets carry: messages and queues as they lie on the wire, and the numbers that have names.
+"""The contents of packets: messages and queues in wire format, and enumerations.
 
 Integers are those of the wire: 0 stands for "none" wherever Telesto says so. Turning them into the model's
 nouns is the session's business.
@@ -44,10 +44,10 @@ class ErrorCode(enum.IntEnum):
 
 
 class ReadMode(enum.IntEnum):
-    """Which of the visible messages a ReadMessage takes."""
+    """The order in which a ReadMessage chooses from the visible messages."""
 
     PRIORITY = 1
-    # The newest first.
+    # Newest first.
     TIME = 2
 
 
@@ -57,7 +57,7 @@ MESSAGE = struct.Struct(">iiiiibqh")
 
 @dataclass(slots=True)
 class WireMessage:
-    """Telesto's Message. 0 means: no receiver, no context, no time of arrival."""
+    """Telesto's Message. 0 means none for receiver, context and time of arrival."""
 
     message_id: int
     queue_id: int
@@ -120,7 +120,7 @@ def write_messages(messages: Sequence[WireMessage]) -> bytes:
 
 
 def is_one(byte: int) -> bool:
-    """Return the boolean that Telesto means by the byte."""
+    """Return Telesto's boolean for a byte."""
     return byte == 1
 
 

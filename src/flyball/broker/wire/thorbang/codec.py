@@ -1,4 +1,4 @@
-"""ThorBangMQ's text protocol: bytes in, requests out, and the bytes of the answers.
+"""ThorBangMQ's text protocol: bytes in, requests out, and the encoding of responses.
 
 Sans-IO: the caller owns the socket. A request and an answer are UTF-8 text that ends in one NUL byte. What a
 request cannot mean is a request too, `Malformed`: the session answers it and closes the connection.
@@ -15,19 +15,19 @@ from flyball.errors import ProtocolError
 from flyball.model import MAX_COPIES
 
 OK = b"OK\0"
-# No such message.
+# Stands for a missing message.
 MSG0 = b"MSG0\0"
 BAD_REQUEST = b"BAD REQUEST\0"
 
 
 @dataclass(slots=True)
 class Request:
-    """What all requests are."""
+    """The base of all requests."""
 
 
 @dataclass(slots=True)
 class Malformed(Request):
-    """Anything that gets BAD REQUEST."""
+    """An invalid request, whose response is BAD REQUEST."""
 
 
 @dataclass(slots=True)
@@ -37,7 +37,7 @@ class Hello(Request):
 
 @dataclass(slots=True)
 class Send(Request):
-    """Store the content in each queue, from left to right. A receiver below 1 is nobody in particular.
+    """Store the content in each queue, from left to right. A receiver below 1 means none.
 
     `malformed_after`: the list goes on with something that is no number. What `queue_ids` says is stored all
     the same, and then the answer is BAD REQUEST.
@@ -104,7 +104,7 @@ class RequestDecoder:
         self._max_request_bytes = max_request_bytes
         self._buffer = bytearray()
         self._offset = 0
-        # Up to here there is no NUL behind the offset: a long request is searched once, not once a feed.
+        # There is no NUL between the offset and here: a long request is searched once, not with each feed.
         self._searched = 0
 
     def feed(self, data: bytes) -> None:
@@ -117,11 +117,11 @@ class RequestDecoder:
 
     @property
     def buffered_bytes(self) -> int:
-        """What is kept of requests that are not complete, or not read yet."""
+        """Size of incomplete or unread requests."""
         return len(self._buffer) - self._offset
 
     def clear(self) -> None:
-        """Let go of everything that was fed: nothing more is read from this stream."""
+        """Drop all bytes: nothing more is read from this stream."""
         self._buffer = bytearray()
         self._offset = self._searched = 0
 
@@ -165,7 +165,7 @@ def _parse_send(arguments: str) -> Request:
         return send
     # Empty parts at the end do not count, but an empty list is written as a semicolon, not as nothing.
     parts = queues.rstrip(";").split(";", MAX_COPIES + 1) if queues.strip(";") or not queues else []
-    # Of a list that is too long one more is read, so that it is refused: each number takes time.
+    # Of a list that is too long only one entry more is parsed, so that it is refused: each number takes time.
     for part in parts[: MAX_COPIES + 1]:
         try:
             send.queue_ids.append(_long(part))
@@ -227,7 +227,7 @@ _PARSERS: dict[str, Callable[[str], Request]] = {
 }
 
 _NUMBER = re.compile(r"([+-]?)(\d+)")
-# So many ASCII digits are a number of 64, of 32 bits without a further look.
+# Numbers with at most this many ASCII digits fit into 64 and 32 bits without a check.
 _SURE_LONG_DIGITS = 18
 _SURE_INT_DIGITS = 9
 
@@ -247,7 +247,7 @@ def _int(text: str) -> int:
 
 
 def _number(text: str, bound: int) -> int:
-    """Return the number, from -bound to bound - 1: a sign, perhaps, and decimal digits of any script.
+    """Return the number, from -bound to bound - 1: an optional sign, and decimal digits of any script.
 
     Not `int()` alone, which also takes blanks and underscores, and fails on thousands of leading zeros.
     """
@@ -267,22 +267,22 @@ def _number(text: str, bound: int) -> int:
 
 
 def encode_message(sender: int, context: int, message_id: int, content: bytes) -> bytes:
-    """Return the answer that carries a message. The content is UTF-8 without NUL."""
+    """Encode the response with a message. The content is UTF-8 without NUL."""
     return b"MSG,%d,%d,%d,%b\0" % (sender, context, message_id, content)
 
 
 def encode_fail(kind: str, id: int) -> bytes:
-    """Return a refusal. The kind is QUEUE, CLIENT, MESSAGE or UNKNOWN; the last has the id -1."""
+    """Encode an error response. The kind is QUEUE, CLIENT, MESSAGE or UNKNOWN; the last has the id -1."""
     return f"FAIL {kind} {id}\0".encode()
 
 
 def encode_id(id: int) -> bytes:
-    """Return the id of what was created."""
+    """Encode the id of a created object."""
     return b"%d\0" % id
 
 
 class AnswerDecoder:
-    """Splits what a server sends into answers, without their NUL. For clients in tests and benchmarks."""
+    """Splits the bytes of a server into responses, without their NUL. For clients in tests and benchmarks."""
 
     __slots__ = ("_buffer", "_searched")
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from flyball.broker.core.placement import Role
 
 
-class MemberUsage:
+class MemberRoutes:
     """The members that one connection uses, and redirections from one to another."""
 
     __slots__ = ("_homes", "_is_member", "counts")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flyball.broker.core.member_usage import MemberUsage
+from flyball.broker.core.member_routes import MemberRoutes
 from flyball.broker.core.placement import Role
 
 PRODUCER, CONSUMER = Role.PRODUCER, Role.CONSUMER
@@ -16,17 +16,17 @@ def members() -> set[int]:
 
 
 @pytest.fixture
-def usage(members: set[int]) -> MemberUsage:
-    return MemberUsage(members.__contains__)
+def usage(members: set[int]) -> MemberRoutes:
+    return MemberRoutes(members.__contains__)
 
 
-def test_only_members_are_counted(usage: MemberUsage) -> None:
+def test_only_members_are_counted(usage: MemberRoutes) -> None:
     for queue_id in (1, 1, 9):
         usage.note(queue_id, PRODUCER)
     assert usage.counts == {(1, PRODUCER): 2}
 
 
-def test_a_client_is_served_where_it_was_sent_whatever_it_names(usage: MemberUsage) -> None:
+def test_a_client_is_served_where_it_was_sent_whatever_it_names(usage: MemberRoutes) -> None:
     usage.note(1, CONSUMER)
     usage.move(1, CONSUMER, 2)
     assert (usage.home(1, CONSUMER), usage.home(1, PRODUCER)) == (2, 1)
@@ -37,7 +37,7 @@ def test_a_client_is_served_where_it_was_sent_whatever_it_names(usage: MemberUsa
     assert [usage.home(named, CONSUMER) for named in (1, 2, 3)] == [1, 1, 1]
 
 
-def test_a_member_that_is_gone_serves_nobody(usage: MemberUsage, members: set[int]) -> None:
+def test_a_member_that_is_gone_serves_nobody(usage: MemberRoutes, members: set[int]) -> None:
     usage.note(1, PRODUCER)
     usage.move(1, PRODUCER, 2)
     members.remove(2)

@@ -94,7 +94,7 @@ class Split:
 _Unit = tuple[list[int], list[int], list[int], list[int]]
 
 
-class Gathering:
+class PendingBatch:
     """The operations of one commit. On the path of every message: one without a waiter costs one dict entry."""
 
     __slots__ = (
@@ -168,7 +168,7 @@ class Gathering:
             appended = [message for message in appended if message.queue_id not in gone]
         return Batch(self.changes, appended, removed, self.transfers)
 
-    def halves(self) -> tuple[Gathering, Gathering]:
+    def halves(self) -> tuple[PendingBatch, PendingBatch]:
         """Bisect it in the order in which the store applies operations: the first half must be committed first."""
         if self.undone_appends or self.undone_removes:
             self.turn_undone()
@@ -239,8 +239,8 @@ class Gathering:
             units += [([], [], [], [place]) for place in places]
         return units
 
-    def _part(self) -> Gathering:
-        part = Gathering(self.opened_at)
+    def _part(self) -> PendingBatch:
+        part = PendingBatch(self.opened_at)
         part.sealed_at, part.expired, part.again, part.split = self.sealed_at, self.expired, self.again, self.split
         return part
 

@@ -10,7 +10,7 @@ from pathlib import Path
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
-class ResourceUsage:
+class Resources:
     """The last measurements, for reports that must not wait."""
 
     def __init__(self, data: Path) -> None:
