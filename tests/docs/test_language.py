@@ -14,18 +14,6 @@ from tests.docs.language import DEFINITION, PHRASES, ROOT, Finding, Source, find
 # Folders and files that are still to be swept. Shrink this list, never extend it: it ends empty.
 NOT_YET_SWEPT: tuple[str, ...] = (
     # The broker's inside.
-    "src/flyball/broker/core",
-    "src/flyball/broker/engine",
-    "src/flyball/broker/node",
-    "src/flyball/broker/peering",
-    "src/flyball/broker/settings.py",
-    "src/flyball/broker/store",
-    "src/flyball/broker/transport",
-    "src/flyball/broker/wire",
-    "src/flyball/errors.py",
-    "src/flyball/faults.py",
-    "src/flyball/files.py",
-    "src/flyball/model.py",
     "tests/broker/browsing.py",
     "tests/broker/chaos.py",
     "tests/broker/core",
@@ -76,6 +64,7 @@ ALLOWED: frozenset[tuple[str, str]] = frozenset(
         ("src/flyball/lab/papers.py", '"seed-003",'),
         ("src/flyball/lab/papers.py", '"seed-004",'),
         # The system's user of this name.
+        ("src/flyball/broker/store/postgres/launcher.py", 'UNPRIVILEGED_USER = "nobody"'),
         (
             "docs/how-it-works/design.md",
             "works in a folder that only root can enter. Where namespaces are forbidden it runs as `nobody`, if that "

@@ -431,4 +431,4 @@ async def test_nothing_is_remembered_of_changes_that_everybody_knows() -> None:
         define(two, "again")
         await two._broker.journal.flush()
         await one.catch_up()
-        assert not one._feed._own_changes._under_way
+        assert not one._feed._local_changes._under_way

@@ -200,7 +200,7 @@ class WaitingConsumers:
                 del self._by_filter[key]
 
     def leave_all(self) -> list[Consumer]:
-        """Let nobody wait; return who did, in the order in which they would have been served."""
+        """Remove and return all waiting consumers, in the order in which they would have been served."""
         waiting = {consumer.id: consumer for rank in self._unfiltered.values() for consumer in rank.values()}
         for filtered in self._by_filter.values():
             waiting.update(filtered)

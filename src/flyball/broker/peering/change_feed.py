@@ -11,7 +11,7 @@ from flyball.broker.core.authority import Authority
 from flyball.broker.core.broker import Broker
 from flyball.broker.core.definitions import Definitions
 from flyball.broker.core.topology import Topology
-from flyball.broker.peering.own_changes import OwnChanges
+from flyball.broker.peering.local_changes import LocalChanges
 from flyball.broker.store.changes import (
     Change,
     ClientCreated,
@@ -49,7 +49,7 @@ class ChangeFeed:
         self._rounds_begun = 0
         # Number of the last complete round.
         self._last_round = 0
-        self._own_changes = OwnChanges()
+        self._local_changes = LocalChanges()
         self._broker.journal.changed.subscribe(self._changed_here)
 
     async def may_create(self, vhost: str, name: str) -> bool:
@@ -77,7 +77,7 @@ class ChangeFeed:
                 # A round started after this call and has finished: it serves this call as well.
                 return
             self._rounds_begun += 1
-            settled = self._own_changes.count if self._broker.journal.pending_count == 0 else None
+            settled = self._local_changes.count if self._broker.journal.pending_count == 0 else None
             while True:
                 news = await self._registry.changes(self.version)
                 if not news:
@@ -90,8 +90,8 @@ class ChangeFeed:
                         self._apply_safely(item)
                 await self._adopt([queue_id for queue_id in moved if queue_id])
                 self.version = news[-1].version
-            if settled == self._own_changes.count:
-                self._own_changes.clear()
+            if settled == self._local_changes.count:
+                self._local_changes.clear()
             await self._broker.take_arrivals()
             self._last_round = self._rounds_begun
 
@@ -103,14 +103,14 @@ class ChangeFeed:
     def _changed_here(self, change: Change) -> None:
         # A single node's changes are not announced, so they do not return in the log.
         if self._broker.is_clustered:
-            self._own_changes.add(change)
+            self._local_changes.add(change)
 
     def _is_news(self, item: VersionedChange) -> bool:
         """Whether a change has to be applied: it is another node's, or was undone by one of another node's."""
         if item.node_id != self._registry.node_id:
-            self._own_changes.others_changed()
+            self._local_changes.others_changed()
             return True
-        return self._own_changes.meet(item.change) or not isinstance(item.change, _OWN)
+        return self._local_changes.meet(item.change) or not isinstance(item.change, _OWN)
 
     def _move(self, change: QueueMoved) -> int:
         """Record the new owner of a queue; return the queue's id if this node has to adopt it, else 0."""

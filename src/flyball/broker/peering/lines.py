@@ -1,6 +1,6 @@
-"""What waits until other nodes have answered enough: a line for each node, and who waits for several stands in each.
+"""Actions that wait for congested nodes: a line per node; an action for several nodes is in each of their lines.
 
-So a node that is stuck keeps only those waiting who have something for it. Knows nothing of links and messages.
+So a stuck node delays only the actions that concern it. Independent of links and messages.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ EMPTY: Mapping[int, int] = {}
 
 
 class Waiting:
-    """Something that is done when none of its nodes owes too many answers any more, in its turn."""
+    """An action to be done in order when none of its nodes is congested."""
 
     __slots__ = ("act", "drop", "nodes", "owner", "queues")
 
@@ -27,25 +27,25 @@ class Waiting:
         drop: Callable[[], object] | None = None,
     ) -> None:
         self.nodes = nodes
-        # The queues that it is for, by id, and their nodes: what comes for them later waits behind it.
+        # The nodes of its queues, by queue id: later actions for these queues wait behind it.
         self.queues = queues
         self.act = act
-        # Whose it is: see `Lines.forget`.
+        # The connection that it is charged to: see `Lines.forget`.
         self.owner = owner
-        # Called instead if its owner has gone, or if it fails.
+        # Called instead if the owner is closed, or if the action fails.
         self.drop = drop
 
 
 class Lines:
-    """Who waits for which node, in the order in which they came."""
+    """The waiting actions by node, in order."""
 
     def __init__(self, is_congested: Callable[[int], bool], faults: Faults) -> None:
-        """`is_congested` tells whether a node owes too many answers."""
+        """`is_congested` returns whether a node has too many unconfirmed puts."""
         self._is_congested = is_congested
         self._faults = faults
-        # By node; none is empty.
+        # By node; never holds an empty line.
         self._lines: dict[int, deque[Waiting]] = {}
-        # For each queue that something waits for, in which line, and how much.
+        # By queue, the line of its waiting actions and their number.
         self._queues: dict[int, tuple[int, int]] = {}
 
     def __len__(self) -> int:
@@ -55,9 +55,9 @@ class Lines:
         return bool(self._lines)
 
     def nodes_of(self, queues: Mapping[int, int]) -> set[int]:
-        """Return in whose lines something for queues has to stand; those are given by id, with the nodes they are at.
+        """Return the nodes whose lines an action for these queues must join.
 
-        While something waits for a queue in a line, what comes later stands there too, though the queue has moved.
+        While an action for a queue waits in a line, later ones join that line as well, even if the queue has moved.
         """
         nodes = set(queues.values())
         if self._queues:
@@ -65,11 +65,11 @@ class Lines:
         return nodes
 
     def must_wait(self, nodes: Collection[int]) -> bool:
-        """Whether one of the nodes owes too many answers, or others wait for it already."""
+        """Whether one of the nodes is congested, or has waiting actions."""
         return any(node_id in self._lines or self._is_congested(node_id) for node_id in nodes)
 
     def join(self, waiting: Waiting) -> None:
-        """Let something wait behind all others of its nodes."""
+        """Add an action at the end of the lines of its nodes."""
         for node_id in waiting.nodes:
             self._lines.setdefault(node_id, deque()).append(waiting)
         for queue_id, owner_id in waiting.queues.items():
@@ -77,7 +77,7 @@ class Lines:
             self._queues[queue_id] = node_id, count + 1
 
     def forget(self, owner: object) -> bool:
-        """Drop what is the owner's, which has gone; return whether others may go on for that."""
+        """Drop the actions of a closed owner; return whether others may continue because of that."""
         found = {id(each): each for line in self._lines.values() for each in line if each.owner is owner}
         if not found:
             return False
@@ -93,14 +93,14 @@ class Lines:
         return bool(self._lines)
 
     def go_on(self) -> None:
-        """Do what is first in all of its lines, as far as its nodes owe little."""
+        """Do the actions that are first in all of their lines and whose nodes are not congested."""
         nodes = deque(self._lines)
         while nodes:
             node_id = nodes.popleft()
             while (line := self._lines.get(node_id)) and self._may_act(line[0]):
                 waiting = line[0]
                 self._leave(waiting)
-                # Others may be the first there now.
+                # Other actions may be first in those lines now.
                 nodes.extend(other for other in waiting.nodes if other != node_id)
                 try:
                     waiting.act()

@@ -23,7 +23,7 @@ from flyball.broker.wire.link import Content, PutOutcome
 from flyball.errors import FlyballError
 from flyball.model import Queue
 
-# When another node owes the answers of so much, further puts to it wait, and so do those who publish them.
+# Size of a link's unconfirmed puts above which further puts to its node, and their publishers, wait.
 CONGESTED_BYTES = 8 * 1024 * 1024
 
 # Retry interval for a node that is the owner of a queue and does not serve it yet.
@@ -226,20 +226,20 @@ class RemotePuts:
         self._intake = Intake(broker)
         self._last_put = 0
         self._parked: dict[int, deque[_Put]] = {}
-        # At which node the queue was, for each of them, and how many there are at each node.
+        # By queue with parked puts, its node; and the number of such queues by node.
         self._parked_at: dict[int, int] = {}
         self._parked_counts: Counter[int] = Counter()
-        # By node, queues whose parked puts wait until its link has room, in their order; none is empty.
+        # By node, queues whose parked puts wait until its link has room, in order; never holds an empty dict.
         self._crowded: dict[int, dict[int, None]] = {}
-        # For each queue over which link its puts go, and how many were not answered yet.
+        # By queue, the link of its unconfirmed puts and their number.
         self._ways: dict[int, tuple[Link, int]] = {}
         self._retries: dict[int, asyncio.TimerHandle] = {}
-        # What waits until a node owes fewer answers.
+        # Actions that wait for congested nodes.
         self._lines = Lines(self._is_congested_at, broker.faults)
         self._sweep: asyncio.TimerHandle | None = None
 
     def placed(self, queue_id: int) -> None:
-        """The directory has changed about a queue, or this node serves it now: what waited for that goes on."""
+        """Send the parked puts of a queue whose owner has changed, or may have."""
         parked = self._unpark(queue_id)
         if parked is not None:
             # Sorted: puts that were returned are older than those that were never sent.
@@ -265,10 +265,10 @@ class RemotePuts:
     ) -> None:
         """Put a message into remote queues, in one frame per node, even if a queue is listed several times.
 
-        `done` is called once, maybe before this returns. Of several queues one that is gone refuses nothing, as a
-        local one; ids of such queues are added to `missing`. While a node of these queues owes too many answers the
-        message waits behind all that came before for its nodes. What waits is in no link: it should be charged to the
-        `owner`, whose end `forget` tells.
+        `done` is called once, maybe before this returns. As with local queues, a deleted queue among several is not
+        an error; its id is added to `missing`. While a node of these queues is congested, the message waits behind
+        earlier ones for its nodes. A waiting put is not charged to a link but to the `owner`; when the owner is
+        closed, `forget` must be called.
         """
         queues = _owners(remotes)
         nodes = self._lines.nodes_of(queues)
@@ -281,7 +281,7 @@ class RemotePuts:
     def forget(self, owner: object) -> None:
         """Drop the waiting puts of a closed owner. Those that were sent are not affected."""
         if self._lines.forget(owner):
-            # Not here: those who go on may be others of the owner's.
+            # In a later turn: the actions that continue may belong to the same owner.
             asyncio.get_running_loop().call_soon(self._lines.go_on)
 
     def _put(
@@ -360,7 +360,7 @@ class RemotePuts:
                 self.placed(queue.id)
 
     def park(self, queue_id: int, put: _Put, node_id: int) -> None:
-        """Let a put wait until its queue, which was at that node, has an owner that can be reached."""
+        """Park a put until its queue, last seen at the node, has a reachable owner."""
         parked = self._parked.get(queue_id)
         if parked is None:
             self._parked[queue_id] = parked = deque()
@@ -370,12 +370,12 @@ class RemotePuts:
         self._sweep_later()
 
     def park_for_room(self, queue_id: int, put: _Put, node_id: int) -> None:
-        """Let a put wait until the link to that node, the owner of its queue, has room."""
+        """Park a put until the link to the node, the owner of its queue, has room."""
         self.park(queue_id, put, node_id)
         self._crowded.setdefault(self._parked_at[queue_id], {})[queue_id] = None
 
     def _unpark(self, queue_id: int) -> deque[_Put] | None:
-        """Return the puts that wait for a queue, which wait no longer."""
+        """Remove and return the parked puts of a queue."""
         parked = self._parked.pop(queue_id, None)
         if parked is None:
             return None
@@ -425,15 +425,15 @@ class RemotePuts:
 
     @property
     def is_congested(self) -> bool:
-        """Whether a node owes so many answers that those who publish to it have to wait."""
+        """Whether publishers to some node have to wait, because too many puts are unconfirmed or parked."""
         return bool(self._parked) or any(_is_crowded(link) for link in self.peers.links)
 
     def must_wait(self, remotes: Sequence[RemoteQueue]) -> bool:
-        """Whether a put into these queues would wait: a node of theirs is congested, or others wait for it."""
+        """Whether a put into these queues would wait: one of their nodes is congested, or has waiting puts."""
         return self._lines.must_wait(self._lines.nodes_of(_owners(remotes)))
 
     def when_clear(self, remotes: Sequence[RemoteQueue], go_on: Callable[[], None]) -> None:
-        """Call back, once, when the nodes of these queues are not congested and what waits for them now was done."""
+        """Call back once when the nodes of these queues are not congested, after all that waits for them now."""
         self._lines.join(Waiting(self._lines.nodes_of(_owners(remotes)), go_on))
 
     def _is_congested_at(self, node_id: int) -> bool:
@@ -445,7 +445,7 @@ class RemotePuts:
 
 
 def _owners(remotes: Sequence[RemoteQueue]) -> dict[int, int]:
-    """Return by the ids of queues which nodes serve them."""
+    """Return the owners of queues by queue id."""
     return {remote.queue.id: remote.owner for remote in remotes}
 
 

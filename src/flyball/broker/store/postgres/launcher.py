@@ -17,6 +17,9 @@ from flyball.errors import StoreError
 
 MAJOR_VERSION = "18"
 
+# The system user that runs PostgreSQL for a node that runs as root.
+UNPRIVILEGED_USER = "nobody"
+
 
 @dataclass(slots=True, frozen=True)
 class CommandResult:
@@ -118,15 +121,15 @@ async def find_launcher(data_dir: Path) -> Launcher:
             return Launcher(binaries, apart, used, uid=0, gid=0)
 
     # Without user namespaces, as in some containers: switch to an unprivileged user.
-    nobody = pwd.getpwnam("nobody")
-    become = ("setpriv", f"--reuid={nobody.pw_uid}", f"--regid={nobody.pw_gid}", "--clear-groups")
-    _let_through(data_dir, nobody.pw_gid)
+    account = pwd.getpwnam(UNPRIVILEGED_USER)
+    become = ("setpriv", f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups")
+    _let_through(data_dir, account.pw_gid)
     can_run = await run([*become, str(binaries / "postgres"), "--version"])
     can_enter = await run([*become, "test", "-x", str(data_dir)])
     if can_run.status != 0 or can_enter.status != 0:
         unreachable = binaries if can_run.status != 0 else data_dir
         raise StoreError(
-            f"PostgreSQL does not run as root and user 'nobody' cannot enter {unreachable}: run flyball as an "
-            "ordinary user, move that folder to one others may enter, or use --store postgresql://..."
+            f"PostgreSQL does not run as root, and the user '{UNPRIVILEGED_USER}' cannot enter {unreachable}: run flyball"
+            " as an ordinary user, move that folder to one that others may enter, or use --store postgresql://..."
         )
-    return Launcher(binaries, become, ties, uid=nobody.pw_uid, gid=nobody.pw_gid)
+    return Launcher(binaries, become, ties, uid=account.pw_uid, gid=account.pw_gid)

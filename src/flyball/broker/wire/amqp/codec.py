@@ -183,8 +183,8 @@ class Decoder(FrameBuffer):
     """Turns the bytes of one direction of a connection into commands.
 
     After an AmqpError the stream is lost: every further `next_command` raises it again. `frame_max` and
-    `channel_max` are to be set when they are negotiated; 0 is no limit. What channels send is only gathered where it
-    may come to something: see `is_connection_only`, `open_channels` and `is_discarding`.
+    `channel_max` must be set when they are negotiated; 0 means unlimited. Contents are only collected on channels
+    that can use them: see `is_connection_only`, `open_channels` and `is_discarding`.
     """
 
     __slots__ = (
@@ -279,7 +279,7 @@ class Decoder(FrameBuffer):
     def _next_publish(self, at: int, channel: int, size: int) -> Publish | None:
         """Return the publish that begins at `at` if it is complete and its body is one frame.
 
-        None says that it is not like that, or that something is wrong with it: going frame by frame will tell.
+        None means that it is not, or that it is malformed: decoding frame by frame finds out.
         """
         buffer = self._buffer
         available = len(buffer)

@@ -187,7 +187,7 @@ def _write_seconds(seconds: int) -> bytes:
 def _write_decimal(value: Decimal) -> bytes:
     sign, digits, exponent = value.as_tuple()
     if not isinstance(exponent, int):
-        raise ValueError(f"{value} is no decimal number")
+        raise ValueError(f"{value} is not a finite decimal number")
     # Larger scales do not fit anyway: do not compute the digits.
     if not -255 <= exponent <= 10:
         raise ValueError(f"{value} has no scale between 0 and 255")

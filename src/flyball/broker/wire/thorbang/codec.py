@@ -39,8 +39,8 @@ class Hello(Request):
 class Send(Request):
     """Store the content in each queue, from left to right. A receiver below 1 means none.
 
-    `malformed_after`: the list goes on with something that is no number. What `queue_ids` says is stored all
-    the same, and then the answer is BAD REQUEST.
+    `malformed_after`: the list continues with something that is not a number. The message is put into `queue_ids`
+    all the same, and then the response is BAD REQUEST.
     """
 
     receiver: int

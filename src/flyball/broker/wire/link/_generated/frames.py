@@ -470,12 +470,12 @@ def encode_got(number: int, ready: int, message: Message | None) -> bytes:
 
 @dataclass(slots=True)
 class Read:
-    """Asks for the first message that a selector fits, to look at it or for good: Got, with no lease."""
+    """Asks for the first message that a selector fits, to look at it or to remove it: Got, with no lease."""
 
     number: int
     queue_id: int
     selector: Selector
-    # The message is gone for good before the answer comes.
+    # The message is removed durably before the answer comes.
     removes: bool
     # Which messages the reader's protocol can express; another one stays, and is refused.
     fit: int

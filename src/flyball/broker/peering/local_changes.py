@@ -12,7 +12,7 @@ from flyball.broker.store.changes import Change, DefinitionDeleted, DefinitionPu
 Place = tuple[str, str]
 
 
-class OwnChanges:
+class LocalChanges:
     """The definitions with pending changes of this node."""
 
     def __init__(self) -> None:
