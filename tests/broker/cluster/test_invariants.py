@@ -7,7 +7,7 @@ engine/test_engine_against_a_naive_model.py. What is not named is in this file.
 
 I1  a confirmed message is never lost: simulation, chaos; of one node node/test_recovery.py,
     protocols/amqp/test_recovery.py; in a transfer store/test_domain_conformance.py
-    (test_messages_that_nodes_keep_throwing_to_each_other_are_neither_lost_nor_doubled)
+    (test_messages_moved_back_and_forth_are_not_lost_or_duplicated)
 I2  an unacked message is held by exactly one live session or is ready: engine (every_message_is_in_its_one_place);
     simulation (`_check_holders`, `_check_owners`)
 I3  no ack is accepted from an old epoch: store/test_domain_conformance.py,

@@ -1,4 +1,4 @@
-"""Who may try to log in: a few times at once, then slowly, counted by name and by address."""
+"""The rate limit of login attempts: a few at once, then slowly, counted by name and by address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The authority: who may log in, what a change leaves behind, and what survives a restart."""
+"""The authority: logins, the effects of changes, and what survives a restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the broker promises about the store, whoever else uses that."""
+"""The broker on a store that other nodes use as well."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ async def put(broker: Broker, queue_id: int, body: bytes) -> int:
 
 
 @in_a_loop
-async def test_a_purge_spares_what_comes_after_it_though_the_purged_messages_have_larger_ids() -> None:
+async def test_purge_spares_later_messages_with_smaller_ids() -> None:
     store = SlowlyPurged(MemoryDomain())
     await store.open()
     await store.commit(Batch([QueueCreated(Queue(1, "orders"))], [Message(number, 1, b"old") for number in OLD_IDS]))
@@ -221,7 +221,7 @@ async def test_what_has_arrived_is_taken_in_once_though_two_look_at_the_same_tim
 
 
 class LosesAnswers(MemoryStore):
-    """A store whose answer is lost when it is first told that something was taken in."""
+    """A store that loses its first response to the confirmation of arrivals."""
 
     has_lost = False
 
@@ -263,7 +263,7 @@ class Keeper:
 
 
 @in_a_loop
-async def test_what_a_cancelled_consumer_holds_of_a_queue_that_has_moved_cannot_be_acknowledged() -> None:
+async def test_cancelled_consumer_cannot_ack_messages_of_a_moved_queue() -> None:
     store = MemoryStore()
     async with running(store) as broker:
         queue_id = create_queue(broker, "orders")
@@ -337,7 +337,7 @@ async def test_unacked_messages_of_a_deleted_queue_lose_their_bodies() -> None:
 
 
 @in_a_loop
-async def test_message_that_is_being_taken_is_answered_whole_though_its_queue_is_deleted() -> None:
+async def test_message_being_taken_is_complete_though_its_queue_is_deleted() -> None:
     store = GatedStore()
     store.may_commit.set()
     async with running(store) as broker:

@@ -30,7 +30,7 @@ def queue() -> Tank:
 
 
 def flood(tank: Tank, commit_s: float, commit_per_s: float, duration_s: float) -> list[float]:
-    """Use every bit of room while commits of all that waits take so long; return the fill ratio at each sample."""
+    """Use all room while each commit of the whole queue takes `commit_s`; return the fill ratio at each sample."""
     levels: list[float] = []
     waiting, flying, drained, now = SETPOINT // 2, 0, 0, 0.0
     done_at = 0.0

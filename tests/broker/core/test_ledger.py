@@ -1,4 +1,4 @@
-"""The memory ledger by itself: what it charges, whom it holds back and whom it refuses."""
+"""The memory ledger in isolation: its charges, and the connections that it holds back and refuses."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def a_ledger(*holders: Holder) -> tuple[Ledger, Messages]:
     return ledger, messages
 
 
-def test_level_is_what_cannot_be_paged_out_and_what_connections_and_definitions_take() -> None:
+def test_level_counts_unpageable_messages_connections_and_definitions() -> None:
     holder = Holder(3 * MIB)
     ledger, messages = a_ledger(holder)
     messages.resident_bytes, messages.absent_bytes = 8 * MIB, 4 * MIB
@@ -102,7 +102,7 @@ def test_many_connections_that_each_hold_little_are_refused_until_all_fit() -> N
     assert not any(holder.reason for holder in idle)
 
 
-def test_connection_with_more_than_its_share_of_unacked_messages_is_held_back_under_pressure() -> None:
+def test_connection_above_its_unacked_share_is_held_back_under_pressure() -> None:
     async def check() -> None:
         share = int(UNACKED_RATIO * LIMIT_BYTES)
         hoarder, honest = Holder(unacked_bytes=share), Holder(unacked_bytes=2 * MIB)

@@ -1,4 +1,4 @@
-"""What a node remembers of control loops, its own and those that are reported, and that it is bounded."""
+"""The registry of control loops of a node, its own and reported ones, and its bounds."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def node(monkeypatch: pytest.MonkeyPatch, start_memory_node: Callable[..., Runni
 
 
 def leave(count: int) -> Callable[[Node], None]:
-    """Let a node have so many ids, and no more until it asks for them."""
+    """Give a node `count` ids, and no more until it requests them."""
 
     def forget(node: Node) -> None:
         engine = node.hub.broker.engine

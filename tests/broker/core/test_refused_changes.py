@@ -1,4 +1,4 @@
-"""What PostgreSQL refuses fails for the one who asked for it, leaves the node's memory, and harms nobody else."""
+"""A change refused by PostgreSQL fails for its requester, is undone in memory, and affects no other client."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Bench:
 
     @property
     def memory(self) -> dict[str, object]:
-        """What survives a restart, as the node knows it."""
+        """The definitions that survive a restart, as the node has them."""
         engine = self.broker.engine
         router = self.topology.router("/")
         return {

@@ -15,7 +15,7 @@ from flyball.faults import LOG_EVERY_S, Faults
 
 
 class FakeTime:
-    """A clock that moves while somebody sleeps."""
+    """A clock that advances with each sleep."""
 
     def __init__(self) -> None:
         self.now_s = 0.0

@@ -1,4 +1,4 @@
-"""Costly work runs a few at once; places take turns, and who is gone does not keep others waiting."""
+"""Expensive jobs run a few at once; places take turns, and cancelled callers do not delay others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.nodes import ANSWER_LIMIT_S
 
 
 class Work:
-    """Work in threads that ends when it is told to, one piece after the other."""
+    """Jobs in threads that the test ends one after the other."""
 
     def __init__(self, turns: Turns) -> None:
         self.turns = turns

@@ -19,7 +19,7 @@ from flyball.model import Permission, User
 
 
 def access_of(configure: str = "", write: str = "", read: str = "") -> Access:
-    """Return one with a user alice who may do that in /."""
+    """Return access with a user alice and these permissions in /."""
     access = Access()
     access.add_user(User("alice"))
     access.set_permission(Permission("alice", "/", configure, write, read))
@@ -121,7 +121,7 @@ def test_a_deleted_user_leaves_no_permission_to_a_later_one_of_that_name() -> No
         access.delete_user("bob")
 
 
-def test_a_deleted_virtual_host_leaves_no_permission_to_a_later_one_of_that_name() -> None:
+def test_recreated_virtual_host_has_no_old_permissions() -> None:
     access = access_of()
     access.add_vhost("shop")
     access.set_permission(Permission("alice", "shop", read=".*"))

@@ -290,7 +290,7 @@ def test_delivery_count_of_an_evicted_message_is_kept() -> None:
     assert [0 if message is None else message.delivery_count for message in found] == [3, 0]
 
 
-def test_only_what_was_stored_before_is_marked_as_recovered_however_often_it_is_evicted() -> None:
+def test_only_earlier_stored_messages_are_recovered_despite_evictions() -> None:
     old, from_another_node, new = in_store(2, 1, 3)
     old.recovered = True
     backlog = IndexedBacklog([old, from_another_node, new], recovered_to=2)
@@ -343,7 +343,7 @@ def test_places_in_several_indexes_count_for_messages_in_memory() -> None:
     assert backlog.absent_bytes >= 100 * 2 * (ENTRY_BYTES + HEAP_BYTES)
 
 
-def test_eviction_keeps_an_index_so_that_nothing_has_to_be_built_for_arrival_order() -> None:
+def test_eviction_keeps_an_index_by_arrival() -> None:
     backlog = an_evicted_backlog(1, 2)
     assert isinstance(backlog.first(FIRST), Load)
     assert Shape.of(FIRST) is ARRIVAL

@@ -1,4 +1,4 @@
-"""What an operation costs, counted and not timed: how it grows from a short queue to a long one.
+"""The cost of operations in calls, not in time: how it grows from a short queue to a long one.
 
 Calls are counted with the profiler; inside the heap functions, which count as one call each, the steps are
 comparisons of ranks, and those are counted with numbers that count how often they are compared.
@@ -92,7 +92,7 @@ def work(engine: Engine, queue_id: int, selector: Selector) -> None:
 
 @interpreted
 @pytest.mark.parametrize("selector", KINDS, ids=str)
-def test_every_kind_of_read_costs_as_many_calls_in_a_long_queue_as_in_a_short_one(selector: Selector) -> None:
+def test_cost_of_each_read_is_independent_of_queue_length(selector: Selector) -> None:
     costs = []
     for count in (SHORT, LONG):
         engine, queue_id = a_filled_engine(count)
@@ -102,7 +102,7 @@ def test_every_kind_of_read_costs_as_many_calls_in_a_long_queue_as_in_a_short_on
 
 
 @interpreted
-def test_reads_of_all_kinds_together_cost_as_many_calls_in_a_long_queue_as_in_a_short_one(
+def test_cost_of_mixed_reads_is_independent_of_queue_length(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for module in (backlog_module, queue_module):
@@ -211,7 +211,7 @@ def test_plain_first_in_first_out_makes_no_index(monkeypatch: pytest.MonkeyPatch
 
 
 @interpreted
-def test_first_message_that_leaves_memory_costs_as_many_calls_in_a_long_queue_as_in_a_short_one() -> None:
+def test_cost_of_the_first_eviction_is_independent_of_queue_length() -> None:
     costs = []
     for count in (SHORT, LONG):
         messages = [a_message(number, stored=True) for number in range(1, count + 1)]

@@ -20,7 +20,7 @@ def a_line(*consumers: Consumer) -> WaitingConsumers:
     return line
 
 
-def test_consumers_get_their_turn_in_the_order_they_joined() -> None:
+def test_consumers_are_served_in_the_order_they_joined() -> None:
     consumers = [a_consumer(1), a_consumer(2, Selector(reader=7)), a_consumer(3)]
     line = a_line(*consumers)
     given = []
@@ -32,13 +32,13 @@ def test_consumers_get_their_turn_in_the_order_they_joined() -> None:
     assert given == [1, 2, 3, 1, 2, 3]
 
 
-def test_an_addressed_message_goes_to_its_receiver_or_to_who_sees_everything() -> None:
+def test_addressed_message_goes_to_its_receiver_or_an_unfiltered_consumer() -> None:
     line = a_line(a_consumer(1, Selector(reader=7)), a_consumer(2, Selector(reader=8)), a_consumer(3))
     matched = [line.match(a_message(n, receiver=8), 0) for n in (1, 2, 3)]
     assert [consumer and consumer.id for consumer in matched] == [2, 3, None]
 
 
-def test_an_unaddressed_message_passes_by_who_wants_only_its_own() -> None:
+def test_unaddressed_message_skips_consumers_of_their_own_messages() -> None:
     line = a_line(a_consumer(1, Selector(reader=7, unaddressed=False)))
     assert line.match(a_message(1), 0) is None
     assert line.match(a_message(2, receiver=7), 0) is not None
@@ -129,7 +129,7 @@ def test_consumers_of_many_priorities_join_and_leave_without_sorting_all() -> No
     assert given == sorted(consumers, key=lambda consumer: -consumer.priority)
 
 
-def test_higher_priorities_go_first_whatever_the_order_in_which_they_came_and_left() -> None:
+def test_higher_priorities_are_served_first_in_any_order_of_joining() -> None:
     low, high, middle = (
         Consumer(number, 1, Selector(), Credit(1), SOMEBODY, priority=priority)
         for number, priority in ((1, -5), (2, 10), (3, 0))

@@ -1,4 +1,4 @@
-"""What is counted of queues and exchanges."""
+"""Counters of queues and exchanges."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_queue_is_idle_since_the_look_that_found_something_new() -> None:
     assert state.idle_since_s(12.0) == 12.0
 
 
-def test_what_was_published_to_an_exchange_that_is_gone_still_counts_for_the_node() -> None:
+def test_messages_to_a_deleted_exchange_still_count_for_the_node() -> None:
     meters = Meters()
     meters.exchange("/", "orders").published += 2
     meters.exchange("/", "bills").published += 1

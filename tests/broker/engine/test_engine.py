@@ -100,7 +100,7 @@ def test_a_deleted_client_is_gone_and_its_name_is_free() -> None:
     assert engine.create_client("ann", ClientMode.FULL).id != client.id
 
 
-def test_clients_that_two_nodes_have_registered_under_one_name_can_both_be_deleted() -> None:
+def test_clients_with_the_same_name_can_both_be_deleted() -> None:
     engine = Engine(Snapshot())
     first = engine.create_client("ann", ClientMode.FULL)
     second = Client(77, "ann", ClientMode.FULL)
@@ -126,7 +126,7 @@ def test_a_client_is_unused_once_its_last_message_is_settled() -> None:
     assert engine.clients == []
 
 
-def test_a_queue_that_must_be_empty_is_not_deleted_while_messages_are_ready_or_out() -> None:
+def test_delete_if_empty_fails_with_ready_or_unacked_messages() -> None:
     engine, queue_id = an_engine()
     put(engine, queue_id)
     with pytest.raises(QueueNotEmpty):
@@ -155,7 +155,7 @@ def test_deleting_a_queue_ends_its_consumers_and_frees_its_memory() -> None:
     assert engine.feed(consumer, 0) == set_prefetch(engine, consumer, 5, 0) == []
 
 
-def test_what_was_taken_from_a_deleted_queue_can_still_be_settled_or_restored_in_vain() -> None:
+def test_settling_a_message_of_a_deleted_queue_has_no_effect() -> None:
     engine, queue_id = an_engine()
     put(engine, queue_id)
     put(engine, queue_id)
@@ -196,7 +196,7 @@ def test_ids_that_come_too_late_or_are_renewed_are_not_used() -> None:
     assert engine.message_ids_left == 0
 
 
-def test_spare_ids_are_those_behind_everything_that_others_were_granted_meanwhile() -> None:
+def test_spare_ids_start_after_those_granted_to_others() -> None:
     engine = Engine(Snapshot())
     engine.grant_message_ids(10, 5)
     engine.use_message_id()
@@ -208,7 +208,7 @@ def test_spare_ids_are_those_behind_everything_that_others_were_granted_meanwhil
     assert engine.first_spare_message_id == 101
 
 
-def test_the_last_id_of_a_queue_is_the_largest_though_newer_messages_have_smaller_ones() -> None:
+def test_last_id_of_a_queue_is_the_largest_one() -> None:
     engine = Engine(Snapshot())
     engine.grant_message_ids(10, 5)
     state = engine.adopt_queue(QueueSummary(Queue(1, "orders"), message_count=3, last_message_id=1000))
@@ -216,7 +216,7 @@ def test_the_last_id_of_a_queue_is_the_largest_though_newer_messages_have_smalle
     assert state.last_message_id == 1000
 
 
-def test_a_member_that_is_taken_over_beside_another_one_is_its_twin_until_one_of_them_is_gone() -> None:
+def test_second_member_with_a_name_is_a_twin_until_one_is_deleted() -> None:
     engine = Engine(Snapshot())
     own = engine.adopt_queue(QueueSummary(Queue(1, "orders", member=True)))
     twin = engine.adopt_queue(QueueSummary(Queue(2, "orders", member=True)))
@@ -376,7 +376,7 @@ def test_an_expired_message_costs_memory_until_its_removal_is_settled() -> None:
     assert engine.resident_bytes == 0
 
 
-def test_a_message_that_expires_with_its_consumer_is_reported_when_it_comes_back() -> None:
+def test_message_that_expires_while_unacked_is_reported_on_requeue() -> None:
     engine, queue_id = an_engine()
     put(engine, queue_id, Draft(b"", expires_us=100))
     message = take(engine, queue_id)
@@ -402,7 +402,7 @@ def test_expiries_of_messages_that_are_gone_do_not_pile_up() -> None:
     assert len(engine._expiries._heap) < 100
 
 
-def test_an_expired_message_that_recovery_left_in_the_store_goes_when_it_is_read() -> None:
+def test_expired_message_in_the_store_is_dropped_when_it_is_read() -> None:
     summary = QueueSummary(Queue(1, "orders"), message_count=1, last_message_id=1)
     engine = Engine(Snapshot(queues=[summary], next_queue_id=2))
     engine.expect_expiries([(1, 100)])
@@ -591,7 +591,7 @@ def test_memory_stays_within_its_limit_and_nothing_is_lost_or_reordered() -> Non
     assert engine.resident_bytes == 0
 
 
-def test_a_long_queue_that_is_in_the_store_does_not_protect_the_memory_of_others() -> None:
+def test_long_queue_in_the_store_does_not_prevent_eviction_of_others() -> None:
     engine, _, _ = a_full_engine(500, 64)
     other_id = engine.create_queue("bills").id
     for _ in range(200):
@@ -629,7 +629,7 @@ def test_memory_is_evicted_without_another_message() -> None:
     assert engine.resident_bytes <= 64 * 700
 
 
-def test_expiries_of_messages_that_are_not_in_memory_take_one_place_in_each_queue() -> None:
+def test_absent_messages_take_one_expiry_per_queue() -> None:
     engine, queue_id = an_engine(resident_limit_bytes=64 * 1000)
     stored: dict[int, Message] = {}
     for number in range(1000):
@@ -653,7 +653,7 @@ def test_expiries_of_messages_that_are_not_in_memory_take_one_place_in_each_queu
     assert expired == list(range(1, 1001))
 
 
-def test_message_paged_out_while_unacked_comes_back_to_its_place_without_its_body() -> None:
+def test_paged_out_message_is_requeued_at_its_position_without_its_body() -> None:
     engine, queue_id = an_engine(resident_limit_bytes=10**6)
     for _ in range(3):
         put(engine, queue_id, Draft(b"x" * 1000, properties=b"p" * 1000)).stored = True
@@ -706,7 +706,7 @@ def test_message_paged_in_after_its_queue_was_deleted_takes_no_memory() -> None:
 
 
 class Elsewhere:
-    """A queue of another node, which hears nothing."""
+    """A remote queue that ignores all decisions."""
 
     def requeue(self, message: Message) -> None: ...
 
@@ -756,7 +756,7 @@ def test_unacked_messages_are_paged_out_when_evicting_ready_ones_is_not_enough()
     assert wanted
 
 
-def test_the_engine_tells_once_in_which_queue_something_is_overdue_that_is_not_in_memory() -> None:
+def test_queues_with_overdue_absent_messages_are_reported_once() -> None:
     summaries = [QueueSummary(Queue(number, str(number)), message_count=1, last_message_id=1) for number in (1, 2)]
     engine = Engine(Snapshot(queues=summaries, next_queue_id=3))
     engine.expect_expiries([(1, 100), (2, 200)])

@@ -46,7 +46,7 @@ def make_rounds_short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass
 class Known:
-    """What the model knows of one message."""
+    """A message in the model."""
 
     message: Message
     delivery_count: int = 0

@@ -112,7 +112,7 @@ def test_listing_gives_what_is_in_memory_oldest_first_in_pages() -> None:
     assert [message.id for message in state.oldest(2, 10)] == [3, 4]
 
 
-def test_the_bytes_of_what_was_found_at_the_start_are_unknown_until_told_or_until_the_queue_is_empty() -> None:
+def test_recovered_bytes_are_unknown_until_measured_or_the_queue_is_empty() -> None:
     state = a_recovered_queue(2)
     state.traits = Traits(max_length_bytes=10)
     assert state.is_unmeasured
@@ -186,7 +186,7 @@ def test_one_that_is_left_alone_in_line_gets_everything() -> None:
     assert [delivery and delivery.consumer.id for delivery in deliveries] == [2, 2, 2]
 
 
-def test_requeued_messages_reach_a_waiting_consumer_in_its_order_and_not_in_theirs() -> None:
+def test_requeued_messages_are_delivered_in_the_order_of_the_consumer() -> None:
     state, _ = a_queue()
     fill(state, *(a_message(n, priority=n % 3) for n in range(1, 5)))
     out = [take(state) for _ in range(4)]
@@ -235,7 +235,7 @@ def test_reading_drops_what_is_expired_wherever_it_stands() -> None:
     assert [message.id for message in expired] == [3]
 
 
-def test_a_queue_with_a_backlog_in_the_store_asks_for_it_and_then_gives_it_in_turns() -> None:
+def test_backlog_in_the_store_is_loaded_and_delivered_in_turns() -> None:
     state = a_recovered_queue(5)
     consumers = [a_consumer(1, prefetch=2), a_consumer(2, prefetch=2)]
     for consumer in consumers:
@@ -256,7 +256,7 @@ def test_a_new_message_does_not_overtake_those_that_are_being_loaded() -> None:
     assert given(state.feed_blocked(0)) == [(1, 1), (1, 2)]
 
 
-def test_who_waits_for_the_store_does_not_hold_up_who_waits_for_something_new() -> None:
+def test_consumer_blocked_by_the_store_does_not_delay_waiting_ones() -> None:
     state = a_recovered_queue(1)
     selector = Selector(reader=7, unaddressed=False)
     blocked, hungry = a_consumer(1), a_consumer(2, selector)

@@ -326,7 +326,7 @@ def test_an_exchange_that_is_bound_to_itself_can_be_deleted() -> None:
     assert names(router.delete("x")) == (["x"], [("x", "x")])
 
 
-def test_an_auto_delete_exchange_goes_with_its_last_binding_and_not_before_the_first() -> None:
+def test_auto_delete_exchange_is_deleted_with_its_last_binding() -> None:
     router = a_router(Exchange("x", "fanout", auto_delete=True), Exchange("y", "fanout"))
     router.bind(to_exchange("y", "x"))
     assert names(router.unbind(to_exchange("y", "x"))) == ([], [("y", "x")])

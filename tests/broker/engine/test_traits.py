@@ -1,4 +1,4 @@
-"""What the arguments of a queue mean, and which are refused."""
+"""The effects of a queue's arguments, and which of them are refused."""
 
 from __future__ import annotations
 

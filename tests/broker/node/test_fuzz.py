@@ -1,4 +1,4 @@
-"""What the long form, `python -m bench.fuzz --minutes 60`, does for an hour."""
+"""A short run of `python -m bench.fuzz --minutes 60`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_case_is_saved_and_loaded_as_it_was(tmp_path: Path) -> None:
     assert load(tmp_path / "finding.jsonl") == [case, case]
 
 
-def test_decoders_read_the_same_whole_and_in_pieces_and_raise_their_own_errors_only() -> None:
+def test_decoders_read_the_same_whole_and_in_pieces() -> None:
     chance = Random(1)
     for case in cases_of(1, 600, tuple(decoders.READERS)):
         problem = decoders.problem_of(case, chance)

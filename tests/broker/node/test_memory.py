@@ -365,7 +365,7 @@ def test_put_of_many_copies_keeps_others_from_putting_only_until_it_is_stored(no
     assert peak_rss_bytes(node) < ALLOWED_BYTES
 
 
-def test_unacked_messages_that_cannot_be_paged_out_are_not_delivered_beyond_a_share(node: ServeProcess) -> None:
+def test_unpageable_messages_are_delivered_up_to_a_share(node: ServeProcess) -> None:
     with Peer(*node.address("amqp")).open() as peer, Peer(*node.address("amqp")).open() as hoarder:
         peer.ask(spec.Queue.Declare(queue="queue", durable=True), spec.Queue.DeclareOk)
         peer.ask(spec.Confirm.Select(), spec.Confirm.SelectOk)

@@ -12,9 +12,7 @@ from flyball.broker.node.name import node_name
 from flyball.broker.settings import Address, load_settings
 
 
-def test_a_node_keeps_its_name_with_its_data_when_the_machine_is_called_otherwise(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_node_keeps_its_name_when_the_host_name_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = load_settings({"data": str(tmp_path)}, {})
     first = node_name(settings)
     assert first == socket.gethostname()
@@ -27,7 +25,7 @@ def test_a_name_that_was_given_counts(tmp_path: Path) -> None:
     assert node_name(load_settings({"data": str(tmp_path), "name": "north"}, {})) == "north"
 
 
-def test_a_node_that_listens_everywhere_is_reached_under_the_name_of_its_machine_or_the_one_it_is_given(
+def test_wildcard_listener_advertises_the_host_name_or_the_given_one(
     tmp_path: Path,
 ) -> None:
     listeners = {"amqp": Address("0.0.0.0", 5672), "link": Address("::", 1), "telesto": Address("127.0.0.1", 9001)}

@@ -1,4 +1,4 @@
-"""Whoever has the node's token is its administrator, from the node's machine only; others are not by any way."""
+"""The node's token makes its user an administrator, but only on the node's machine."""
 
 from __future__ import annotations
 

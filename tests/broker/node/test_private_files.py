@@ -1,4 +1,4 @@
-"""What a node writes is its owner's alone, also in folders and files that were open to others before."""
+"""Files of a node are private to its owner, even in folders and files that were accessible to others before."""
 
 from __future__ import annotations
 

@@ -52,9 +52,7 @@ def node(tmp_path: Path) -> Iterator[ServeProcess]:
         yield node
 
 
-def test_requests_fail_in_time_while_postgresql_hangs_and_work_again_by_themselves(
-    tmp_path: Path, node: ServeProcess
-) -> None:
+def test_requests_time_out_while_postgresql_hangs_and_then_recover(tmp_path: Path, node: ServeProcess) -> None:
     thorbang, writer, reader = (
         ThorBangPeer(node.connect("thorbang")),
         telesto(node, "writer"),
@@ -149,7 +147,7 @@ def test_a_queue_deleted_while_the_store_was_away_does_not_come_back(tmp_path: P
 # In good order: what a new node finds is in the store, and nothing of it in memory
 
 
-def test_what_a_new_node_finds_is_listed_and_taken_together_with_what_comes_later(
+def test_recovered_messages_are_listed_and_taken_with_later_ones(
     start_node: Callable[..., RunningNode], new_database: Callable[[], str]
 ) -> None:
     database = new_database()
@@ -168,7 +166,7 @@ def test_what_a_new_node_finds_is_listed_and_taken_together_with_what_comes_late
     assert peer.take("queue", most=20) == listed[20:]
 
 
-def test_a_consumer_whose_turn_comes_later_gets_what_a_new_node_has_not_in_memory(
+def test_later_consumer_gets_messages_that_are_only_in_the_store(
     start_node: Callable[..., RunningNode], new_database: Callable[[], str]
 ) -> None:
     database = new_database()
@@ -208,7 +206,7 @@ def pages(node: RunningNode, limit: int) -> list[list[bytes]]:
     return found
 
 
-def test_a_reader_that_leaves_while_the_store_is_searched_for_it_does_not_wait_on(
+def test_reader_that_disconnects_during_a_search_is_dropped(
     start_node: Callable[..., RunningNode], new_database: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database = new_database()

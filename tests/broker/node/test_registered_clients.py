@@ -11,7 +11,7 @@ from tests.nodes import RunningNode
 MIB = 1024 * 1024
 
 
-def test_clients_beyond_the_share_of_definitions_are_refused_until_some_are_removed(tmp_path: Path) -> None:
+def test_clients_above_the_definitions_limit_are_refused(tmp_path: Path) -> None:
     with RunningNode(tmp_path, store="memory", memory_bytes="4MiB") as node:
         node.call(lambda running: running.hub.broker.ledger.tick(running.topology.definitions_bytes()))
         before = node.call(lambda running: running.hub.broker.ledger.definitions_bytes)

@@ -1,4 +1,4 @@
-"""What the process uses is told also when something of it cannot be found out."""
+"""The resources of the process are reported even if some of them cannot be determined."""
 
 from __future__ import annotations
 

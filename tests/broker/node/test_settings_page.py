@@ -1,4 +1,4 @@
-"""docs/reference/settings.md tells every setting as it is declared."""
+"""docs/reference/settings.md has every setting as it is declared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a node ends and begins: in good order, quickly, and with one clear line when it cannot."""
+"""Stopping and starting a node: gracefully, quickly, and with one clear line when it fails."""
 
 from __future__ import annotations
 

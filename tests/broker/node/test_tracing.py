@@ -1,4 +1,4 @@
-"""What a node writes about its requests: one row each, with phases that add up to no more than the client saw."""
+"""The traces of requests: one row each, with phases that add up to at most the time that the client saw."""
 
 from __future__ import annotations
 
@@ -93,9 +93,7 @@ def test_every_request_is_one_row_whose_phases_fit_into_what_the_client_saw(
     assert all(abs(row["received_us"] - time.time_ns() // 1000) < 60_000_000 for row in found)
 
 
-def test_requests_of_telesto_and_deliveries_of_amqp_are_traced_with_their_client(
-    node: RunningNode, tmp_path: Path
-) -> None:
+def test_telesto_requests_and_amqp_deliveries_are_traced_by_client(node: RunningNode, tmp_path: Path) -> None:
     plain, consumer = telesto(node, "plain"), amqp(node)
     queue_id = plain.create_queue()
     plain.put_text(queue_id, "12345")
@@ -119,7 +117,7 @@ def test_requests_of_telesto_and_deliveries_of_amqp_are_traced_with_their_client
     assert all(phases_ns(row) > 0 for row in found)
 
 
-def test_a_request_behind_one_that_waits_for_the_store_does_not_wait_for_it_itself(
+def test_request_behind_one_that_waits_for_the_store_has_its_own_time(
     gate: Gate, node: RunningNode, tmp_path: Path
 ) -> None:
     peer = thorbang(node)

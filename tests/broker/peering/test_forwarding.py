@@ -1,4 +1,4 @@
-"""Two real nodes over one PostgreSQL: any of them serves any AMQP client, whoever owns the queue."""
+"""Two real nodes over one PostgreSQL: each serves any AMQP client, whichever node owns the queue."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def pair(tmp_path: Path, new_database: Callable[[], str], open_channel: Callable
 
 
 def bodies_of(channel: Any, queue_name: str, count: int) -> list[bytes]:
-    """Consume so many messages and acknowledge them."""
+    """Consume `count` messages and acknowledge them."""
     found: list[bytes] = []
     for method, _, body in channel.consume(queue_name, inactivity_timeout=ANSWER_LIMIT_S):
         assert method is not None, "no message came in time"

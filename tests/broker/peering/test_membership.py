@@ -34,7 +34,7 @@ LEASE_S = 5.0
 
 
 class Watched(MemoryStore):
-    """A store that tells when it is asked for ids of queues."""
+    """A store that signals when queue ids are requested."""
 
     on_reserve: Callable[[], object] = staticmethod(lambda: None)
 
@@ -47,7 +47,7 @@ class Watched(MemoryStore):
 async def member(
     store: MemoryStore, drop_links: Callable[[], object] = lambda: None
 ) -> AsyncIterator[tuple[Membership, Broker]]:
-    """Run a node that renews its lease when it is told to."""
+    """Run a node that renews its lease on request of the test."""
     async with asyncio.TaskGroup() as tasks, running(store) as broker:
         authority = Authority(broker.journal, (), loopback_users=())
         topology = Topology(broker, authority, ())
@@ -70,7 +70,7 @@ async def joining(store: MemoryStore) -> AsyncIterator[None]:
 
 
 @in_a_loop
-async def test_ids_that_are_not_in_the_store_yet_are_not_given_out_again_when_others_come() -> None:
+async def test_ids_unknown_to_the_store_are_not_reused_when_others_join() -> None:
     domain = MemoryDomain()
     store = Watched(domain=domain, node="one")
     async with member(store) as (membership, broker):
@@ -85,7 +85,7 @@ async def test_ids_that_are_not_in_the_store_yet_are_not_given_out_again_when_ot
 
 
 @in_a_loop
-async def test_a_lease_that_becomes_shorter_counts_from_before_the_registry_is_told() -> None:
+async def test_shorter_lease_counts_from_before_the_renewal() -> None:
     domain = MemoryDomain()
     store = MemoryStore(domain=domain, node="one")
     async with member(store) as (membership, _):
@@ -115,7 +115,7 @@ async def test_a_node_whose_machine_was_suspended_for_a_lease_says_nothing() -> 
             assert not membership.may_judge
 
 
-def test_a_node_that_cannot_say_how_it_is_keeps_its_lease_and_says_what_it_said_last(
+def test_node_keeps_its_lease_and_last_report_if_the_report_fails(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def scenario() -> None:
@@ -206,7 +206,7 @@ async def test_a_name_is_claimed_after_the_deletion_that_gives_it_back() -> None
 
 
 @in_a_loop
-async def test_nobody_is_judged_right_after_the_clock_of_the_registry_was_put_forward() -> None:
+async def test_no_node_is_declared_dead_after_a_jump_of_the_registry_clock() -> None:
     ahead_s = 0.0
     domain = MemoryDomain(lambda: time.monotonic() + ahead_s)
     other = MemoryStore(domain=domain, node="two")
@@ -261,7 +261,7 @@ async def test_one_that_leaves_can_be_judged_at_once() -> None:
 
 @contextlib.asynccontextmanager
 async def two_members() -> AsyncIterator[tuple[Membership, Membership]]:
-    """Run two nodes that follow each other when they are told to."""
+    """Run two nodes that apply each other's changes on request of the test."""
     domain = MemoryDomain()
     first, second = (MemoryStore(domain=domain, node=name) for name in ("one", "two"))
     async with member(first) as (one, _):
@@ -305,7 +305,7 @@ def test_nodes_that_change_the_same_at_the_same_time_agree_on_the_last_change(la
 
 
 @in_a_loop
-async def test_nodes_that_declare_an_exchange_differently_at_the_same_time_agree_on_the_last_one() -> None:
+async def test_nodes_agree_on_the_last_of_two_different_exchanges() -> None:
     async with two_members() as (one, two):
         for membership, kind in ((two, "fanout"), (one, "direct")):
             membership._topology.declare_exchange(Exchange("x", kind), lambda error: None)
@@ -340,7 +340,7 @@ async def test_a_node_that_hears_late_of_a_binding_takes_it_from_nobody() -> Non
 
 
 @in_a_loop
-async def test_a_node_that_hears_late_that_a_virtual_host_went_takes_nothing_from_the_next_one() -> None:
+async def test_late_vhost_deletion_spares_the_recreated_vhost() -> None:
     async with two_members() as (one, two):
         await two._feed._authority.add_vhost("test")
         await one.catch_up()

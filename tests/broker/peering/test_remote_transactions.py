@@ -1,4 +1,4 @@
-"""Two real nodes over one PostgreSQL: what a transaction says of acknowledgements is true, whoever owns the queue."""
+"""Two real nodes over one PostgreSQL: the acks of a transaction are durable, whichever node owns the queue."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def next_answer(peer: Peer) -> object:
             return frame.method
 
 
-def test_acknowledgements_over_a_link_are_gone_for_good_when_their_commit_is_answered(
+def test_acks_over_a_link_are_durable_when_their_commit_is_confirmed(
     pair: tuple[RunningNode, RunningNode], peers: tuple[Peer, Peer]
 ) -> None:
     owner, entry = peers

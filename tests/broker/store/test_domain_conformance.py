@@ -1,4 +1,4 @@
-"""What every store promises to several nodes that share it."""
+"""The guarantees of every store to several nodes that share it."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ async def test_a_second_node_of_the_same_name_is_refused(
     await with_queue(first, 1)
 
 
-async def test_a_node_that_was_killed_gets_its_queues_back_at_once_when_it_starts_again(domain: SharedDomain) -> None:
+async def test_killed_node_serves_its_queues_at_once_after_a_restart(domain: SharedDomain) -> None:
     first = await domain.node("a")
     second = await domain.node("b", first)
     await with_queue(first, 1, range(1, 4))
@@ -149,7 +149,7 @@ async def test_a_snapshot_tells_own_queues_and_those_of_others_apart(domain: Sha
     assert await first.expiring() == [(1, 7)]
 
 
-async def test_queues_that_end_with_their_node_are_gone_when_it_starts_again_and_others_hear_that(
+async def test_transient_queues_are_deleted_and_announced_on_restart(
     domain: SharedDomain,
 ) -> None:
     first = await domain.node("a")
@@ -193,7 +193,7 @@ async def test_a_renewal_tells_everybody_of_the_node(domain: SharedDomain) -> No
     assert (theirs.is_live, theirs.is_gone, theirs.state) == (False, True, NodeState.LEAVING)
 
 
-async def test_a_node_that_held_no_lease_for_a_while_goes_on_if_nobody_has_ended_its_epoch(
+async def test_node_continues_after_an_expired_lease_if_its_epoch_lasts(
     domain: SharedDomain,
 ) -> None:
     node = await domain.node("a")
@@ -254,7 +254,7 @@ async def until_told(node: Node) -> None:
 # Taking over
 
 
-async def test_the_queues_of_a_dead_node_are_served_by_others_and_the_rest_is_forgotten(domain: SharedDomain) -> None:
+async def test_durable_queues_of_a_dead_node_move_and_others_are_deleted(domain: SharedDomain) -> None:
     first = await domain.node("a")
     second = await domain.node("b", first)
     third = await domain.node("c", first, second)
@@ -417,7 +417,7 @@ async def test_messages_stay_where_they_are_if_their_destination_is_gone(domain:
     assert await arrived(second, 3) == [2]
 
 
-async def test_what_a_deleted_member_has_passed_on_before_it_was_taken_in_arrives_once(domain: SharedDomain) -> None:
+async def test_transfer_passed_on_by_a_deleted_member_arrives_once(domain: SharedDomain) -> None:
     first = await domain.node("a")
     second = await domain.node("b", first)
     for node, number in ((first, 1), (second, 2)):
@@ -444,7 +444,7 @@ async def test_what_is_on_its_way_to_a_member_that_is_deleted_goes_to_another_me
     assert await arrived(second, 3) == [4]
 
 
-async def test_what_went_to_another_member_is_still_to_come_though_somebody_has_taken_it_in(
+async def test_redirected_transfer_still_arrives_after_an_earlier_confirmation(
     domain: SharedDomain,
 ) -> None:
     first = await domain.node("a")
@@ -465,7 +465,7 @@ async def delivery_counts(node: Node, queue_id: int) -> dict[int, int]:
     return {message.id: message.delivery_count for one in arrivals for message in one.messages}
 
 
-async def test_what_is_transferred_is_known_to_have_been_delivered_also_by_the_heir_of_a_member(
+async def test_redirected_transfer_keeps_its_delivery_counts(
     domain: SharedDomain,
 ) -> None:
     first = await domain.node("a")
@@ -492,7 +492,7 @@ async def test_transferred_message_that_was_recovered_stays_so(domain: SharedDom
     assert found == {1: (0, True), 2: (2, False), 3: (0, False)}
 
 
-async def test_what_was_transferred_before_a_queue_is_opened_or_adopted_is_in_its_summary(
+async def test_earlier_transfers_are_in_the_summary_of_an_opened_queue(
     domain: SharedDomain,
 ) -> None:
     first, second = await with_members(domain)
@@ -531,7 +531,7 @@ async def test_a_message_that_has_left_again_has_not_arrived(domain: SharedDomai
     assert await arrived(first, 1) == [2]
 
 
-async def test_messages_that_nodes_keep_throwing_to_each_other_are_neither_lost_nor_doubled(
+async def test_messages_moved_back_and_forth_are_not_lost_or_duplicated(
     domain: SharedDomain,
 ) -> None:
     first, second = await with_members(domain)
@@ -690,7 +690,7 @@ async def test_everybody_else_is_told_that_there_is_news(domain: SharedDomain) -
     await until(lambda: set(heard) == {"first", "second"})
 
 
-async def test_a_move_that_is_committed_again_takes_no_queue_from_who_serves_it_by_then(domain: SharedDomain) -> None:
+async def test_repeated_move_takes_no_queue_from_its_later_owner(domain: SharedDomain) -> None:
     first = await domain.node("a")
     second = await domain.node("b", first)
     third = await domain.node("c", first, second)
@@ -758,7 +758,7 @@ async def test_a_queue_that_takes_the_place_of_another_keeps_the_name(domain: Sh
     assert await second.registry.claim("/", "same") == 1
 
 
-async def test_the_name_of_a_clustered_queue_belongs_to_nobody_until_its_last_member_is_gone(
+async def test_name_of_a_clustered_queue_lasts_until_its_last_member(
     domain: SharedDomain,
 ) -> None:
     first = await domain.node("a")

@@ -117,9 +117,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> Iterator[Logged]:
     logger.removeHandler(handler)
 
 
-async def test_it_keeps_its_data_and_has_neither_to_be_made_nor_to_recover_the_second_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_restart_keeps_data_without_initdb_or_recovery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with started(tmp_path) as server:
         assert await answer(server) == 42
         await answer(server, "CREATE TABLE kept ()")

@@ -119,7 +119,7 @@ class HeldJournal:
 
 
 class Answers:
-    """A waiter that counts what it is told."""
+    """A waiter that counts its calls."""
 
     def __init__(self) -> None:
         self.committed_count = 0
@@ -166,7 +166,7 @@ def ids(attempt: Attempt) -> tuple[list[int], list[int]]:
     return [appended.id for appended in attempt.batch.appended], attempt.batch.removed
 
 
-async def test_what_gathers_while_a_commit_is_in_flight_goes_into_the_next() -> None:
+async def test_operations_submitted_during_a_commit_go_into_the_next() -> None:
     async with running() as bench:
         waiter = Answers()
         bench.writer.append(message(1), waiter)
@@ -199,7 +199,7 @@ async def test_operations_submitted_together_are_one_batch_whatever_their_size()
         assert ids(bench.journal.sent()) == ([5], [])
 
 
-async def test_a_message_is_marked_stored_before_its_waiter_hears_of_it() -> None:
+async def test_message_is_marked_stored_before_its_waiter_is_called() -> None:
     async with running() as bench:
         first, seen = message(1), list[bool]()
 
@@ -376,7 +376,7 @@ async def test_a_remove_that_failed_in_flight_is_undone_by_the_next_attempt() ->
         assert (set(bench.journal.contents), first.stored, waiter.told) == ({1}, True, (0, 1))
 
 
-async def test_a_remove_that_failed_and_succeeds_after_all_is_made_good_at_once() -> None:
+async def test_failed_remove_that_succeeds_after_all_is_undone_at_once() -> None:
     async with running() as bench:
         waiter, first = Answers(), message(1)
         bench.journal.contents[1] = first
@@ -544,7 +544,7 @@ async def test_flush_fails_when_the_time_limit_passes() -> None:
 
 
 class Ordered(Answers):
-    """Writes into a list when it is told."""
+    """Appends to a list when it is called."""
 
     def __init__(self, name: str, heard: list[str]) -> None:
         super().__init__()
@@ -669,7 +669,7 @@ async def test_a_remove_that_failed_is_not_being_removed_but_an_append_that_fail
         assert (ids(bench.journal.sent()), bench.writer.removing_ids()) == (([1], [2]), {2})
 
 
-async def test_what_cancels_out_leaves_no_room_taken() -> None:
+async def test_cancelled_operations_take_no_room() -> None:
     async with running() as bench:
         bench.writer.append(message(9), None)
         await turns()
@@ -739,7 +739,7 @@ async def test_a_writer_can_run_again_after_a_stop() -> None:
 
 
 class Outcome(Answers):
-    """What became of one operation in the machine below."""
+    """The outcome of one operation in the state machine below."""
 
     def __init__(self, machine: WriterMachine, subject: Message, *, removes: bool) -> None:
         super().__init__()

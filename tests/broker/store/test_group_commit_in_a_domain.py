@@ -46,7 +46,7 @@ async def test_a_transfer_outlasts_the_time_limit_and_is_tried_until_it_is_done(
         assert (sent.told, unsent.told) == ((1, 0), (1, 1))
 
 
-async def test_a_transfer_fails_when_the_store_refuses_its_batch_and_when_the_writer_ends() -> None:
+async def test_transfer_fails_if_refused_and_if_the_writer_ends() -> None:
     refused, ended = Answers(), Answers()
     async with running() as bench:
         bench.writer.transfer(Transfer([1], 1, 7), refused)
@@ -78,7 +78,7 @@ async def test_who_transfers_to_a_queue_that_is_gone_hears_that_and_others_do_no
     assert (gone.told, done.told) == ((0, 1), (1, 0))
 
 
-async def test_what_is_taken_back_of_a_queue_is_in_the_store_before_another_node_has_it() -> None:
+async def test_undone_removes_are_stored_before_the_queue_moves() -> None:
     async with running() as bench:
         bench.writer.append(message(1), None)
         await turns()

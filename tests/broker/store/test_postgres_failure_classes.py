@@ -1,4 +1,4 @@
-"""What each class of SQLSTATE means: a refusal of a batch's contents, or a store that is unavailable."""
+"""The meaning of each class of SQLSTATE: a refusal of a batch's contents, or a store that is unavailable."""
 
 from __future__ import annotations
 

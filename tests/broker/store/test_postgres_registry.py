@@ -1,4 +1,4 @@
-"""What only the registry in PostgreSQL has to cope with: sessions that do not end, and a server that does."""
+"""Situations of the registry in PostgreSQL only: sessions that do not end, and a server that does."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def two_nodes(domain: SharedDomain) -> tuple[PostgresStore, PostgresStore]
     return in_postgres(first), in_postgres(second)
 
 
-async def test_an_open_transaction_of_a_dead_node_is_ended_and_leaves_nothing(postgres_domain: SharedDomain) -> None:
+async def test_open_transaction_of_a_dead_node_is_ended(postgres_domain: SharedDomain) -> None:
     first, second = await two_nodes(postgres_domain)
     await lapse(first)
 
@@ -64,7 +64,7 @@ async def test_an_open_transaction_of_a_dead_node_is_ended_and_leaves_nothing(po
         await first.commit(Batch(removed=[1]))
 
 
-async def test_messages_on_their_way_to_a_member_while_its_dead_node_is_replaced_are_not_lost(
+async def test_transfers_to_a_member_survive_the_takeover_of_its_dead_node(
     postgres: EmbeddedPostgres, postgres_domain: SharedDomain
 ) -> None:
     first, second = await two_nodes(postgres_domain)
@@ -85,7 +85,7 @@ async def test_messages_on_their_way_to_a_member_while_its_dead_node_is_replaced
     assert [message.id for message in arrived.messages] == [20]
 
 
-async def test_a_commit_that_waits_when_its_node_is_declared_dead_is_refused_for_good(
+async def test_commit_that_waits_when_its_node_is_declared_dead_is_refused(
     postgres: EmbeddedPostgres, postgres_domain: SharedDomain, schema: str
 ) -> None:
     first, second = await two_nodes(postgres_domain)
@@ -214,7 +214,7 @@ async def test_tables_for_one_node_are_not_touched_while_an_older_broker_uses_th
         await older.close()
 
 
-async def test_a_node_with_the_longest_name_of_odd_characters_claims_the_longest_odd_names(
+async def test_longest_names_of_odd_characters_can_be_claimed(
     postgres_domain: SharedDomain,
 ) -> None:
     node = await postgres_domain.node("\udc80\0" * 127)

@@ -1,4 +1,4 @@
-"""What only the store in PostgreSQL does: versions, sessions, fencing, and batches of every size."""
+"""Behaviour of the store in PostgreSQL only: versions, sessions, fencing, and batches of every size."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ async def test_tables_of_the_first_version_are_brought_up_to_date_and_keep_every
     assert (await postgres_store.open()).queues[0].message_count == 2001
 
 
-async def test_an_argument_that_cannot_be_stored_is_refused_for_good_and_the_next_commit_works(
+async def test_unstorable_argument_is_refused_and_the_next_commit_works(
     postgres_store: PostgresStore,
 ) -> None:
     await postgres_store.open()

@@ -1,4 +1,4 @@
-"""What every store that keeps messages promises, and what the one that keeps none still does."""
+"""The guarantees of every store that keeps messages, and those of the one that discards them."""
 
 from __future__ import annotations
 

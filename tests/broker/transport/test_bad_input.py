@@ -1,4 +1,4 @@
-"""Whatever bytes a peer sends: an error or a closed connection with one log line, and nobody else notices."""
+"""Any bytes that a peer sends: an error or a closed connection with one log line, and no effect on other clients."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def attack_again_and_again(
 
 
 def changed(session: bytes, count: int) -> list[bytes]:
-    """Return the session with one byte changed, so many times."""
+    """Return `count` copies of the session with one byte changed."""
     chance = random.Random(SEED)
     attempts = []
     for _ in range(count):

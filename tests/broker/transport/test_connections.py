@@ -1,4 +1,4 @@
-"""What one connection may cost: its memory, its share of the node, and the patience of others."""
+"""Limits of one connection: its memory, its share of the node, and the delay of others."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def send_until_it_is_read_no_further(node: RunningNode, peer: Peer, request: byt
     peer.socket.settimeout(ANSWER_LIMIT_S)
 
 
-def test_a_peer_that_does_not_read_is_read_no_further_and_costs_a_bounded_buffer(memory_node: RunningNode) -> None:
+def test_peer_that_does_not_read_is_paused_with_a_bounded_buffer(memory_node: RunningNode) -> None:
     peer = one_who_reads_little(memory_node)
     requests = peer.encoded(*[wire.GetMessages(number, 1) for number in range(1000)])
     send_until_it_is_read_no_further(memory_node, peer, requests)
@@ -306,7 +306,7 @@ def test_an_idle_connection_costs_little(tmp_path: Path) -> None:
 
 
 def open_idle(node: ServeProcess, count: int, opened: ExitStack) -> None:
-    """Connect so many clients, half of each protocol, each of which has asked something once."""
+    """Connect `count` clients, half of each protocol, which have sent one request each."""
     with selectors.DefaultSelector() as answers:
         for number in range(count):
             protocol, request = (("telesto", wire.encode(wire.Ping(1))), ("thorbang", b"HELLO\0"))[number % 2]

@@ -1,4 +1,4 @@
-"""What a node says over HTTP is guarded, tells errors in one way, and is served where the settings say."""
+"""HTTP: authentication, error responses, and the address of the server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who asks is told by the connection, or by a proxy that one has named."""
+"""The peer of a request is that of the connection, or the one given by a trusted proxy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who speaks HTTP but badly, without a password, takes neither the node's memory nor its files."""
+"""Unauthenticated clients with bad HTTP can use up neither the node's memory nor its files."""
 
 from __future__ import annotations
 

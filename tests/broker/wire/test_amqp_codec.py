@@ -156,7 +156,7 @@ def test_the_first_eight_octets_are_a_protocol_header_whatever_they_are() -> Non
 
 @st.composite
 def streams(draw: st.DrawFn) -> tuple[bytes, list[Command]]:
-    """What a client may send, and what it means."""
+    """Bytes of a client and the commands that they mean."""
     data = PROTOCOL_HEADER
     commands: list[Command] = [ProtocolHeader(PROTOCOL_HEADER)]
     for _ in range(draw(st.integers(1, 12))):
@@ -435,7 +435,7 @@ def test_no_more_contents_than_channel_max_are_under_way_at_once() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 100, 4088, 4089, 8176, 8177, 50_000])
-def test_what_a_server_sends_is_read_as_it_was_written_in_frames_of_at_most_frame_max(size: int) -> None:
+def test_server_frames_are_read_as_written_within_frame_max(size: int) -> None:
     body = bytes(range(256)) * (size // 256) + bytes(size % 256)
     origin = write_origin("x", "key")
     properties = Properties(content_type="text/plain", headers=b"\0\0\0\0").encode()

@@ -1,4 +1,4 @@
-"""Telesto's frames: what was recorded from the original, and what nobody should ever send."""
+"""Telesto's frames: those recorded from the original, and invalid ones."""
 
 from __future__ import annotations
 

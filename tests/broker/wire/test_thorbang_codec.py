@@ -67,7 +67,7 @@ def is_malformed(request: Request) -> bool:
     return isinstance(request, Malformed) or (isinstance(request, Send) and request.malformed_after)
 
 
-def test_recorded_requests_are_malformed_where_the_answer_is_bad_request_and_nowhere_else() -> None:
+def test_recorded_requests_are_malformed_only_where_bad_request() -> None:
     for exchange in VECTORS:
         data = bytes_of(exchange)
         requests = decode(data)
@@ -276,7 +276,7 @@ def test_what_is_no_utf8_becomes_the_replacement_character() -> None:
     assert requests == [CreateQueue("\ufffd"), CreateQueue("\ufffd")]
 
 
-def test_a_request_of_just_the_limit_is_read_and_a_longer_one_is_a_protocol_error() -> None:
+def test_request_above_the_limit_is_a_protocol_error() -> None:
     decoder = RequestDecoder(20)
     name = b"x" * 8
     decoder.feed(b"CREATEQUEUE," + name)

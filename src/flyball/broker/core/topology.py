@@ -520,7 +520,7 @@ class Topology:
             router.declare(exchange)
         except UnlikeDeclared:
             # Two nodes declared it at the same time. The stored definition applies, which is the last of both
-            # (`test_nodes_that_declare_an_exchange_differently_at_the_same_time_agree_on_the_last_one`).
+            # (`test_nodes_agree_on_the_last_of_two_different_exchanges`).
             router.replace(exchange)
         self._apply_policy_to_exchange(router, exchange)
 
@@ -601,7 +601,7 @@ class Topology:
         """Delete the contents of a deleted virtual host. Only the node that deleted it journals that.
 
         A node that merely follows must not: another virtual host with the same name may exist by then, with contents
-        of its own (`test_a_node_that_hears_late_that_a_virtual_host_went_takes_nothing_from_the_next_one`).
+        of its own (`test_late_vhost_deletion_spares_the_recreated_vhost`).
         """
         router = self._routers.pop(vhost, None)
         for state in self.engine.queues:

@@ -3,12 +3,12 @@
 Decides which message goes to which consumer. Independent of other queues, of clients and of the store.
 
 Dispatch order. Consumers are served by priority, then in the order in which they began to wait; a consumer that is
-served waits again behind its equals (`test_consumers_get_their_turn_in_the_order_they_joined`). Each gets the first
+served waits again behind its equals (`test_consumers_are_served_in_the_order_they_joined`). Each gets the first
 message that its selector matches. A message never overtakes one before it that a consumer is having loaded from the
 store: the consumer is blocked, not waiting, until the load is done
 (`test_a_new_message_does_not_overtake_those_that_are_being_loaded`). A requeued message returns to its original
 position, and all of a batch do before any is delivered again
-(`test_requeued_messages_reach_a_waiting_consumer_in_its_order_and_not_in_theirs`).
+(`test_requeued_messages_are_delivered_in_the_order_of_the_consumer`).
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ async def _block(reserve: Callable[[int], Awaitable[int]], size: int, next_id: C
     """Reserve ids; return the first one from `next_id` on, and their number."""
     first = await reserve(size)
     # Queues and clients that are transient, or not stored yet, may have ids above the store's counter: see
-    # `test_ids_that_are_not_in_the_store_yet_are_not_given_out_again_when_others_come`.
+    # `test_ids_unknown_to_the_store_are_not_reused_when_others_join`.
     while first + size <= next_id():
         first = await reserve(size)
     unused = max(first, next_id())

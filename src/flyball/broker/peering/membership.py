@@ -124,7 +124,7 @@ class Membership:
         """Whether this node has observed the others for a whole lease, so that it may declare one dead.
 
         Otherwise leases may have expired because the registry was unavailable or its clock was set forward
-        (`test_nobody_is_judged_right_after_the_clock_of_the_registry_was_put_forward`).
+        (`test_no_node_is_declared_dead_after_a_jump_of_the_registry_clock`).
         """
         since_s = self._gapless_since_s
         return since_s is not None and clock.lease_time_s() - since_s >= self.lease_s
@@ -216,7 +216,7 @@ class Membership:
         began_s = clock.lease_time_s()
         lease_s = self.lease_s if self._broker.is_clustered else ALONE_LEASE_S
         # The lease counts from before the request: the registry may renew it long before the response arrives. A
-        # shorter lease applies at once (`test_a_lease_that_becomes_shorter_counts_from_before_the_registry_is_told`).
+        # shorter lease applies at once (`test_shorter_lease_counts_from_before_the_renewal`).
         self._hub.lease_ends_s = min(self._hub.lease_ends_s, began_s + lease_s)
         before = self.nodes
         self.nodes = await self.registry.renew(

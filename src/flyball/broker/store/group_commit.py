@@ -5,19 +5,19 @@ Uses the store's interface and a clock; independent of SQL, sockets and the engi
 Invariants, with the tests that guard them (tests/broker/store/test_group_commit.py):
 
 - There is one commit in flight, and batches are committed in the order of submission
-  (`test_what_gathers_while_a_commit_is_in_flight_goes_into_the_next`).
+  (`test_operations_submitted_during_a_commit_go_into_the_next`).
 - An operation completes once: `committed` when it is durable, `failed` if the timeout passed first. A failed
   operation is undone as far as it had got, so that the caller may act as if it had never been submitted: before it is
   sent it is withdrawn (`test_operations_that_were_not_sent_are_withdrawn_after_the_time_limit`); after that its
   outcome is unknown, and the next attempt carries its opposite, the append of a failed remove or the remove of a
   failed append (`test_a_remove_that_failed_in_flight_is_undone_by_the_next_attempt`), and so does the next batch if
-  the attempt succeeds after all (`test_a_remove_that_failed_and_succeeds_after_all_is_made_good_at_once`). Only a
+  the attempt succeeds after all (`test_failed_remove_that_succeeds_after_all_is_undone_at_once`). Only a
   change of a queue, client or definition that was already sent stays in its batch: it fails with OutcomeUnknown
   (`test_a_change_that_failed_in_flight_may_yet_be_done_and_says_so`).
 - A message that is removed before it is sent is never written: the remove cancels the append
   (`test_an_append_and_its_remove_cancel_out_before_they_are_sent`). Therefore its publisher is confirmed by its
   receipt, not by the mark of a batch that it is no longer part of.
-- `stored` is set before any waiter is called (`test_a_message_is_marked_stored_before_its_waiter_hears_of_it`): a
+- `stored` is set before any waiter is called (`test_message_is_marked_stored_before_its_waiter_is_called`): a
   waiter may remove the message, and the remove must not look for an append to cancel.
 
 There are three ways to wait for a commit, from the most to the least expensive:

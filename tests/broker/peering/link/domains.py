@@ -34,7 +34,7 @@ LIMIT_S = 60.0
 
 
 class _Members:
-    """What membership would know."""
+    """A record as the membership would have it."""
 
     def name_of(self, node_id: int) -> str:
         return f"node-{node_id}"
@@ -133,7 +133,7 @@ def held_store(node: DomainNode) -> asyncio.Event:
 
 
 class HandMadeDomain:
-    """Nodes that know each other. Directories follow when somebody catches up."""
+    """Nodes that know each other. Directories are updated when a node catches up."""
 
     def __init__(self) -> None:
         self.nodes: list[DomainNode] = []
@@ -165,7 +165,7 @@ class HandMadeDomain:
             self.tell(node)
 
     def kill(self, node: DomainNode) -> None:
-        """Let a node be dead: its connections are cut, and the others are told."""
+        """Declare a node dead: its connections are cut, and the others are notified."""
         node.is_dead = True
         for server in node.servers:
             server.close()
@@ -177,7 +177,7 @@ class HandMadeDomain:
 
 @contextlib.asynccontextmanager
 async def domain(count: int = 2) -> AsyncIterator[HandMadeDomain]:
-    """Run so many nodes; the ids of their queues do not meet."""
+    """Run `count` nodes with disjoint ranges of queue ids."""
     made = HandMadeDomain()
     async with asyncio.TaskGroup() as tasks, contextlib.AsyncExitStack() as stack:
         for node_id in range(1, count + 1):

@@ -72,7 +72,7 @@ def with_two_nodes(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
 
 class Inbox:
-    """What a consumer was sent, in order; nothing is settled."""
+    """Records the deliveries of a consumer, in order; nothing is settled."""
 
     def __init__(self) -> None:
         self.messages: asyncio.Queue[AbstractIncomingMessage] = asyncio.Queue()

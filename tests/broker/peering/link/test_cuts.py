@@ -1,4 +1,4 @@
-"""Links that break at any moment: what was confirmed is delivered, and what nobody settled comes again."""
+"""Links that break at any time: confirmed messages are delivered, and unsettled ones are redelivered."""
 
 from __future__ import annotations
 

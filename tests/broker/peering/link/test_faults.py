@@ -1,4 +1,4 @@
-"""Defects that one client meets over a link: only it hears of them, and the link goes on for the others."""
+"""Errors that one client triggers on a link: only that client is affected, and the link stays open."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.broker.peering.link.pairs import Inbox, Two, bodies, with_two_nodes
 
 
 class Defect(Exception):
-    """What no code expects."""
+    """An exception that no code expects."""
 
 
 def fails(*_: Any, **__: Any) -> None:
@@ -270,7 +270,7 @@ async def test_answer_that_meets_a_defect_leaves_the_link_to_others(two: Two) ->
 
 
 @with_two_nodes
-async def test_link_that_ends_gives_back_all_messages_though_a_consumer_meets_a_defect(
+async def test_closed_link_requeues_all_messages_despite_a_failing_consumer(
     two: Two, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue, inbox = await two.forwarded(), Inbox()

@@ -1,4 +1,4 @@
-"""Rounds of questions to the other nodes: who waits for which, and for how long."""
+"""Rounds of requests to the other nodes: which callers wait for which round, and the timeout."""
 
 from __future__ import annotations
 

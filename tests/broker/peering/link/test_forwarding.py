@@ -422,7 +422,7 @@ async def test_what_a_client_has_not_settled_when_it_goes_comes_again_to_others(
 
 
 @with_two_nodes
-async def test_what_waits_in_a_shadow_goes_back_unharmed_when_its_consumer_is_cancelled(two: Two) -> None:
+async def test_cancel_returns_the_ready_messages_of_a_shadow(two: Two) -> None:
     queue, inbox = await two.forwarded(), Inbox()
     session = two.first.sessions[0]
     await two.publish(b"1", b"2", b"3")

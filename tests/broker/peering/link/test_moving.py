@@ -84,7 +84,7 @@ async def test_what_comes_over_a_link_while_the_node_has_no_lease_is_not_passed_
 
 
 @with_two_nodes
-async def test_a_consumer_that_is_cancelled_while_its_queue_has_no_owner_stays_cancelled(two: Two) -> None:
+async def test_consumer_cancelled_while_its_queue_has_no_owner_stays_so(two: Two) -> None:
     queue, inbox = await two.forwarded(), Inbox()
     tag = await queue.consume(inbox)
     remote = two.first.directory.get(two.queue_id)
@@ -202,7 +202,7 @@ def move_queue(two: Two, owner: DomainNode) -> None:
 
 
 @with_two_nodes
-async def test_a_consumer_follows_its_queue_to_its_own_node_and_a_message_finds_it_there(two: Two) -> None:
+async def test_consumer_follows_its_queue_to_its_own_node(two: Two) -> None:
     queue, inbox = await two.forwarded(), Inbox()
     await queue.consume(inbox)
     await two.publish(b"1")
@@ -249,7 +249,7 @@ async def test_a_message_for_a_queue_without_an_owner_is_refused_when_its_time_i
 
 
 @with_two_nodes
-async def test_a_message_for_a_queue_that_its_owner_does_not_know_yet_is_confirmed_when_it_does(two: Two) -> None:
+async def test_put_is_confirmed_when_the_owner_learns_of_its_queue(two: Two) -> None:
     await two.forwarded()
     two.first.changes.catch_up = _nothing_new
     served = two.second.broker.engine._queues
@@ -264,7 +264,7 @@ async def test_a_message_for_a_queue_that_its_owner_does_not_know_yet_is_confirm
 
 
 @with_two_nodes
-async def test_messages_that_come_before_their_queue_wait_until_this_node_has_heard_that_it_serves_it(
+async def test_handed_over_messages_wait_until_the_node_adopts_their_queue(
     two: Two,
 ) -> None:
     await two.forwarded()
@@ -289,7 +289,7 @@ async def test_messages_that_come_before_their_queue_wait_until_this_node_has_he
 
 
 @with_two_nodes
-async def test_what_is_asked_of_an_owner_that_has_yet_to_hear_of_the_queue_is_done_when_it_has(two: Two) -> None:
+async def test_request_waits_until_the_owner_learns_of_the_queue(two: Two) -> None:
     queue, inbox = await two.forwarded(), Inbox()
     await two.publish(b"1")
     two.first.changes.catch_up = _nothing_new
@@ -312,7 +312,7 @@ async def test_what_is_asked_of_an_owner_that_has_yet_to_hear_of_the_queue_is_do
 
 
 @pytest.mark.parametrize("what", ["declared", "purged", "deleted"])
-def test_a_queue_that_comes_to_this_node_while_its_owner_is_asked_is_changed_here(what: str) -> None:
+def test_operation_is_done_here_if_the_queue_moves_here_meanwhile(what: str) -> None:
     async def test() -> None:
         async with two_nodes() as two:
             queue = await two.forwarded()
@@ -334,7 +334,7 @@ def test_a_queue_that_comes_to_this_node_while_its_owner_is_asked_is_changed_her
 
 
 @with_two_nodes
-async def test_a_message_for_several_queues_waits_for_the_one_that_its_owner_does_not_know_yet(two: Two) -> None:
+async def test_put_into_several_queues_waits_for_one_unknown_to_its_owner(two: Two) -> None:
     await two.forwarded()
     other = await two.there.declare_queue("others", durable=True)
     exchange = await two.there.declare_exchange("all", "fanout")
@@ -356,7 +356,7 @@ async def test_a_message_for_several_queues_waits_for_the_one_that_its_owner_doe
 
 
 @pytest.mark.parametrize("first", ["comes here", "is gone"])
-def test_a_message_for_several_queues_of_a_dead_node_reaches_each_wherever_it_goes(first: str) -> None:
+def test_put_into_several_queues_of_a_dead_node_follows_each(first: str) -> None:
     async def test() -> None:
         async with domain(3) as made, client(made.nodes[0]) as one, client(made.nodes[1]) as other:
             two = Two(made, await one.channel(), await other.channel())
@@ -426,7 +426,7 @@ async def _move_away(two: Two) -> None:
 
 
 @pytest.mark.parametrize("is_asked_for", [False, True])
-def test_a_transaction_fails_whose_acknowledgements_reach_the_owner_after_the_queue_has_moved(
+def test_transaction_fails_if_its_acks_arrive_after_the_queue_has_moved(
     is_asked_for: bool,
 ) -> None:
     async def test() -> None:
@@ -555,7 +555,7 @@ async def test_a_producer_is_sent_to_another_member_by_its_home(two: Two) -> Non
 
 
 @with_two_nodes
-async def test_a_consumer_whose_client_has_gone_does_not_begin_when_its_queue_comes_to_the_node(two: Two) -> None:
+async def test_consumer_of_a_closed_client_does_not_start_after_a_move(two: Two) -> None:
     queue, inbox = await two.forwarded(), Inbox()
     await queue.consume(inbox)
     here = await _member_of(two, two.first)

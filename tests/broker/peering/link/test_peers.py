@@ -1,4 +1,4 @@
-"""Links between nodes: who is let in, requests and their errors, and what becomes of them when a node is lost."""
+"""Links between nodes: authentication, requests and their errors, and what happens when a node is lost."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_an_error_of_the_other_node_is_raised_as_what_it_is() -> None:
     run(test())
 
 
-def test_a_request_that_goes_wrong_in_an_unforeseen_way_fails_for_who_asks_and_nobody_else() -> None:
+def test_unexpected_error_of_a_request_affects_only_its_requester() -> None:
     async def test() -> None:
         async with domain() as made:
             first, second = made.nodes

@@ -39,7 +39,7 @@ async def put(channel: aiormq.abc.AbstractChannel, queue: str, body: bytes, **op
 
 
 def ready(two: Two, name: str) -> list[bytes]:
-    """What a queue of the first node has ready."""
+    """Return the ready messages of a queue of the first node."""
     state = two.first.broker.engine.find_queue(name)
     return [] if state is None else [message.body for message in state.oldest(0, 10)]
 
@@ -144,7 +144,7 @@ async def test_mandatory_message_returns_if_its_remote_queue_is_gone_at_the_comm
 
 
 @with_two_nodes
-async def test_mandatory_message_returns_if_all_its_remote_queues_are_gone_at_the_commit(two: Two) -> None:
+async def test_mandatory_message_returns_if_its_remote_queues_are_deleted(two: Two) -> None:
     exchange = await two.here.declare_exchange("all", "fanout")
     channel = await transactional(two)
     # One queue that is there is enough.

@@ -129,7 +129,7 @@ async def find_launcher(data_dir: Path) -> Launcher:
     if can_run.status != 0 or can_enter.status != 0:
         unreachable = binaries if can_run.status != 0 else data_dir
         raise StoreError(
-            f"PostgreSQL does not run as root, and the user '{UNPRIVILEGED_USER}' cannot enter {unreachable}: run flyball"
-            " as an ordinary user, move that folder to one that others may enter, or use --store postgresql://..."
+            f"PostgreSQL does not run as root, and the user '{UNPRIVILEGED_USER}' cannot enter {unreachable}: run"
+            " flyball as an ordinary user, move that folder to one that others may enter, or use --store postgresql://..."
         )
     return Launcher(binaries, become, ties, uid=account.pw_uid, gid=account.pw_gid)

@@ -6,8 +6,8 @@ Fencing. A node that lost its lease must not write, even if it does not know yet
 the database does: `declare_dead` increments the node's epoch and then terminates every session of earlier epochs; a
 session that is opened later checks the epoch before its first statement and fails with Fenced. When `declare_dead`
 returns, every write of the dead node is either committed, and visible to the new owner, or refused
-(`test_a_commit_that_waits_when_its_node_is_declared_dead_is_refused_for_good`,
-`test_an_open_transaction_of_a_dead_node_is_ended_and_leaves_nothing`,
+(`test_commit_that_waits_when_its_node_is_declared_dead_is_refused`,
+`test_open_transaction_of_a_dead_node_is_ended`,
 `test_a_node_is_not_dead_before_its_last_session_has_ended`). Leases are measured by the server's clock only.
 """
 
