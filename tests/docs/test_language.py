@@ -16,14 +16,10 @@ NOT_YET_SWEPT: tuple[str, ...] = (
     # The broker's inside.
     "tests/broker/browsing.py",
     "tests/broker/chaos.py",
-    "tests/broker/core",
-    "tests/broker/engine",
     "tests/broker/node",
     "tests/broker/peering",
     "tests/broker/peers.py",
     "tests/broker/store",
-    "tests/broker/transport",
-    "tests/broker/wire",
     # Protocols, cluster, management, and what is around the broker.
     "src/flyball/admission",
     "src/flyball/broker/cluster",

@@ -10,7 +10,7 @@ from flyball.model import Queue
 
 
 class NothingElse:
-    """What hangs on the queues of a broker: nothing."""
+    """A listener for queues without policies, bindings or remote consumers."""
 
     def queue_adopted(self, state: QueueState) -> None:
         """No policy applies to it."""
@@ -19,7 +19,7 @@ class NothingElse:
         """Nothing is bound to it."""
 
     def queue_released(self, queue: Queue, owner: int) -> None:
-        """Nobody looks for it."""
+        """Do nothing."""
 
 
 def lifecycle_of(broker: Broker) -> QueueLifecycle:

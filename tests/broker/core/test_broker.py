@@ -24,8 +24,8 @@ from flyball.model import Draft, Message, Queue, Selector
 from tests.broker.core.lifecycles import create_queue, lifecycle_of
 from tests.broker.peering.link.domains import run
 
+# Ids of the previous owner of the queue: larger than the next ones of this node.
 OLD_IDS = range(5 * ID_BLOCK, 5 * ID_BLOCK + 3)
-"""Of another node, which has served the queue before: larger than the next ones of this node."""
 
 
 class SlowlyPurged(MemoryStore):
@@ -253,10 +253,10 @@ class Keeper:
         self.kept.append(message.id)
 
     def queue_deleted(self, consumer: Consumer) -> None:
-        """Nobody is told."""
+        """Do nothing."""
 
     def queue_moved(self, consumer: Consumer) -> None:
-        """Nobody is told."""
+        """Do nothing."""
 
     def crash(self, error: BaseException) -> None:
         raise AssertionError("nothing here fails") from error
@@ -287,13 +287,13 @@ async def test_message_that_comes_back_before_it_has_gone_is_a_new_one() -> None
         broker.take_out(2, Selector(), lambda message, error: taken.append(message))
         former = taken[0]
         assert former is not None
-        # Given to another node, which has given it back.
+        # Handed over to another node, which has returned it.
         again = replace(former)
         broker._take_in(Arrived(1, 2, [again]))
         before_bytes = broker.engine.resident_bytes
         broker.take_out(2, Selector(), lambda message, error: taken.append(message))
         assert taken[1] is again
-        # Now the first one hears that it has gone, or that it has not.
+        # Now the first hand-over completes, or fails.
         assert not broker.engine.settle(former)
         assert broker.engine.requeue_undelivered(former, broker.now_us()) is None
         assert state.unacked == {again.id: again}

@@ -29,8 +29,8 @@ from flyball.broker.engine.queue import Delivery, QueueState
 from flyball.model import Draft, Message, Order, Selector, Snapshot
 from tests.broker.engine.messages import SOMEBODY, consume, set_prefetch
 
+# Room for about four messages.
 LIMIT_BYTES = 3000
-"""Room for four messages or so."""
 
 
 # Few, so that indexes come and go.
@@ -66,8 +66,8 @@ class Indexing:
     shape: Shape
     backlog: IndexedBacklog
     generation: int
+    # The end of the requested keys; None while the index is filled from memory.
     up_to_id: int | None = None
-    """What the store is asked for; None while it is filled with what is in memory."""
     filled_to: int = 0
     read: list[Message] | None = None
 
@@ -135,15 +135,15 @@ class EngineAndModel(RuleBasedStateMachine):
         self.store = Lagging()
         self.now = 1_000_000
         self.known: dict[int, Known] = {}
+        # Taken by readers and neither settled nor requeued.
         self.taken: list[Message] = []
-        """Taken by readers and neither settled nor restored."""
         self.consumers: dict[int, Consumer] = {}
         self.loadings: list[Loading] = []
         self.indexings: list[Indexing] = []
         self.created = 0
         self.last_id = 0
+        # A message delivered on arrival, which may have a time to live of 0.
         self.arriving: int | None = None
-        """A message that is handed over as it comes, which may be at the very end of its time."""
         self.queue_ids = [self._create_queue(), self._create_queue()]
 
     # What the model says
@@ -598,7 +598,7 @@ class TestEngineAndModel(EngineAndModel.TestCase):  # type: ignore[misc,valid-ty
         deadline=None,
         derandomize=not IS_LONG,
         database=None,
-        # To shrink so many steps takes longer than a test may: then its time limit would be all that is shown.
+        # Shrinking that number of steps takes longer than a test's timeout, which would be all that is reported.
         phases=list(Phase) if IS_LONG else [Phase.explicit, Phase.generate],
         suppress_health_check=list(HealthCheck),
     )

@@ -22,8 +22,8 @@ SEED = 20260101
 
 LIMIT_BYTES = 64 * 1024
 
+# Number of queues and clients between the small ids that bad input hits and those of the good client.
 FENCE = 260
-"""So many queues and clients stand between the small ids that bad input hits and those of the good client."""
 
 
 def plain(*packets: wire.Packet) -> bytes:

@@ -53,7 +53,7 @@ def test_request_that_is_begun_has_to_be_finished(memory_node: RunningNode, prot
 
     for after_s in (0, requests.REQUEST_S - 5):
         assert memory_node.call(partial(tick, after_s=after_s)) == 2
-    # A byte more does not begin it anew.
+    # Another byte does not restart it.
     peer.send_raw(b"x")
     memory_node.wait_until(lambda node: max(each.read_bytes for each in node.hub.connections) == len(begun) + 1)
     memory_node.call(partial(tick, after_s=requests.REQUEST_S + 5))

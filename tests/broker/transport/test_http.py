@@ -27,7 +27,7 @@ Ask = Callable[[httpx.AsyncClient], Awaitable[httpx.Response]]
 
 
 def asked(ask: Ask, error: Exception | None = None) -> httpx.Response:
-    """Return what an application answers that tells the user's name, or raises an error."""
+    """Return the response of an application that sends the user's name, or raises an error."""
     answers: list[httpx.Response] = []
 
     async def hello(request: Request, user: User) -> Response:

@@ -17,7 +17,7 @@ from flyball.broker.transport.http_peers import behind, own_names
 def asked(
     peer: str, headers: dict[str, str], proxies: Sequence[str] = (), names: Sequence[str] = ()
 ) -> tuple[int, str]:
-    """Return the status and what an application says that tells who asks, and how."""
+    """Return the status and body of an application that sends the peer and scheme of the request."""
     sent: list[Message] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:

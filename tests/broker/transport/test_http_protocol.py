@@ -152,7 +152,7 @@ def test_a_request_that_takes_longer_to_answer_is_not_cut_off(monkeypatch: pytes
     async def test(connect: Callable[[], Awaitable[Streams]]) -> bytes:
         reader, writer = await connect()
         await sent(writer, b"POST / HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 1\r\n\r\n")
-        # Nothing tells when the node has read the head.
+        # There is no event when the node has read the head.
         while not timers or timers[0] is None or not timers[0].cancelled():  # noqa: ASYNC110
             await asyncio.sleep(0)
         await sent(writer, b"x")

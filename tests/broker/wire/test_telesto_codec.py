@@ -50,7 +50,7 @@ def is_broken(step: dict[str, Any]) -> bool:
 GOOD_REQUESTS = [bytes.fromhex(step["request_hex"]) for step in VECTORS if not is_broken(step)]
 BROKEN_REQUESTS = [(step["name"], bytes.fromhex(step["request_hex"])) for step in VECTORS if is_broken(step)]
 RESPONSES = [bytes.fromhex(step["response_hex"]) for step in VECTORS if step["response_hex"]]
-# Bytes that are no UTF-8 cannot come back as they were.
+# Bytes that are not UTF-8 do not survive the round trip.
 LOSSY = {step["request_hex"] for step in VECTORS if "not UTF-8" in step["name"]}
 
 
