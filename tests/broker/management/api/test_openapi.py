@@ -105,4 +105,4 @@ def test_the_page_about_http_has_all_that_is_flyballs_own_with_the_tags_it_needs
             short = re.sub(r"\{(\w+)\}", lambda part: part[1].upper(), path.removeprefix("/api/flyball/"))
             request = re.compile(rf"`{method.upper()} {re.escape(short)}[`?]")
             [row] = [row for row in rows if request.search(row)]
-            assert row.split("|")[2].strip("` ") in operation.get("description", "anybody"), path
+            assert row.split("|")[2].strip("` ") in operation.get("description", "any user"), path
