@@ -132,6 +132,8 @@ class Broker:
         self._time_limit_s = time_limit_s
         self._supervisor = Supervisor(tasks, self.faults)
         self._is_reserving = False
+        # Whether the node stops.
+        self._is_quiescent = False
         # Hand-overs from other nodes that were accepted and not yet confirmed to the store.
         self._arrived: list[Arrived] = []
         self._taking_in = asyncio.Lock()
@@ -188,7 +190,8 @@ class Broker:
         self.engine.expect_expiries(await self.store.expiring())
 
     def quiesce(self) -> None:
-        """Start no more expiries and dead-lettering; the next start continues them."""
+        """Start no more expiries, dead-lettering and requeues; the next start continues them."""
+        self._is_quiescent = True
         self.dead_lettering.quiesce()
         self.retention.quiesce()
 
@@ -418,6 +421,10 @@ class Broker:
 
     def requeue(self, messages: Sequence[Message]) -> None:
         """Requeue messages whose leases have ended; dead-letter those that were requeued too often."""
+        if self._is_quiescent:
+            # Connections end one after the other: each message would go through many of them, and count as delivered
+            # each time, until its delivery limit drops it. The store has it for the next start.
+            return
         purged = [message for message in messages if self.engine.must_be_whole(message)]
         if purged:
             self.reader.make_whole(purged, self.requeue)
@@ -617,6 +624,8 @@ class Broker:
         """Cancel the consumer of a closed session and requeue its unacked messages."""
         self.cancel(consumer)
         messages = self.engine.acknowledge(consumer, list(consumer.leases))
+        if self._is_quiescent:
+            return
         self._bring_back(messages)
         self.reader.serve(consumer.queue_id)
 

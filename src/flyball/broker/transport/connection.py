@@ -169,6 +169,8 @@ class Hub(Flushing["Connection"]):
             self.check_idle()
 
     def _user_deleted(self, name: str) -> None:
+        # First: else the consumers of the next connection would get what the one before it requeues.
+        self._each(lambda connection: connection.pause_for_end(name))
         self._each(lambda connection: connection.user_deleted(name))
 
     def _vhost_closed(self, vhost: str) -> None:
@@ -254,6 +256,9 @@ class Connection(asyncio.Protocol, abc.ABC):
 
     def tick(self, now_s: float) -> None:
         """Check limits; called about once a second."""
+
+    def pause_for_end(self, user_name: str) -> None:
+        """Deliver nothing more if the peer is this user: the connection is about to end."""
 
     def user_deleted(self, name: str) -> None:
         """Close the connection if the deleted user is the peer's."""

@@ -587,3 +587,42 @@ def test_messages_of_a_lost_connection_do_not_pass_through_its_other_channels(
     found = [channel.basic_get("jobs", auto_ack=True) for _ in range(10)]
     assert [body for _, _, body in found] == [b"%d" % number for number in range(10)]
     assert {properties.headers["x-delivery-count"] for _, properties, _ in found} == {1}
+
+
+def consume_with_several(node: RunningNode, peers: list[Peer], channel: Any) -> None:
+    """Give ten messages of a queue with a delivery limit of 1 to several connections."""
+    channel.queue_declare("jobs", durable=True, arguments={"x-queue-type": "quorum", "x-delivery-limit": 1})
+    for peer in peers:
+        peer.ask(spec.Basic.Consume(queue="jobs"), spec.Basic.ConsumeOk)
+    channel.confirm_delivery()
+    for number in range(10):
+        channel.basic_publish("", "jobs", b"%d" % number, pika.BasicProperties(delivery_mode=2))
+    node.wait_until(lambda node: len(node.hub.broker.engine.find_queue("jobs").unacked) == 10)  # type: ignore[union-attr]
+
+
+def test_messages_of_a_deleted_user_do_not_pass_through_its_other_connections(
+    memory_node: RunningNode, open_channel: OpenChannel
+) -> None:
+    memory_node.administer(lambda authority: authority.add_user("worker", "password", ()))
+    memory_node.allow_all("worker", "/")
+    channel = open_channel(memory_node)
+    with ExitStack() as stack:
+        peers = [stack.enter_context(Peer(*memory_node.address("amqp"))) for _ in range(5)]
+        for peer in peers:
+            peer.open(user="worker", password="password")
+        consume_with_several(memory_node, peers, channel)
+        memory_node.administer(lambda authority: authority.delete_user("worker"))
+        memory_node.wait_until(lambda node: not node.hub.broker.engine.find_queue("jobs").unacked)  # type: ignore[union-attr]
+    assert count(channel, "jobs") == 10
+
+
+def test_node_that_stops_reaches_no_delivery_limit(
+    start_node: StartNode, new_database: Callable[[], str], open_channel: OpenChannel
+) -> None:
+    store = new_database()
+    node = start_node(store=store)
+    with ExitStack() as stack:
+        peers = [stack.enter_context(Peer(*node.address("amqp"))).open() for _ in range(5)]
+        consume_with_several(node, peers, open_channel(node))
+        node.stop()
+    assert count(open_channel(start_node(store=store)), "jobs") == 10

@@ -91,6 +91,10 @@ class AmqpSession(AmqpConnection):
     def expel(self, reason: str) -> None:
         self._fail_all(AmqpError(ReplyCode.CONNECTION_FORCED, reason))
 
+    def pause_for_end(self, user_name: str) -> None:
+        if self.user.name == user_name:
+            self.pause_deliveries()
+
     def user_deleted(self, name: str) -> None:
         if self.user.name == name:
             self._fail_all(AmqpError(ReplyCode.CONNECTION_FORCED, f"user '{name}' is deleted"))
