@@ -53,6 +53,7 @@ _UNITS = {
 }
 _PROPER_NAMES = {
     "flyball": "Flyball",
+    "domain": "a domain of Flyball nodes",
     "rabbitmq": "RabbitMQ",
     "thorbang": "ThorBangMQ",
     "telesto": "Telesto",

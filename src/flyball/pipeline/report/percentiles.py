@@ -47,7 +47,9 @@ class Percentile:
             return amount(self.value)
         if self.repetitions > 1:
             return student(self.value, self.high - self.value)
-        return f"{amount(self.value)} [{amount(self.low)}, {amount(self.high)}]"
+        # From 100 on a decimal says nothing that the interval does not take back.
+        decimals = 0 if self.value >= 100 else None
+        return f"{amount(self.value, decimals)} [{amount(self.low, decimals)}, {amount(self.high, decimals)}]"
 
 
 # The percentiles of one cell and kind, by the names in PERCENTILES.

@@ -153,7 +153,7 @@ def _cells(chapter: Chapter) -> list[Passage]:
     for source in (CLIENTS, NODES):
         rows = _cell_rows(chapter, source, [ALL])
         if rows:
-            caption = f"Throughput and response time, measured by {source}; 90 % intervals"
+            caption = f"Throughput and response time, measured by {source}; 90 % intervals{_repetitions(chapter)}"
             table = Table(caption, _cell_head(chapter, source), rows, numbers_from=names)
             # Where a loop or a policy decides what comes, its own table says more.
             is_aside = chapter.has_loops or chapter.has_policies
@@ -174,6 +174,14 @@ def _cells(chapter: Chapter) -> list[Passage]:
     return [Passage("By cell", shown)] if shown else []
 
 
+def _repetitions(chapter: Chapter) -> str:
+    """Say of how many runs the rows are, after a comma."""
+    counts = sorted({int(count) for count in chapter.tables["cells"]["repetitions"]})
+    if not counts or counts == [1]:
+        return ""
+    return f", {counts[0]} runs each" if len(counts) == 1 else f", {counts[0]} to {counts[-1]} runs each"
+
+
 def _metrics_of(chapter: Chapter, source: str) -> list[str]:
     rows = chapter.tables["cells"]
     known = set(rows.loc[rows["source"] == source, "metric"])
@@ -186,7 +194,7 @@ def _cell_head(chapter: Chapter, source: str, *more: str) -> list[str]:
     names = {metric: "mean response" if metric == "response" else metric_name(metric) for metric in metrics}
     columns = [f"{capital(names[metric])} [{unit_of(metric)}]" for metric in metrics]
     spread = [f"{name} [ms]" for name in PERCENTILES] if "response" in metrics else []
-    return [*factors, *more, *columns, *spread, "Repetitions"]
+    return [*factors, *more, *columns, *spread]
 
 
 def _cell_rows(chapter: Chapter, source: str, kinds: Iterable[str]) -> list[list[str]]:
@@ -206,7 +214,7 @@ def _cell_rows(chapter: Chapter, source: str, kinds: Iterable[str]) -> list[list
             texts = [student(row.mean, row.half_width) if row else NOTHING for row in of_metric.values()]  # type: ignore[arg-type]
             if "response" in of_metric:
                 texts += texts_of(tails.get((cell, kind)))
-            shown.append([*names, *([] if kind == ALL else [kind]), *texts, whole(known[0].repetitions)])  # type: ignore[arg-type]
+            shown.append([*names, *([] if kind == ALL else [kind]), *texts])
     return shown
 
 
@@ -230,7 +238,7 @@ def _laws(chapter: Chapter) -> list[Passage]:
         )
     head = ["Law", "Verdict", "Runs checked", "Deviation", "Allowed", "Run closest to violating it"]
     note = Mark(_TOLERANCES, "note")
-    table = Table("Does the trace agree with itself?", head, body, numbers_from=5)
+    table = Table("Does the trace agree with itself?", head, body, numbers_from=len(head))
     return [Passage("Operational laws", [note, table])]
 
 
