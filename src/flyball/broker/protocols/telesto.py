@@ -104,7 +104,9 @@ class TelestoSession(RequestSession):
             raise NotIdentified(f"packet {type(parsed).__name__} is not allowed now")
         # Before each of them is looked at.
         self.broker.check_copies(len(_queue_ids(parsed)))
-        self._use(parsed)
+        # On the path of every request: a node that is alone has nobody to share the clients of a queue with.
+        if self.hub.peering.is_clustered:
+            self._use(parsed)
         if all(self.queue(queue_id) is not None for queue_id in _queue_ids(parsed)):
             handler(self, parsed, request)
         else:

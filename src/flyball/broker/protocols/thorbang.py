@@ -99,7 +99,9 @@ class ThorBangSession(RequestSession):
             isinstance(parsed, wire.Send) and parsed.malformed_after
         )
         handler = HANDLERS[type(parsed)]
-        self._use(parsed)
+        # On the path of every request: a node that is alone has nobody to share the clients of a queue with.
+        if self.hub.peering.is_clustered:
+            self._use(parsed)
         if self._names_something_new(parsed):
             self.look_again(partial(handler, self, parsed, request), request)
         else:
