@@ -176,7 +176,7 @@ def test_an_error_is_one_line_that_says_what_to_do(
 @pytest.mark.parametrize(
     ("user", "error"),
     [
-        ("guest:wrong", "name or password are not right. Give a user and password with --url, or the node's token"),
+        ("guest:guessed", "wrong name or password. Give a user and password with --url, or the node's token"),
         ("ann:secret", "user 'ann' has not the tag administrator. Give a user who may do it with --url."),
     ],
 )

@@ -183,7 +183,7 @@ async def test_it_comes_back_when_the_last_backend_of_the_killed_one_is_gone(tmp
         os.kill(backend, signal.SIGSTOP)
         assert server.pid is not None
         os.kill(server.pid, signal.SIGKILL)
-        await logged.wait_for("waiting for the last backends")
+        await logged.wait_for("waiting for the backends of a killed")
         os.kill(backend, signal.SIGCONT)
         await logged.wait_for("PostgreSQL restarted")
         connection.terminate()
