@@ -66,6 +66,8 @@ class Auction(Workload):
     # Whether visitors keep their connections while they think. A proxy before a site makes one for each request.
     keeps_alive: bool = False
     schedule: tuple[Crowd, ...] = ()
+    # Whether control finds a reference of its own instead of the one of the experiment in `needs`.
+    finds_reference: bool = False
     # Factor for all times in the schedule.
     time_scale: Positive = 1.0
 
@@ -120,7 +122,8 @@ class Auction(Workload):
         return profiled(earlier)
 
     def target_settings(self, prepared: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: prepared[name] for name in ("profile", "reference") if prepared.get(name) is not None}
+        names = ["profile"] if self.finds_reference else ["profile", "reference"]
+        return {name: prepared[name] for name in names if prepared.get(name) is not None}
 
     async def set_up(self, targets: Sequence[Target]) -> dict[str, Any]:
         for target in targets:

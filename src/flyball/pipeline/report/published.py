@@ -146,7 +146,7 @@ def _mean_r(found: Sequence[Judged], policy: str) -> float:
 
 def _has_given_reference(chapter: Chapter) -> bool:
     """Whether the runs were given the reference of an earlier experiment."""
-    return chapter.experiment is None or bool(chapter.experiment.needs)
+    return not any(run.workload.get("finds_reference") for run in chapter.runs)
 
 
 def _either(mean: float, low: float, high: float) -> str:
