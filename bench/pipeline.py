@@ -2,10 +2,13 @@
 
     python -m bench.pipeline                              # about 4 minutes; 1.7 GB of traces in the folder for them
     python -m bench.pipeline --events 1000000,10000000 --folder FOLDER
+    python -m bench.pipeline --days 1                     # a node that records by default, 43 million rows a day
+    python -m bench.pipeline --follow-day                 # rounds of `ingest --follow` over 24 simulated hours
 
 Each measurement is a process of its own: `flyball pipeline report` on local[2], from the start of Python to the end
 of Java, with ingest, throughput, percentiles, phases, all other tables and models, and the page. CPU time and memory
-are those of the whole tree of processes. DuckDB answers the three queries that look at every row, with 2 threads and
+are those of the whole tree of processes. With `--days` the report is made twice: cold into a store, and again after
+five more minutes of traces. DuckDB answers the three queries that look at every row, with 2 threads and
 4 GB, on the same files. The profile is made in parallel with the other stages, so times are not of a stage alone.
 Traces are made once and kept.
 """
@@ -16,10 +19,12 @@ import argparse
 import itertools
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,16 +35,29 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from bench.synthetic_traces import STARTED_US, generate
-from flyball.cli.pipeline import Means, OnProgress, write_report_of
+from bench.synthetic_traces import (
+    DAY_S,
+    FILE_S,
+    RECORDED_PER_S,
+    SHARES_OF_A_DAY,
+    STARTED_US,
+    Load,
+    generate,
+    generate_days,
+    write_hour,
+)
+from flyball.cli.pipeline import COMPACT_AFTER, Means, OnProgress, write_report_of
+from flyball.pipeline.ingest import take_new
+from flyball.pipeline.session import SparkSettings, spark_session
+from flyball.pipeline.trace_store import Store
 
 GIB = 2**30
 SAMPLE_S = 0.1
-# As the analysis has it: of more rows than these, the phases' percentiles are found from a part.
+# As the pipeline has it: of more rows than these, the phases' percentiles are found from a part.
 SPREAD_ROWS = 10_000_000
 START, END = "start of Spark", "report"
-# What stages are called here: the pipeline counts the times of both in one pass over the events.
-STAGES = {"latency": "percentiles and phases", "phases": "percentiles and phases"}
+# A round of --follow takes what a node records in this time.
+ROUND_S = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +70,12 @@ class Cost:
     stages_s: dict[str, float]
 
 
-def measure(part: str, traces: Path) -> Cost:
+def measure(part: str, traces: Path, store: Path | None = None) -> Cost:
     """Run a part of this module on `traces` in a process of its own."""
     started = time.perf_counter()
+    kept = ["--store", str(store)] if store else []
     with subprocess.Popen(
-        [sys.executable, "-m", "bench.pipeline", "--only", part, "--traces", str(traces)],
+        [sys.executable, "-m", "bench.pipeline", "--only", part, "--traces", str(traces), *kept],
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
@@ -102,15 +121,39 @@ class TimedMeans(Means):
         yield lambda stage, done, of: self.began.append((stage, time.perf_counter()))
 
 
-def report(traces: Path) -> dict[str, float]:
+def report(traces: Path, store: Path | None = None) -> dict[str, float]:
     """Write a report; return how long each stage took, in seconds."""
     means = TimedMeans(master="local[2]")
     with tempfile.TemporaryDirectory(prefix=".report-", dir=traces.parent) as out:
-        write_report_of(traces, Path(out), means)
+        write_report_of(traces, Path(out), means, store)
     return _lengths([*means.began, (END, time.perf_counter())])
 
 
-def queries(traces: Path) -> dict[str, float]:
+def follow(traces: Path, store: Path | None = None) -> dict[str, float]:
+    """Take a day of a node's traces, a round at a time; return the length of each round and the number of files."""
+    found: dict[str, float] = {}
+    source = traces.parent / "followed"
+    source.mkdir()
+    waiting = deque(sorted(traces.rglob("*.parquet"), key=lambda path: path.stem.rpartition("-")[2] + path.stem))
+    with spark_session(SparkSettings(master="local[2]")) as spark:
+        place = Store(store or traces.parent / "store", spark)
+        place.create()
+        with place.locked():
+            while waiting:
+                for _ in range(min(ROUND_S // FILE_S, len(waiting))):
+                    path = waiting.popleft()
+                    os.link(path, source / path.name)
+                began = time.perf_counter()
+                take_new(spark, source, place)
+                if len(place.batches()) > COMPACT_AFTER:
+                    place.compact(spark)
+                files = sum(1 for _ in Path(place.place).rglob("*"))
+                found[f"{len(found):03} ({files} files)"] = time.perf_counter() - began
+    shutil.rmtree(source)
+    return found
+
+
+def queries(traces: Path, store: Path | None = None) -> dict[str, float]:
     """Answer the pipeline's queries with DuckDB; return how long each took, in seconds."""
     began: list[tuple[str, float]] = []
     with duckdb.connect(config={"threads": 2, "memory_limit": "4GB"}) as database:
@@ -126,8 +169,7 @@ def queries(traces: Path) -> dict[str, float]:
 def _lengths(began: list[tuple[str, float]]) -> dict[str, float]:
     lengths: dict[str, float] = {}
     for (name, start), (_, end) in itertools.pairwise(began):
-        stage = STAGES.get(name, name)
-        lengths[stage] = lengths.get(stage, 0.0) + end - start
+        lengths[name] = lengths.get(name, 0.0) + end - start
     return lengths
 
 
@@ -168,7 +210,45 @@ def _phases(rows: int) -> str:
         ) group by all"""
 
 
-PARTS: dict[str, Callable[[Path], dict[str, float]]] = {"report": report, "duckdb": queries}
+PARTS: dict[str, Callable[[Path, Path | None], dict[str, float]]] = {
+    "report": report,
+    "duckdb": queries,
+    "follow": follow,
+}
+
+
+def days(folder: Path, count: int) -> None:
+    """Report on days of a node, cold and again with five more minutes."""
+    traces = generate_days(folder, count)
+    with tempfile.TemporaryDirectory(prefix=".store-", dir=folder) as kept:
+        store = Path(kept, "store")
+        cold = measure("report", traces, store)
+        later = Load(0, 100, SHARES_OF_A_DAY, count * DAY_S, ROUND_S, ROUND_S * RECORDED_PER_S)
+        write_hour(traces / "traces", later)
+        try:
+            warm = measure("report", traces, store)
+        finally:
+            for path in (traces / "traces").glob(f"*-{later.start_s:07}.parquet"):
+                path.unlink()
+    for name, cost in (("cold", cold), ("with aggregates, 5 minutes more", warm)):
+        facts = f"{cost.wall_s:.1f} s wall, {cost.cpu_s:.1f} s CPU, {cost.peak_gib:.2f} GiB"
+        print(f"{count} days, {count * DAY_S * RECORDED_PER_S:,} rows, {name}: {facts}")
+        print("  " + ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in cost.stages_s.items()))
+
+
+def follow_day(folder: Path) -> None:
+    """Show how long the rounds of the first and last hour take, and how many files the store has."""
+    with tempfile.TemporaryDirectory(prefix=".follow-", dir=folder) as passing:
+        cost = measure("follow", generate_days(folder, 1), Path(passing, "store"))
+    rounds = list(cost.stages_s.items())
+    an_hour = 3600 // ROUND_S
+    # The first round starts Java's compiler.
+    for name, part in (("first", rounds[1 : an_hour + 1]), ("last", rounds[-an_hour:])):
+        lengths = [seconds for _, seconds in part]
+        print(
+            f"{name} hour: {sum(lengths) / len(lengths):.2f} s a round, at most {max(lengths):.2f} s; {part[-1][0]}"
+        )
+    print(f"all: {cost.wall_s:.0f} s wall, {cost.cpu_s:.0f} s CPU, {cost.peak_gib:.2f} GiB")
 
 
 def show(costs: dict[int, tuple[Cost, Cost]]) -> None:
@@ -203,11 +283,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--events", default="1000000,10000000,100000000", help="how many, one run for each number")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir(), "flyball-bench-traces"))
+    parser.add_argument("--days", type=int, help="days of a node that records by default, instead of --events")
+    parser.add_argument("--follow-day", action="store_true", help="a day taken in rounds, instead of --events")
+    parser.add_argument("--store", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--only", choices=PARTS, help=argparse.SUPPRESS)
     parser.add_argument("--traces", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.only:
-        print(json.dumps(PARTS[options.only](options.traces)))
+        print(json.dumps(PARTS[options.only](options.traces, options.store)))
+        return
+    if options.days:
+        days(options.folder, options.days)
+        return
+    if options.follow_day:
+        follow_day(options.folder)
         return
     costs = {}
     for events in sorted(int(number) for number in options.events.split(",")):

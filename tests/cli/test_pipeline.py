@@ -44,7 +44,7 @@ def test_a_report_is_written_with_its_tables(tmp_path: Path) -> None:
     done = run("report", tmp_path / "results", "--out", tmp_path / "out")
     assert (done.returncode, done.stderr) == (
         0,
-        f"flyball: left out: {broken} is truncated, or no Parquet file\n",
+        f"flyball: left out: {broken} is truncated, or not a Parquet file\n",
     )
     assert done.stdout == f"report: {tmp_path / 'out' / 'report.html'}\ntables: {tmp_path / 'out' / 'tables'}\n"
     assert (tmp_path / "out" / "report.html").exists()

@@ -16,17 +16,16 @@ from pathlib import Path
 import psutil
 from pyspark.sql import DataFrame, SparkSession
 
-from flyball.pipeline.events import of_requests, within
 from flyball.pipeline.ingest import ingest
 from flyball.pipeline.session import SparkSettings, spark_session
-from flyball.pipeline.throughput import seconds, throughput
+from flyball.pipeline.throughput import measured, throughput
 
 
 def counted(spark: SparkSession, source: Path, store: Path) -> DataFrame:
     """Run three stages of the pipeline: ingest, events, throughput."""
     ingested = ingest(spark, source, store)
-    events = within(of_requests(ingested.requests), ingested.windows)
-    return throughput(seconds(events)).groupBy("kind").sum("requests")
+    inside = measured(ingested.seconds.where("source = 'nodes'"), ingested.windows)
+    return throughput(inside).groupBy("kind").sum("requests")
 
 
 def run_count(master: str, folder: Path, environment: Mapping[str, str] = os.environ) -> dict[str, int]:

@@ -147,14 +147,14 @@ def test_admissions_alone_are_enough_for_a_report_with_their_profile(spark: Spar
         "GET /search": (90, 1),
     }
     write_report(analysis, tmp_path / "out" / "report.html")
-    path = find_model(spark, "profile", tmp_path / "traces", tmp_path / "models", unit="connections")
+    path = Path(find_model(spark, "profile", tmp_path / "traces", tmp_path / "models", unit="connections"))
     assert json.loads(path.read_text(encoding="utf-8"))["keys"]["GET /search"]["mean"] == 7
 
 
 def test_a_profile_is_of_the_application_where_nodes_were_traced_too(spark: SparkSession, tmp_path: Path) -> None:
     write_requests(tmp_path / "traces" / "trace-a-1.parquet", steady_requests(10))
     write_admissions(tmp_path / "traces" / "admissions-shop-1.parquet", [admission()])
-    path = find_model(spark, "profile", tmp_path / "traces", tmp_path / "models")
+    path = Path(find_model(spark, "profile", tmp_path / "traces", tmp_path / "models"))
     assert list(json.loads(path.read_text(encoding="utf-8"))["keys"]) == ["GET /"]
 
 
@@ -173,7 +173,7 @@ def test_samples_become_a_model(spark: SparkSession, tmp_path: Path) -> None:
         )
         y = 0.8 * y + 0.2 * u
     write_samples(tmp_path / "data" / "samples-l-1.parquet", rows)
-    path = find_model(spark, "model", tmp_path / "data", tmp_path / "out")
+    path = Path(find_model(spark, "model", tmp_path / "data", tmp_path / "out"))
     [plant] = json.loads(path.read_text(encoding="utf-8"))["plants"]
     assert plant["a"] == pytest.approx(0.8, abs=1e-3)
 

@@ -64,16 +64,18 @@ def test_nodes_and_clients_have_the_metrics_that_they_know(spark: SparkSession) 
     assert found == {(source, metric) for source, metrics in METRICS_OF.items() for metric in metrics}
 
 
-def test_a_sample_holds_every_response_and_its_part_of_the_phases(spark: SparkSession) -> None:
+def test_a_sample_holds_every_response_and_every_event_of_a_rare_kind(spark: SparkSession) -> None:
     rows = [{"wait_ns": 1_000 + number, "received_us": 1_700_000_000_000_000 + number} for number in range(2_000)]
-    counted = latency.spread(within(spark, rows), one_in=4)
-    counts = {
-        row.metric: row.requests
-        for row in counted.groupBy("metric").agg({"requests": "sum"}).toDF("metric", "requests").collect()
-    }
-    assert counts["response"] == 2_000
-    assert counts["wait"] == counts["store"]
-    assert 400 < counts["wait"] < 600
+    rare = [{"kind": "peek", "wait_ns": 1_000 + number} for number in range(20)]
+    counted = latency.spread(within(spark, [*rows, *rare]), one_in={"put": 4})
+    by_kind = counted.groupBy("kind", "metric").agg({"requests": "sum"}).toDF("kind", "metric", "requests")
+    counts = {(row.kind, row.metric): row.requests for row in by_kind.collect()}
+    assert counts["put", "response"] == 2_000
+    assert counts["put", "wait"] == counts["put", "store"]
+    # One in four is counted, and stands for four.
+    assert 1_600 < counts["put", "wait"] < 2_400
+    assert counts["put", "wait"] % 4 == 0
+    assert counts["peek", "wait"] == counts["peek", "response"] == 20
 
 
 def test_bars_of_the_histogram_hold_every_event_once(spark: SparkSession) -> None:

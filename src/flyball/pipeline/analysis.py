@@ -6,9 +6,9 @@ The only place that knows all stages. Statistics and models are theirs; how it l
 from __future__ import annotations
 
 import contextlib
+import io
 import json
-import shutil
-import tempfile
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -22,12 +22,13 @@ from pyspark.sql import functions as sf
 from pyspark.sql.utils import is_remote
 
 from flyball.errors import PipelineError
+from flyball.pipeline.batch_writer import part_of
 from flyball.pipeline.capacity import capacity
-from flyball.pipeline.events import of_calls, of_requests, placed, within
 from flyball.pipeline.factorial import COLUMNS as EFFECT_COLUMNS
 from flyball.pipeline.factorial import factorial
-from flyball.pipeline.ingest import Ingested, ingest_once, open_store
-from flyball.pipeline.latency import histogram, percentiles, spread
+from flyball.pipeline.filesystem import Files, files_at, join, name_of, uri_of
+from flyball.pipeline.ingest import check_ingestible, ingest_once, take_new
+from flyball.pipeline.latency import histogram, percentiles
 from flyball.pipeline.log_tables import downtime_of, phases_of, throughput_of
 from flyball.pipeline.loops import ADMISSION, closed_loops, loop_measures, loops, plants
 from flyball.pipeline.manifest import Experiment, Run, read_experiments, read_runs
@@ -35,7 +36,6 @@ from flyball.pipeline.measures import cells, measures, references, telesto_metri
 from flyball.pipeline.operational_laws import laws
 from flyball.pipeline.phases import phases
 from flyball.pipeline.policies import (
-    answers,
     class_percentiles,
     compared_runs,
     load_cdf,
@@ -44,11 +44,12 @@ from flyball.pipeline.policies import (
     policy_runs,
     response_over_time,
 )
-from flyball.pipeline.profile import profile, profile_of_admissions
+from flyball.pipeline.profile import profile_of_admissions, profile_of_costs
 from flyball.pipeline.queues import placement, provisioning, queue_measures, queue_over_time, queue_runs, scaling
 from flyball.pipeline.spark_errors import one_line_errors
-from flyball.pipeline.table_store import Quarantined, Store
-from flyball.pipeline.throughput import THROUGHPUT, THROUGHPUT_OF_ALL, measured, seconds, series, throughput
+from flyball.pipeline.stored import Ingested, open_store
+from flyball.pipeline.throughput import THROUGHPUT, THROUGHPUT_OF_ALL, joined, measured, series, throughput
+from flyball.pipeline.trace_store import Quarantined, Store
 from flyball.pipeline.warm_up import warm_up
 
 MODELS = ("profile", "model", "capacity")
@@ -62,9 +63,6 @@ ONLY_OF_POLICIES = ("policies", "policy_runs", "load_cdf", "response_over_time")
 
 ONLY_OF_QUEUES = ("queue_over_time", "placement", "provisioning", "scaling")
 """Tables that are there only if clients shared a queue, the others than the first only if that was varied."""
-
-_ENOUGH_ROWS = 10_000_000
-"""Of more rows than these, the profile and the spread of times other than the response are made from a part."""
 
 Progress = Callable[[str, int, int], None]
 """Called with the stage that begins, how many are done, and how many there are."""
@@ -88,14 +86,21 @@ def unseen(stage: str, done: int, of: int) -> None:
     """Show no progress."""
 
 
-def analyse(spark: SparkSession, source: Path, out: Path, progress: Progress = unseen) -> Analysis:
+def analyse(
+    spark: SparkSession,
+    source: str | Path,
+    out: str | Path,
+    progress: Progress = unseen,
+    store: str | Path | None = None,
+) -> Analysis:
     """Find out all there is to know about the traces in `source`, or in a store, and write it into `out`.
 
-    Writes OUT/tables/*.parquet and *.csv, the models as OUT/*.json. Raises PipelineError, in one line, if the
-    traces cannot be used.
+    Writes OUT/tables/*.parquet and *.csv, the models as OUT/*.json. With `store` the files of `source` that are new
+    are taken into it, and all that it holds is analysed. Raises PipelineError, in one line, if the traces cannot be
+    used.
     """
     stages = _Stages(progress)
-    with one_line_errors("the analysis"), _opened(spark, source, out, stages) as opened, _beside() as beside:
+    with one_line_errors("the analysis"), _opened(spark, source, out, stages, store) as opened, _beside() as beside:
         # With Spark Connect a model can be asked only where its session was made.
         profile_ = None if is_remote() else beside.submit(_profile, opened.found)
         counted = _counted(opened.found, stages)
@@ -103,14 +108,19 @@ def analyse(spark: SparkSession, source: Path, out: Path, progress: Progress = u
         models = _models(opened, profile_, tables["measures"], stages)
         stages.begin("writing")
         analysis = Analysis(opened.experiments, opened.runs, tables, models)
-        _write(analysis, out)
-        _write_throughput(spark, counted, tables["throughput"], out)
+        _write(analysis, str(out), files_at(out, spark))
+        _write_throughput(spark, counted, tables["throughput"], str(out))
     return analysis
 
 
 def find_model(
-    spark: SparkSession, name: str, source: Path, out: Path, progress: Progress = unseen, unit: str = "ms"
-) -> Path:
+    spark: SparkSession,
+    name: str,
+    source: str | Path,
+    out: str | Path,
+    progress: Progress = unseen,
+    unit: str = "ms",
+) -> str:
     """Write one of the MODELS into `out` and return its file. Raises PipelineError if the traces do not allow it.
 
     `unit` is that of the costs in a profile.
@@ -127,7 +137,7 @@ def find_model(
             model = capacity(_measures(counted), opened.runs)
             if not model["targets"]:
                 raise PipelineError(f"no capacity can be found: {model['reason']}")
-    return _write_model(name, model, out)
+    return _write_model(name, model, str(out), files_at(out, spark))
 
 
 class _Stages:
@@ -147,52 +157,56 @@ class _Stages:
 class _Opened:
     """The input of all stages."""
 
-    source: Path
+    source: str
     found: Ingested
     experiments: list[Experiment]
     runs: list[Run]
 
 
 @contextmanager
-def _opened(spark: SparkSession, source: Path, out: Path, stages: _Stages) -> Iterator[_Opened]:
-    """Open a store, or ingest traces into one that lasts for the block."""
+def _opened(
+    spark: SparkSession, source: str | Path, out: str | Path, stages: _Stages, store: str | Path | None = None
+) -> Iterator[_Opened]:
+    """Open a store, take what is new into one, or ingest traces into one that lasts for the block."""
     stages.begin("ingest")
+    files = files_at(out, spark)
+    passing = join(out, f".store-{uuid.uuid4().hex[:8]}")
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        # On the same disk as the result, which is likely the traces' as well: they can be linked then.
-        passing = Path(tempfile.mkdtemp(prefix=".store-", dir=out))
+        files.write(join(passing, ".marker"), b"")
+        files.delete(passing)
     except OSError as error:
         raise PipelineError(f"{out} cannot be written to: {error.strerror}") from error
     try:
-        is_store = Store.is_at(source)
-        found = open_store(spark, source) if is_store else ingest_once(spark, source, passing)
-        manifests = Store(source if is_store else passing).manifests
-        yield _Opened(source, found, read_experiments(manifests), read_runs(manifests))
+        place = source if store is None and Store(source, spark).is_there() else store or passing
+        if store is not None:
+            kept = Store(store, spark)
+            check_ingestible(source, spark)
+            kept.create()
+            with kept.locked():
+                take_new(spark, source, kept)
+        found = ingest_once(spark, source, passing) if place == passing else open_store(spark, place)
+        manifests, of_store = Store(place, spark).manifests, files_at(place, spark)
+        yield _Opened(str(source), found, read_experiments(manifests, of_store), read_runs(manifests, of_store))
     finally:
-        shutil.rmtree(passing, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            files.delete(passing)
 
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """What the two passes over all events leave: small tables, which all statistics are made of."""
+    """What the passes over all events have left: small tables, which all statistics are made of."""
 
+    # SECONDS, also those around the measured time.
     seconds: DataFrame
-    """SECONDS, also those around the measured time."""
+    # SPREAD of the measured time.
     spread: DataFrame
-    """SPREAD of the measured time."""
     windows: DataFrame
 
 
 def _counted(found: Ingested, stages: _Stages) -> _Counted:
-    """Count all events, once: Spark keeps the result."""
-    events = of_requests(found.requests).unionByName(of_calls(found.calls))
-    rows = found.rows.get("requests", 0) + found.rows.get("calls", 0)
-    # Not `persist`: Spark does not find what it kept of a query that unpivots, and counts all events anew.
+    """Join what was counted into the points of each run."""
     stages.begin("throughput")
-    counted = seconds(placed(events, found.windows)).localCheckpoint()
-    stages.begin("latency")
-    spread_ = spread(within(events, found.windows), _one_in(rows)).localCheckpoint()
-    return _Counted(counted, spread_, found.windows)
+    return _Counted(joined(found.seconds, found.windows), found.spread, found.windows)
 
 
 def _tables(opened: _Opened, counted: _Counted, stages: _Stages) -> dict[str, pd.DataFrame]:
@@ -200,6 +214,7 @@ def _tables(opened: _Opened, counted: _Counted, stages: _Stages) -> dict[str, pd
     around, windows = _pandas(series(counted.seconds)), _pandas(counted.windows)
     tables = {"series": _inside(around, windows)}
     tables["throughput"] = tables["series"][[*THROUGHPUT_OF_ALL, "point_s"]].assign(queue="")
+    stages.begin("latency")
     tables["histogram"] = _pandas(histogram(counted.spread))
     stages.begin("phases")
     tables["phases"] = _pandas(phases(inside, counted.spread))
@@ -253,7 +268,7 @@ def _add_policies(tables: dict[str, pd.DataFrame], opened: _Opened) -> None:
     found, runs = opened.found, compared_runs(opened.runs)
     if not runs:
         return
-    counted = answers(within(of_calls(found.calls), found.windows), runs).localCheckpoint()
+    counted = found.answers
     tables["response_over_time"] = _pandas(response_over_time(counted))
     tables["load_cdf"] = _pandas(load_cdf(found.samples, runs))
     percentiles_, loads_ = _pandas(class_percentiles(counted)), _pandas(loads(found.samples, runs))
@@ -280,7 +295,7 @@ def _add_queues(tables: dict[str, pd.DataFrame], opened: _Opened) -> None:
 def _left_out(opened: _Opened) -> list[Quarantined]:
     """Return what traces should hold and the tables do not."""
     dropped = opened.found.dropped
-    lost = Quarantined(str(opened.source), "lacks records that nodes or clients could not write", dropped)
+    lost = Quarantined(opened.source, "lacks records that nodes or clients could not write", dropped)
     return [*opened.found.quarantine, *([lost] if dropped else [])]
 
 
@@ -359,50 +374,37 @@ def _profile_in(found: Ingested, unit: str = "ms") -> dict[str, Any]:
     Raises PipelineError if there are neither, or if they do not tell costs in that unit.
     """
     if found.rows.get("admissions"):
-        return profile_of_admissions(_part_of(found.admissions, found.rows["admissions"]), unit)
+        return profile_of_admissions(part_of(found.admissions, found.rows["admissions"]), unit)
     if unit != "ms":
         raise PipelineError(f"requests of nodes have no cost in {unit}: give traces of an application, or --unit ms")
-    return profile(_part_of(found.requests, found.rows.get("requests", 0)))
+    return profile_of_costs(found.costs)
 
 
-def _part_of(requests: DataFrame, rows: int) -> DataFrame:
-    """Return so many of the requests as are enough for a profile, each with the weight of those left out."""
-    one_in = _one_in(rows)
-    if one_in == 1:
-        return requests
-    # By a hash: of a client that puts and takes in turn, every n-th request would be of one kind.
-    part = requests.where(sf.pmod(sf.hash("sequence"), sf.lit(one_in)) == 0)
-    return part.withColumn("weight", sf.col("weight") * sf.lit(one_in))
-
-
-def _one_in(rows: int) -> int:
-    return max(rows // _ENOUGH_ROWS, 1)
-
-
-def _write(analysis: Analysis, out: Path) -> None:
-    folder = out / "tables"
+def _write(analysis: Analysis, out: str, files: Files) -> None:
+    folder = join(out, "tables")
     try:
-        folder.mkdir(exist_ok=True)
         for name, table in analysis.tables.items():
             if name == "throughput":
                 continue
-            table.to_parquet(folder / f"{name}.parquet", index=False)
-            table.to_csv(folder / f"{name}.csv", index=False)
-        (folder / "throughput.csv").unlink(missing_ok=True)
+            content = io.BytesIO()
+            table.to_parquet(content, index=False)
+            files.write(join(folder, f"{name}.parquet"), content.getvalue())
+            files.write(join(folder, f"{name}.csv"), table.to_csv(index=False).encode())
+        files.delete(join(folder, "throughput.csv"))
         for name in {*ONLY_OF_LOOPS, *ONLY_OF_POLICIES, *ONLY_OF_QUEUES} - set(analysis.tables):
             for suffix in ("parquet", "csv"):
-                (folder / f"{name}.{suffix}").unlink(missing_ok=True)
+                files.delete(join(folder, f"{name}.{suffix}"))
         for name in MODELS:
             if name in analysis.models:
-                _write_model(name, analysis.models[name], out)
+                _write_model(name, analysis.models[name], out, files)
             else:
                 # What an earlier analysis found is not true of this one.
-                (out / f"{name}.json").unlink(missing_ok=True)
+                files.delete(join(out, f"{name}.json"))
     except OSError as error:
         raise PipelineError(f"{folder} cannot be written to: {error.strerror}") from error
 
 
-def _write_throughput(spark: SparkSession, counted: _Counted, known: pd.DataFrame, out: Path) -> None:
+def _write_throughput(spark: SparkSession, counted: _Counted, known: pd.DataFrame, out: str) -> None:
     """Let Spark write THROUGHPUT: with its queues it may have more rows than the driver should hold.
 
     `known` has the rows for all queues together, and those that come from logs.
@@ -412,20 +414,25 @@ def _write_throughput(spark: SparkSession, counted: _Counted, known: pd.DataFram
     if len(of_logs):
         rows = [tuple(row) for row in of_logs.itertuples(index=False)]
         found = found.unionByName(spark.createDataFrame(rows, THROUGHPUT))
-    folder = (out / "tables").resolve()
-    parts = folder / ".throughput"
+    files, folder = files_at(out, spark), join(out, "tables")
+    parts = join(folder, ".throughput")
     try:
-        found.coalesce(1).write.mode("overwrite").parquet(parts.as_uri())
-        [part] = parts.glob("part-*.parquet")
-        part.replace(folder / "throughput.parquet")
+        found.coalesce(1).write.mode("overwrite").parquet(uri_of(parts))
+        [part] = files.find(parts, "part-*.parquet", is_deep=False)
+        files.rename(join(parts, name_of(part.place)), join(folder, "throughput.parquet"))
+    except OSError as error:
+        raise PipelineError(f"{folder} cannot be written to: {error.strerror}") from error
     finally:
-        shutil.rmtree(parts, ignore_errors=True)
+        files.delete(parts)
 
 
-def _write_model(name: str, model: Mapping[str, Any], out: Path) -> Path:
-    path = out / f"{name}.json"
-    path.write_text(json.dumps(model, indent=2) + "\n", encoding="utf-8")
-    return path
+def _write_model(name: str, model: Mapping[str, Any], out: str, files: Files) -> str:
+    place = join(out, f"{name}.json")
+    try:
+        files.write(place, (json.dumps(model, indent=2) + "\n").encode())
+    except OSError as error:
+        raise PipelineError(f"{place} cannot be written to: {error.strerror}") from error
+    return place
 
 
 def _pandas(frame: DataFrame) -> pd.DataFrame:

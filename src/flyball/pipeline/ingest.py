@@ -1,41 +1,48 @@
-"""From files to tables: the one stream of the pipeline.
+"""From files to a store: every new file is looked at once, and what its rows add up to is written as one batch.
 
-A stream finds each new file once and remembers it in a checkpoint. Arrow looks at every row, and good files are
-linked into the store as they are: Spark would take many times as long to rewrite them. Statistics are batch functions
-over the store's tables, because a stream would hold back the last seconds of a run.
+A stream finds new files and remembers them in a checkpoint; workers look at the end of each; Spark reads the sound
+ones in one scan for each table, which checks the rows and adds them up. A batch is there whole or not at all, so that
+all may be repeated after a crash.
 """
 
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import coalesce, col, lit
-from pyspark.sql.types import (
-    BinaryType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql import functions as sf
+from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampType
 
 from flyball.errors import PipelineError
-from flyball.pipeline.events import WINDOWS
+from flyball.pipeline.batch_writer import BatchWriter
+from flyball.pipeline.filesystem import as_pattern, files_at, is_local, is_uri, join, name_of, path_of
 from flyball.pipeline.log_formats import LogFormat
-from flyball.pipeline.logs import LOG_NAMES, opener_of
-from flyball.pipeline.manifest import find_files, read_runs
-from flyball.pipeline.schemas import TABLES
+from flyball.pipeline.log_traces import as_traces
+from flyball.pipeline.logs import LOG_NAMES
+from flyball.pipeline.manifest import EXPERIMENT_FILE, RUN_FILE, find_files
 from flyball.pipeline.spark_errors import one_line_errors
-from flyball.pipeline.table_store import Opener, Quarantined, Store, Taken
-from flyball.pipeline.trace_reader import TRACE_NAMES, open_trace
+from flyball.pipeline.stored import Ingested, open_store
+from flyball.pipeline.trace_scan import (
+    ListedFile,
+    check_places,
+    either,
+    files_in,
+    names_of,
+    place_of,
+    run_of,
+    sound_file,
+)
+from flyball.pipeline.trace_store import INCOMPLETE, Store, latest, total
 
-_FILES = StructType(
+_LISTED = StructType(
     [
         StructField("path", StringType()),
         StructField("modificationTime", TimestampType()),
@@ -43,125 +50,125 @@ _FILES = StructType(
         StructField("content", BinaryType()),
     ]
 )
-"""What Spark tells about files; their content it reads only if asked for."""
 
-_ONCE = "once"
+# How the names of batches begin that hold files for a second look.
 _AGAIN = "again-"
-"""How the names of batches begin that hold files for a second look."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ingested:
-    """The tables of a store, and what is known about them without reading them."""
+def check_source(source: str | Path, log_format: LogFormat | None = None) -> None:
+    """Raise PipelineError if there is nothing to ingest in `source`, nor a store. Needs no Spark and is quick.
 
-    requests: DataFrame
-    calls: DataFrame
-    samples: DataFrame
-    admissions: DataFrame
-    intervals: DataFrame
-    """From the logs of ThorBangMQ's servers: what they counted in each interval."""
-    downtimes: DataFrame
-    """From the logs of Telesto: how long workers waited for requests."""
-    windows: DataFrame
-    """run, from_us, until_us: the part of each run that counts."""
-    quarantine: list[Quarantined]
-    """What was left out, and why."""
-    rows: dict[str, int]
-    """Rows of each table that has some."""
-    dropped: int
-    """Records that nodes and clients could not write."""
-
-
-def check_source(source: Path, log_format: LogFormat | None = None) -> None:
-    """Raise PipelineError if there is nothing to ingest in `source`, nor a store. Needs no Spark and is quick."""
-    if not source.exists():
+    What lies behind a URI of another scheme is seen when Spark has started.
+    """
+    if not is_local(source):
+        return
+    path = path_of(source)
+    if not path.exists():
         raise PipelineError(_nowhere(source))
-    if Store.is_at(source):
-        Store(source).check()
-    elif source.is_dir() and not any(find_files(source, name) for name in _names(log_format)):
+    store = Store(path)
+    if store.is_there():
+        store.check()
+    elif path.is_dir() and not any(find_files(path, name) for name in names_of(log_format)):
         raise PipelineError(_nothing_in(source, log_format))
 
 
-def check_ingestible(source: Path) -> None:
+def check_ingestible(source: str | Path, spark: SparkSession | None = None) -> None:
     """Raise PipelineError if `source` can never have files to take: it is not there, or it is a store."""
-    if not source.exists():
-        raise PipelineError(_nowhere(source))
-    if Store.is_at(source):
-        raise PipelineError(f"{source} is a store already: `flyball pipeline report` reads it as it is")
+    with _readable(source):
+        if not files_at(source, spark).exists(str(source)):
+            raise PipelineError(_nowhere(source))
+        if Store(source, spark).is_there():
+            raise PipelineError(f"{source} is a store already: `flyball pipeline report` reads it as it is")
 
 
-def ingest(spark: SparkSession, source: Path, store: Path, log_format: LogFormat | None = None) -> Ingested:
+def ingest(
+    spark: SparkSession, source: str | Path, store: str | Path, log_format: LogFormat | None = None
+) -> Ingested:
     """Take the files in `source` that are new into `store` and open it.
 
     May be repeated at any time, also after a crash: no file is taken twice. A file that was left out is looked at
     again when it has changed. Raises PipelineError if there is nothing to take and never was.
     """
-    check_ingestible(source)
-    place = Store(store)
+    check_ingestible(source, spark)
+    place = Store(store, spark)
     place.create()
-    take_new(spark, source, place, log_format)
-    if not place.taken():
+    with place.locked():
+        take_new(spark, source, place, log_format)
+    if not place.batches():
         raise PipelineError(_nothing_in(source, log_format))
     return open_store(spark, store)
 
 
-def ingest_once(spark: SparkSession, source: Path, store: Path) -> Ingested:
+def ingest_once(spark: SparkSession, source: str | Path, store: str | Path) -> Ingested:
     """Take all trace files in `source` into a new store that is thrown away after use, and open it.
 
     Nobody has to remember what was taken, so there is no stream: it takes seconds to start. Raises PipelineError if
     there is nothing to take.
     """
-    check_ingestible(source)
-    place = Store(store)
+    check_ingestible(source, spark)
+    source = _resolved(source)
+    place = Store(store, spark)
     place.create()
-    if source.is_dir():
-        place.copy_manifests(source.resolve())
-    with one_line_errors(f"reading {source}"):
-        place.take(_ONCE, _files_in(source.resolve(), None), open_trace)
-    if not place.taken():
-        raise PipelineError(_nothing_in(source, None))
+    with one_line_errors(f"reading {source}"), _readable(source):
+        if files_at(source, spark).is_folder(source):
+            place.copy_manifests(source, spark)
+        files = files_in(spark, source, None)
+        if not files:
+            raise PipelineError(_nothing_in(source, None))
+        _Taking(spark, place, source, None).take("once", files)
     return open_store(spark, store)
 
 
-def take_new(spark: SparkSession, source: Path, store: Store, log_format: LogFormat | None = None) -> None:
+def take_new(spark: SparkSession, source: str | Path, store: Store, log_format: LogFormat | None = None) -> None:
     """Take the files in `source` that are new, or whole now. Raises PipelineError if Spark or the disk fail."""
-    source = source.resolve()
-    if source.is_dir():
-        store.copy_manifests(source)
-    with one_line_errors(f"reading {source}"):
-        _retake(store, source, log_format)
+    source = _resolved(source)
+    with one_line_errors(f"reading {source}"), _readable(source):
+        if files_at(source, spark).is_folder(source):
+            store.copy_manifests(source, spark)
+        _retake(spark, store, source, log_format)
         _stream(spark, source, store, log_format)
 
 
-def _retake(store: Store, source: Path, log_format: LogFormat | None) -> None:
+def _retake(spark: SparkSession, store: Store, source: str, log_format: LogFormat | None) -> None:
     """Look again at files that were left out and have changed, and at empty ones: the stream passes over both."""
-    store.forget_started(_AGAIN)
-    known = {entry.source for entry in store.taken()}
-    changed = [path for path in store.changed() if _is_of(path, source, log_format)]
-    files = [*changed, *(path for path in _empty_files(source, log_format) if str(path) not in known)]
-    if files:
-        looks = [(str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in files]
-        store.take(f"{_AGAIN}{_key(repr(looks))}", files, _opener(log_format))
+    batches = store.batches()
+    left_out: dict[str, Mapping[str, Any]] = {}
+    if total(batches).left_out:
+        problems = latest(store.read(spark, "files", batches)).where("problem is not null").toArrow().to_pylist()
+        left_out = {row["file"]: row for row in problems}
+    listed = files_in(spark, source, log_format)
+    waiting = _Incomplete(spark, source)
+    again = [
+        file
+        for file in listed
+        if (known := left_out.get(file.place)) is not None and _has_changed(file, known, waiting)
+    ]
+    again += [file for file in listed if not file.size_bytes and file.place not in left_out]
+    if again:
+        _Taking(spark, store, source, log_format).take(f"{_AGAIN}{_key(repr(again))}", again)
 
 
-def _is_of(path: Path, source: Path, log_format: LogFormat | None) -> bool:
-    """Whether a file is one that is looked for: a store may have others, from elsewhere or of another format."""
-    return path == source or (path.is_relative_to(source) and any(map(path.match, _names(log_format))))
+def _has_changed(file: ListedFile, known: Mapping[str, Any], waiting: _Incomplete) -> bool:
+    if known["problem"] == INCOMPLETE:
+        return not waiting.has(file.place)
+    return (file.size_bytes, file.modified_us) != (known["size_bytes"], known["modified_us"])
 
 
-def _stream(spark: SparkSession, source: Path, store: Store, log_format: LogFormat | None) -> None:
+def _stream(spark: SparkSession, source: str, store: Store, log_format: LogFormat | None) -> None:
     key = _key(f"{source} {log_format or ''}")
     files = (
         spark.readStream.format("binaryFile")
-        .schema(_FILES)
+        .schema(_LISTED)
         .option("recursiveFileLookup", True)
-        .option("pathGlobFilter", _either(_names(log_format)))
-        .load(_literal(source))
-        .select("path")
+        .option("pathGlobFilter", either(names_of(log_format)))
+        # A file that comes late is as good as others, however old it is.
+        .option("maxFileAge", "3650d")
+        .load(as_pattern(source))
+        .select("path", "modificationTime", "length")
     )
     query = (
-        files.writeStream.foreachBatch(partial(_take_batch, str(store.folder), key, log_format))
-        .option("checkpointLocation", str(store.checkpoint_of(key)))
+        files.writeStream.foreachBatch(partial(_take_batch, store.place, source, key, log_format))
+        .option("checkpointLocation", store.checkpoint_of(key))
         .trigger(availableNow=True)
         .start()
     )
@@ -171,113 +178,156 @@ def _stream(spark: SparkSession, source: Path, store: Store, log_format: LogForm
         query.stop()
 
 
-def _take_batch(folder: str, key: str, log_format: LogFormat | None, files: DataFrame, number: int) -> None:
-    """Take one batch of new files. With Spark Connect this runs where Spark is, so it leaves all it knows on disk."""
-    paths = [Path("/" + row.path.removeprefix("file:").lstrip("/")) for row in files.collect()]
-    Store(Path(folder)).take(f"{key}-{number}", paths, _opener(log_format))
+def _take_batch(
+    store: str, source: str, key: str, log_format: LogFormat | None, files: DataFrame, number: int
+) -> None:
+    """Take one batch of new files. With Spark Connect this runs where Spark is: all it knows is in files."""
+    spark = files.sparkSession
+    rows = files.select("path", sf.unix_micros("modificationTime"), "length").toArrow().to_pydict().values()
+    found = [ListedFile(place_of(path), size, modified) for path, modified, size in zip(*rows, strict=True)]
+    _Taking(spark, Store(store, spark), source, log_format).take(f"{key}-{number}", found)
 
 
-def _empty_files(source: Path, log_format: LogFormat | None) -> list[Path]:
-    return [path for path in _files_in(source, log_format) if not path.stat().st_size]
+class _Incomplete:
+    """Knows which runs the lab has begun and not ended."""
+
+    def __init__(self, spark: SparkSession, source: str) -> None:
+        files = files_at(source, spark)
+        # A source may be a folder within an experiment.
+        self._files = files
+        self._experiments: dict[str, bool] = {}
+        self._runs: dict[str, bool] = {}
+
+    def has(self, place: str) -> bool:
+        """Whether a file belongs to such a run."""
+        folder = place.rpartition("/")[0]
+        if folder not in self._runs:
+            self._runs[folder] = self._is_incomplete(folder)
+        return self._runs[folder]
+
+    def _is_incomplete(self, folder: str) -> bool:
+        while "/run=" in folder:
+            if name_of(folder).startswith("run="):
+                experiment = join(folder.rpartition("/")[0], EXPERIMENT_FILE)
+                if experiment not in self._experiments:
+                    self._experiments[experiment] = self._files.exists(experiment)
+                return self._experiments[experiment] and not self._files.exists(join(folder, RUN_FILE))
+            folder = folder.rpartition("/")[0]
+        return False
 
 
-def _files_in(source: Path, log_format: LogFormat | None) -> list[Path]:
-    return (
-        [source] if source.is_file() else [path for name in _names(log_format) for path in find_files(source, name)]
-    )
+class _Taking:
+    """Takes files of a source into a store."""
+
+    def __init__(self, spark: SparkSession, store: Store, source: str, log_format: LogFormat | None) -> None:
+        self._spark = spark
+        self._store = store
+        self._source = source
+        self._log_format = log_format
+        self._waiting = _Incomplete(spark, source)
+
+    def take(self, name: str, files: Sequence[ListedFile]) -> None:
+        """Take files as the batch of that name; those that are in the store already are passed over."""
+        if self._store.has(name):
+            return
+        mine = self._new(files)
+        if not mine:
+            return
+        waiting = [file for file in mine if self._waiting.has(file.place)]
+        looked_at = [file for file in mine if not self._waiting.has(file.place)]
+        facts = self._facts(name, looked_at)
+        try:
+            self._take(name, mine, waiting, facts)
+        except (PySparkException, Py4JError):
+            # A page in the middle of a file may be damaged, which its end does not show.
+            damaged = check_places(self._spark, [row["file"] for row in facts if not row["problem"]], is_deep=True)
+            problems = {row["file"]: row["problem"] for row in damaged if row["problem"]}
+            if not problems:
+                raise
+            self._take(
+                name, mine, waiting, [{**row, "problem": problems.get(row["file"], row["problem"])} for row in facts]
+            )
+
+    def _new(self, files: Sequence[ListedFile]) -> list[ListedFile]:
+        """Leave out what is in the store: a file may be reached from several sources."""
+        found = {file.place: file for file in files}
+        batches = self._store.batches()
+        if found and batches:
+            candidates = self._spark.createDataFrame(pa.table({"file": list(found)}))
+            known = self._store.read(self._spark, "files", batches).where("problem is null")
+            for row in known.join(sf.broadcast(candidates), "file", "left_semi").select("file").toArrow().to_pylist():
+                found.pop(row["file"], None)
+        return sorted(found.values(), key=lambda file: file.place)
+
+    def _facts(self, name: str, files: Sequence[ListedFile]) -> list[dict[str, Any]]:
+        """Return what the end of each file says; of logs, what the traces say that are made of them."""
+        if self._log_format is None:
+            return [{**row, "uri": row["file"]} for row in check_places(self._spark, [file.place for file in files])]
+        folder = join(self._store.place, "_logs", name)
+        return as_traces([file.place for file in files], self._log_format, folder, files_at(folder, self._spark))
+
+    def _take(
+        self,
+        name: str,
+        files: Sequence[ListedFile],
+        waiting: Sequence[ListedFile],
+        facts: Sequence[Mapping[str, Any]],
+    ) -> None:
+        ledger = [_entry(file, {"file": file.place, "problem": INCOMPLETE}) for file in waiting]
+        by_place = {file.place: file for file in files}
+        of_file: dict[str, Mapping[str, Any]] = {}
+        for row in facts:
+            if row["file"] not in of_file or row["problem"]:
+                of_file[row["file"]] = row
+        ledger += [_entry(by_place[place], row) for place, row in of_file.items()]
+        sound = [sound_file(row) for row in facts if not row["problem"] and row["rows"]]
+        rejected = [(row["file"], why, count) for row in facts for why, count in row.get("rejected", {}).items()]
+        written = BatchWriter(self._spark, self._store, name, self._source)
+        written.files(ledger)
+        written.lines([line for row in facts for line in row.get("lines", ())])
+        problems = {entry["file"] for entry in ledger if entry["problem"]}
+        batch = written.rows(sound, rejected, len(files), problems)
+        self._store.commit(batch)
+        if self._log_format is not None:
+            files_at(self._store.place, self._spark).delete(join(self._store.place, "_logs", name))
 
 
-def _opener(log_format: LogFormat | None) -> Opener:
-    return opener_of(log_format) if log_format else open_trace
+def _entry(file: ListedFile, facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "file": file.place,
+        "run": run_of(file.place),
+        "table": facts.get("table"),
+        "size_bytes": file.size_bytes,
+        "modified_us": file.modified_us,
+        "rows": facts.get("rows", 0),
+        "dropped": facts.get("dropped", 0),
+        "problem": facts["problem"],
+    }
 
 
-def open_store(spark: SparkSession, store: Path) -> Ingested:
-    """Open what has been ingested. Raises PipelineError if it is no store, or holds no row that can be used."""
-    place = Store(store)
-    place.check()
-    taken = place.taken()
-    rows: dict[str, int] = {}
-    for entry in taken:
-        for table, count in entry.rows.items():
-            rows[table] = rows.get(table, 0) + count
-    quarantine = place.quarantined()
-    if not rows:
-        raise PipelineError(_nothing_usable(place, quarantine))
-    with one_line_errors(f"opening {store}"):
-        tables = {name: _table(spark, place, name) for name in TABLES}
-        windows = spark.createDataFrame(_windows(place, taken), WINDOWS)
-    return Ingested(**tables, windows=windows, quarantine=quarantine, rows=rows, dropped=_dropped(taken))
+def _resolved(source: str | Path) -> str:
+    return str(source).rstrip("/") if is_uri(source) and not is_local(source) else str(path_of(source).resolve())
 
 
-def _table(spark: SparkSession, store: Store, name: str) -> DataFrame:
-    columns = [field for field in TABLES[name] if field.name != "run"]
-    # Rows without a run lie in a folder that Spark takes for a missing value.
-    schema = StructType([StructField("run", StringType()), *columns])
-    folder = store.table(name)
-    if folder is None:
-        return spark.createDataFrame([], schema)
-    run = coalesce(col("run"), lit("")).alias("run")
-    return spark.read.schema(schema).parquet(_literal(folder)).select(run, *(field.name for field in columns))
+@contextmanager
+def _readable(source: str | Path) -> Iterator[None]:
+    """Turn an OSError about a source within the block into a PipelineError."""
+    try:
+        yield
+    except OSError as error:
+        raise PipelineError(
+            f"{error.filename or source}: {error.strerror}. Repeat the command when that is cured"
+        ) from error
 
 
-def _windows(store: Store, taken: list[Taken]) -> list[tuple[str, int, int]]:
-    """Return what counts of each run: what the lab says, or else all that was recorded."""
-    windows: dict[str, tuple[int, int]] = {}
-    for entry in taken:
-        if entry.from_us is not None and entry.until_us is not None:
-            first, last = windows.get(entry.run, (entry.from_us, entry.until_us))
-            windows[entry.run] = (min(first, entry.from_us), max(last, entry.until_us + 1))
-    for run in read_runs(store.manifests):
-        if run.run in windows and 0 < run.measured.from_us < run.measured.until_us:
-            windows[run.run] = (run.measured.from_us, run.measured.until_us)
-    return [(run, *window) for run, window in sorted(windows.items())]
-
-
-def _dropped(taken: list[Taken]) -> int:
-    """Add up what writers have dropped; each file says how many were missing since its writer began.
-
-    `taken` is sorted by name, that is, the files of one writer by time. Fewer than before mean that it began anew.
-    """
-    total = 0
-    last: dict[str, int] = {}
-    for entry in taken:
-        writer = entry.source.rsplit("-", 2)[0]
-        before = last.get(writer, 0)
-        total += entry.dropped - before if entry.dropped >= before else entry.dropped
-        last[writer] = entry.dropped
-    return total
-
-
-def _names(log_format: LogFormat | None) -> Sequence[str]:
-    return LOG_NAMES if log_format else TRACE_NAMES
-
-
-def _nowhere(source: Path) -> str:
+def _nowhere(source: str | Path) -> str:
     return f"there is no {source}: give a folder of traces"
 
 
-def _nothing_in(source: Path, log_format: LogFormat | None) -> str:
+def _nothing_in(source: str | Path, log_format: LogFormat | None) -> str:
     if log_format:
         return f"no logs in {source}: give a file, or a folder with files named {' or '.join(LOG_NAMES)}"
     return f"no traces in {source}: give a node's data folder or a folder of results of `flyball lab run`"
-
-
-def _nothing_usable(store: Store, quarantine: list[Quarantined]) -> str:
-    if not quarantine:
-        return f"the traces in {store.folder} hold no rows: nothing was asked of the node while it recorded"
-    first = quarantine[0]
-    others = len(quarantine) - 1
-    return f"no trace can be used: {first.file} {first.reason}" + (f", and {others} more" if others else "")
-
-
-def _either(patterns: Sequence[str]) -> str:
-    """Return a pattern that Spark understands, for names that have one of several forms."""
-    return "{" + ",".join(patterns) + "}"
-
-
-def _literal(path: Path) -> str:
-    """Return the path so that Spark takes no character in it for a pattern."""
-    return re.sub(r"([*?{}\[\]\\])", r"\\\1", str(path))
 
 
 def _key(text: str) -> str:

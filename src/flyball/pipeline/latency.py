@@ -6,6 +6,9 @@ up over nodes, kinds and runs; a percentile found from them is off by 0.5 % at m
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.types import DoubleType, IntegerType, LongType, StringType
@@ -46,24 +49,31 @@ PERCENTILES = table(
 HISTOGRAM = table(run=_TEXT, source=_TEXT, kind=_TEXT, low_ms=_REAL, high_ms=_REAL, requests=_WHOLE)
 
 
-def spread(events: DataFrame, one_in: int = 1) -> DataFrame:
+def spread(events: DataFrame, one_in: Mapping[str, int] = MappingProxyType({})) -> DataFrame:
     """Count the times of PLACED events in buckets, as SPREAD.
 
-    The response is counted of every event. The other times are counted of one event in `one_in`, chosen by a hash:
-    ten million of them give as good percentiles as a hundred million, at a third of the cost.
+    The response is counted of every event. Of the kinds in `one_in` the other times are counted of one event in so
+    many, chosen by a hash, which then stands for them all: a million of them give as good percentiles as a hundred
+    million, at a fraction of the cost. A rare kind has all its events counted.
     """
     require(events, PLACED, "the table of placed events")
     of_nodes, of_clients = (_spread_of(events, source, one_in) for source in (NODES, CLIENTS))
     return of_nodes.unionByName(of_clients)
 
 
-def _spread_of(events: DataFrame, source: str, one_in: int) -> DataFrame:
-    is_chosen = "true" if one_in == 1 else f"pmod(hash(at_us, latency_ns), {one_in:d}) = 0"
+def _spread_of(events: DataFrame, source: str, one_in: Mapping[str, int]) -> DataFrame:
+    factor = sf.lit(1)
+    for kind, many in one_in.items():
+        factor = sf.when(sf.col("kind") == kind, many).otherwise(factor)
+    is_chosen = sf.pmod(sf.hash("at_us", "latency_ns"), factor) == 0 if one_in else sf.lit(True)
     times = [
-        sf.expr(f"if({'true' if metric == 'response' else is_chosen}, {TIMES[metric]}, null)").alias(metric)
+        (time if metric == "response" else sf.when(is_chosen, time)).alias(metric)
         for metric in METRICS_OF[source]
+        if (time := sf.expr(TIMES[metric])) is not None
     ]
     kept = ("run", "place", "kind", "weight")
+    # Kind and metric are among the keys: the factor is the same for all rows of a group.
+    factor_of_group = sf.when(sf.col("metric") == "response", 1).otherwise(factor)
     return (
         events.where(sf.col("source") == source)
         .select(*kept, *times)
@@ -77,7 +87,7 @@ def _spread_of(events: DataFrame, source: str, one_in: int) -> DataFrame:
             sf.expr(f"cast(ln(time_ns + 1) * {BUCKETS_PER_E} as int)").alias("bucket"),
         )
         .agg(sf.sum("weight").alias("requests"), sf.expr("max(time_ns) / 1e6D").alias("most_ms"))
-        .withColumn("source", sf.lit(source))
+        .withColumns({"source": sf.lit(source), "requests": sf.col("requests") * factor_of_group})
         .select(*SPREAD.names)
     )
 

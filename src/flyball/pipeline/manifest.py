@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from flyball.errors import PipelineError
+from flyball.pipeline.filesystem import LOCAL, Files
 
 EXPERIMENT_FILE = "experiment.json"
 RUN_FILE = "run.json"
@@ -125,20 +126,20 @@ def cell_of(factors: Mapping[str, Any]) -> str:
     return json.dumps(dict(factors), sort_keys=True)
 
 
-def read_experiments(folder: Path) -> list[Experiment]:
+def read_experiments(folder: str | Path, files: Files = LOCAL) -> list[Experiment]:
     """Return the experiments described in `folder` and below, by name.
 
     Raises PipelineError, naming the file, if one is no description that this version reads.
     """
-    return sorted(_read_all(folder, EXPERIMENT_FILE, TypeAdapter(Experiment)), key=lambda found: found.name)
+    return sorted(_read_all(folder, EXPERIMENT_FILE, TypeAdapter(Experiment), files), key=lambda found: found.name)
 
 
-def read_runs(folder: Path) -> list[Run]:
+def read_runs(folder: str | Path, files: Files = LOCAL) -> list[Run]:
     """Return the complete runs in `folder` and below, by id.
 
     Raises PipelineError, naming the file, if one is no manifest that this version reads, or an id comes twice.
     """
-    runs = sorted(_read_all(folder, RUN_FILE, TypeAdapter(Run)), key=lambda found: found.run)
+    runs = sorted(_read_all(folder, RUN_FILE, TypeAdapter(Run), files), key=lambda found: found.run)
     for one, other in itertools.pairwise(runs):
         if one.run == other.run:
             raise PipelineError(f"{folder} holds two runs {one.run!r}: give their folders one by one")
@@ -148,26 +149,18 @@ def read_runs(folder: Path) -> list[Run]:
 T = TypeVar("T")
 
 
-def _read_all(folder: Path, name: str, kind: TypeAdapter[T]) -> list[T]:
-    return [_read(path, kind) for path in find_files(folder, name)]
+def _read_all(folder: str | Path, name: str, kind: TypeAdapter[T], files: Files) -> list[T]:
+    return [_read(place, kind, files) for place in find_files(folder, name, files)]
 
 
-def find_files(folder: Path, pattern: str) -> list[Path]:
-    """Return the files in `folder` and below whose name fits, by path.
-
-    Passes over names that begin with a dot or `_`, also of folders, as Spark does.
-    """
-    found = (path for path in folder.rglob(pattern) if not _is_hidden(path.relative_to(folder)))
-    return sorted(path for path in found if path.is_file())
+def find_files(folder: str | Path, pattern: str, files: Files = LOCAL) -> list[str]:
+    """Return the files in `folder` and below whose name fits, by path."""
+    return [entry.place for entry in files.find(str(folder), pattern)]
 
 
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith((".", "_")) for part in path.parts)
-
-
-def _read(path: Path, kind: TypeAdapter[T]) -> T:
+def _read(path: str, kind: TypeAdapter[T], files: Files) -> T:
     try:
-        facts = json.loads(path.read_bytes())
+        facts = json.loads(files.read(path))
     except OSError as error:
         raise PipelineError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:

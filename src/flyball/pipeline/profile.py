@@ -18,7 +18,7 @@ from pyspark.ml.clustering import KMeans, KMeansModel
 from pyspark.ml.evaluation import ClusteringEvaluator
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql.types import ArrayType, DoubleType
+from pyspark.sql.types import ArrayType, BooleanType, DoubleType, LongType, StringType
 
 from flyball.errors import PipelineError
 from flyball.pipeline.schemas import ADMISSIONS, REQUESTS, require, table
@@ -48,6 +48,18 @@ ROWS = table(key=REQUESTS["kind"].dataType, weight=REQUESTS["weight"].dataType)
 # Spark's k-means refuses arrays that might hold null.
 _POINT = table(features=ArrayType(DoubleType(), containsNull=False), weight=DoubleType())
 
+# How often requests of a kind had a cost: sums over all that fall into a bucket, which is null for a cost of 0.
+POINTS = table(
+    key=StringType(),
+    protocol=StringType(),
+    is_failed=BooleanType(),
+    bucket=LongType(),
+    rows=LongType(),
+    weight=DoubleType(),
+    cost_sum=DoubleType(),
+    square_sum=DoubleType(),
+)
+
 COST_OF_REQUESTS = "parse + engine + store + emit, in which the node worked or held a connection for the request"
 COSTS_OF_ADMISSIONS = {
     "ms": "busy: how long the request held connections of the database, all together",
@@ -68,13 +80,12 @@ class Clusters:
 
 
 def profile(requests: DataFrame) -> dict[str, Any]:
-    """Return the profile of requests by their kind, and by protocol and kind; costs are milliseconds.
+    """Return the profile of requests, as `profile_of_costs` does."""
+    return profile_of_costs(costs(requests))
 
-    The cost leaves out `wait_ns`: that is the work for the requests before. `store_ns` is part of it, though the node
-    is free meanwhile: it is how long the request occupies the database, which is what admission control rations.
-    Requests that failed are left out and counted, since a time-out says nothing about what was asked for. Raises
-    PipelineError if there is no request.
-    """
+
+def costs(requests: DataFrame) -> DataFrame:
+    """Turn requests into POINTS."""
     require(requests, REQUESTS, "the requests")
     cost_ns = sf.col("parse_ns") + sf.col("engine_ns") + sf.col("store_ns") + sf.col("emit_ns")
     rows = requests.select(
@@ -84,9 +95,21 @@ def profile(requests: DataFrame) -> dict[str, Any]:
         (cost_ns / sf.lit(1e6)).alias("cost"),
         "weight",
     )
-    points = _points(rows, "key", "protocol", "is_failed")
+    return _counted(rows, "key", "protocol", "is_failed").select(*POINTS.names)
+
+
+def profile_of_costs(counted: DataFrame) -> dict[str, Any]:
+    """Return the profile of requests by their kind, and by protocol and kind; costs are milliseconds.
+
+    The cost leaves out `wait_ns`: that is the work for the requests before. `store_ns` is part of it, though the node
+    is free meanwhile: it is how long the request occupies the database, which is what admission control rations.
+    Requests that failed are left out and counted, since a time-out says nothing about what was asked for. Raises
+    PipelineError if there is no request.
+    """
+    require(counted, POINTS, "the costs")
+    points = _on_driver(counted)
     failed = points["is_failed"].astype(bool)
-    found = _profile(rows.sparkSession, points[~failed], "ms", COST_OF_REQUESTS)
+    found = _profile(counted.sparkSession, points[~failed], "ms", COST_OF_REQUESTS)
     found["left_out"] = {"failed": int(points.loc[failed, "weight"].sum())}
     found["protocols"] = {
         str(protocol): _keys(own, tuple(found["bounds"]))
@@ -122,23 +145,25 @@ def profile_of(rows: DataFrame, unit: str, cost: str = "as recorded") -> dict[st
 
 
 def _points(rows: DataFrame, *keys: str) -> pd.DataFrame:
-    """Return how often each cost was seen, to within a bucket, for each combination of `keys`.
+    """Return how often each cost was seen, to within a bucket, for each combination of `keys`."""
+    return _on_driver(_counted(rows, *keys))
 
-    A cost of 0 has no logarithm: it goes to the bucket of the smallest one that is not 0, and `is_free`.
-    """
+
+def _counted(rows: DataFrame, *keys: str) -> DataFrame:
     cost = sf.col("cost").cast("double")
     # No "when" around it: ln of 0 is null, in the same pass.
     bucket = sf.floor(sf.ln(cost) * BUCKETS_PER_E)
-    found = (
-        rows.groupBy(*keys, bucket.alias("bucket"))
-        .agg(
-            sf.count("*").alias("rows"),
-            sf.sum("weight").cast("double").alias("weight"),
-            sf.sum(cost * sf.col("weight")).alias("cost_sum"),
-            sf.sum(cost * cost * sf.col("weight")).alias("square_sum"),
-        )
-        .toPandas()
+    return rows.groupBy(*keys, bucket.alias("bucket")).agg(
+        sf.count("*").alias("rows"),
+        sf.sum("weight").cast("double").alias("weight"),
+        sf.sum(cost * sf.col("weight")).alias("cost_sum"),
+        sf.sum(cost * cost * sf.col("weight")).alias("square_sum"),
     )
+
+
+def _on_driver(counted: DataFrame) -> pd.DataFrame:
+    """Collect costs. One of 0 has no logarithm: it goes to the bucket of the smallest other, and `is_free`."""
+    found = counted.toPandas()
     found["is_free"] = found["bucket"].isna()
     smallest = found["bucket"].min()
     found["bucket"] = found["bucket"].fillna(0 if math.isnan(smallest) else smallest).astype("int64")

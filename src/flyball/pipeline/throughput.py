@@ -42,12 +42,24 @@ _TEXT, _WHOLE, _REAL = StringType(), LongType(), DoubleType()
 _KEYS = {"run": _TEXT, "source": _TEXT, "place": _TEXT, "kind": _TEXT, "queue": _TEXT, "second": _WHOLE}
 _SUMS = {f"{metric}_{what}": _REAL for metric in TIMES for what in ("ms", "ms2")}
 
-SECONDS = table(**_KEYS, requests=_WHOLE, messages=_WHOLE, stored=_WHOLE, weight2=_WHOLE, **_SUMS)
+SECONDS = table(
+    **_KEYS,
+    records=_WHOLE,
+    first_us=_WHOLE,
+    last_us=_WHOLE,
+    requests=_WHOLE,
+    messages=_WHOLE,
+    stored=_WHOLE,
+    weight2=_WHOLE,
+    **_SUMS,
+)
 """`stored`: requests that waited for the store. `weight2`: the sum of squared weights, which says how uncertain the
 counts are that a sample gives. `<metric>_ms` and
-`<metric>_ms2`: the sums of a time and of its square."""
+`<metric>_ms2`: the sums of a time and of its square. `records`: how many rows, and when the first and last began."""
 
-SERIES = table(**{field.name: field.dataType for field in SECONDS if field.name != "queue"})
+_NOT_IN_SERIES = ("queue", "records", "first_us", "last_us")
+
+SERIES = table(**{field.name: field.dataType for field in SECONDS if field.name not in _NOT_IN_SERIES})
 """SECONDS of all queues together: at most about MOST_POINTS rows for each kind, which the driver can hold."""
 
 THROUGHPUT = table(**_KEYS, requests=_WHOLE, messages=_WHOLE)
@@ -81,6 +93,9 @@ def _seconds_of(events: DataFrame, source: str) -> DataFrame:
         events.where(sf.col("source") == source)
         .groupBy(*(name for name in _KEYS if name != "source"))
         .agg(
+            sf.count("*").alias("records"),
+            sf.expr("min(at_us - latency_ns div 1000)").alias("first_us"),
+            sf.expr("max(at_us - latency_ns div 1000)").alias("last_us"),
             sf.expr("sum(weight)").alias("requests"),
             sf.expr(f"sum({moved})").alias("messages"),
             sf.expr("sum(if(store_ns > 0, weight, 0L))").alias("stored"),
@@ -107,6 +122,14 @@ def measured(counted: DataFrame, windows: DataFrame) -> DataFrame:
     whole = "second >= 0 and second + point_s <= greatest((until_us - from_us) div 1000000, point_s)"
     known = windows.select("*", point_of_window())
     return counted.join(sf.broadcast(known), "run").where(whole).select(*counted.columns)
+
+
+def joined(counted: DataFrame, windows: DataFrame) -> DataFrame:
+    """Join SECONDS into the points of their run, which are longer than those of a part of it."""
+    require(windows, WINDOWS, "the table of windows")
+    known = windows.select("run", point_of_window())
+    second = sf.expr("cast(floor(second / point_s) as bigint) * point_s")
+    return counted.join(sf.broadcast(known), "run").withColumn("second", second).select(*counted.columns)
 
 
 def series(counted: DataFrame) -> DataFrame:

@@ -1,32 +1,48 @@
-"""Reads one trace file with Arrow: whether it can be used at all, and which of its rows cannot.
+"""What the end of a trace file says about it: which table it holds, how many rows, and whether it can be used at all.
 
-Knows neither Spark nor where the rows go.
+Runs in the workers of Spark, on a file or on its bytes. Knows neither Spark nor where the rows go.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import io
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from flyball.pipeline.rules import MOST_WEIGHT, RULES, Rules, problem_of_columns, reasons
+from flyball.pipeline.filesystem import is_local, path_of
+from flyball.pipeline.rules import FIRST_US, LAST_US, MOST_WEIGHT, RULES, problem_of_columns
 from flyball.pipeline.schemas import SCHEMA_VERSION
 
+# What trace files are called. A name that begins with a dot is a file that is not complete.
 TRACE_NAMES = ("trace-*.parquet", "calls-*.parquet", "samples-*.parquet", "admissions-*.parquet")
-"""What trace files are called. A name that begins with a dot is a file that is not complete."""
 
 REASON = "reason"
 
-_VERSION_KEY = b"flyball.schema_version"
-_TABLE_KEY = b"flyball.table"
+VERSION_KEY = b"flyball.schema_version"
+TABLE_KEY = b"flyball.table"
 _SAMPLE_RATIO_KEY = b"flyball.sample_ratio"
 _DROPPED_KEY = b"flyball.dropped"
-_TRACE_TABLES = ("requests", "calls", "samples", "admissions")
-_BATCH_ROWS = 1 << 17
+
+# What is found out about one file, as Spark has it. `problem` is null if the file can be used.
+FACTS = (
+    "file string, table string, rows bigint, factor bigint, dropped bigint, first_us bigint, last_us bigint,"
+    " problem string"
+)
+_FACTS = pa.schema(
+    [
+        ("file", pa.string()),
+        ("table", pa.string()),
+        ("rows", pa.int64()),
+        ("factor", pa.int64()),
+        ("dropped", pa.int64()),
+        ("first_us", pa.int64()),
+        ("last_us", pa.int64()),
+        ("problem", pa.string()),
+    ]
+)
 
 
 class Malformed(Exception):
@@ -35,7 +51,7 @@ class Malformed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some rows of a file: those that can be used and those that cannot, which have a column `reason`."""
+    """Some rows of a log: those that can be used and those that cannot, which have a column `reason`."""
 
     table: str
     good: pa.RecordBatch
@@ -44,80 +60,86 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file that has been opened: what its rows are worth, and the rows."""
+    """A log that has been opened."""
 
+    # Read the rows, a part at a time. Raises Malformed where a part cannot be read.
     parts: Callable[[], Iterator[Part]]
-    """Read the rows, a part at a time. Raises Malformed where a part cannot be read."""
     rows: int
-    dropped: int = 0
-    """How many records its writer could not write, since it started."""
-    is_table: bool = False
-    """Whether the file may stand in a table as it is, if all its rows are good."""
-
-
-def open_trace(path: Path) -> Source:
-    """Open a trace file. Raises Malformed if it is damaged, or no trace of the version that this pipeline reads."""
-    try:
-        file = pq.ParquetFile(path)
-    except (OSError, pa.ArrowException) as error:
-        raise Malformed(_said(error)) from error
-    with file:
-        metadata = file.metadata.metadata or {}
-        version = metadata.get(_VERSION_KEY, b"").decode("utf-8", "replace")
-        if version != str(SCHEMA_VERSION):
-            raise Malformed(
-                f"has schema version {version}, this pipeline reads {SCHEMA_VERSION}" if version else "is no trace"
-            )
-        table = metadata.get(_TABLE_KEY, b"requests").decode("utf-8", "replace")
-        if table not in _TRACE_TABLES:
-            raise Malformed(f"holds the unknown table {table!r}")
-        rules = RULES[table]
-        problem = problem_of_columns(file.schema_arrow, rules)
-        if problem:
-            raise Malformed(problem)
-        times = _weight_factor(metadata.get(_SAMPLE_RATIO_KEY, b"1.0"))
-        return Source(
-            parts=lambda: _parts(path, table, rules, times),
-            rows=file.metadata.num_rows,
-            dropped=_whole(metadata.get(_DROPPED_KEY, b"0")),
-            is_table=times == 1,
-        )
 
 
 def part_of(table: str, batch: pa.RecordBatch) -> Part:
-    """Divide rows, whose texts are dictionaries, into those that obey the rules of `table` and the others."""
-    found = reasons(batch, RULES[table])
-    if found is None:
-        return Part(table, batch, _with_reason(batch.slice(0, 0), pa.array([], pa.string())))
-    is_bad = pc.is_valid(found)
-    return Part(table, batch.filter(pc.invert(is_bad)), _with_reason(batch.filter(is_bad), found.filter(is_bad)))
+    """Return rows of a log; whether each obeys the rules of its table shows when Spark reads it."""
+    nothing = batch.slice(0, 0)
+    none = pa.array([], pa.string())
+    return Part(table, batch, pa.RecordBatch.from_arrays([*nothing.columns, none], [*nothing.schema.names, REASON]))
 
 
-def _with_reason(batch: pa.RecordBatch, reason: pa.Array) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([*batch.columns, reason], [*batch.schema.names, REASON])
+def check_files(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Turn batches of `file`, or `file` and `content`, into FACTS."""
+    yield from _checked(batches, is_deep=False)
 
 
-def _parts(path: Path, table: str, rules: Rules, times: int) -> Iterator[Part]:
-    names = list(rules.columns)
+def check_files_deeply(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Do the same, and read every row to see whether that is possible."""
+    yield from _checked(batches, is_deep=True)
+
+
+def _checked(batches: Iterable[pa.RecordBatch], *, is_deep: bool) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        files = batch.column(0).to_pylist()
+        contents = batch.column(1).to_pylist() if batch.num_columns > 1 else [None] * len(files)
+        rows = [_facts(file, content, is_deep=is_deep) for file, content in zip(files, contents, strict=True)]
+        yield pa.RecordBatch.from_pylist(rows, schema=_FACTS)
+
+
+def _facts(file: str, content: bytes | None, *, is_deep: bool) -> dict[str, object]:
+    facts: dict[str, object] = {"file": file, "rows": 0, "factor": 1, "dropped": 0}
     try:
-        with pq.ParquetFile(path, read_dictionary=rules.text_columns) as file:
-            for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=names, use_threads=False):
-                part = part_of(table, batch.select(names))
-                if times == 1:
-                    yield part
-                else:
-                    yield Part(table, part.good.slice(0, 0), part.bad)
-                    yield part_of(table, _weighted(part.good, times))
+        opened = io.BytesIO(content) if content is not None else path_of(file) if is_local(file) else None
+        assert opened is not None, f"{file} came without its content"
+        with pq.ParquetFile(opened) as parquet:
+            facts["rows"] = parquet.metadata.num_rows
+            facts |= _usable(parquet)
+            if is_deep:
+                for _ in parquet.iter_batches(columns=list(RULES[str(facts["table"])].columns)):
+                    pass
     except (OSError, pa.ArrowException) as error:
-        raise Malformed(_said(error)) from error
+        facts["problem"] = _said(error)
+    except Malformed as error:
+        facts["problem"] = str(error)
+    return facts
 
 
-def _weighted(batch: pa.RecordBatch, times: int) -> pa.RecordBatch:
-    """Let each row stand for as many more requests as were not recorded."""
-    place = batch.schema.get_field_index("weight")
-    columns = list(batch.columns)
-    columns[place] = pc.multiply(columns[place], times)
-    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+def _usable(parquet: pq.ParquetFile) -> dict[str, object]:
+    metadata = parquet.metadata.metadata or {}
+    version = metadata.get(VERSION_KEY, b"").decode("utf-8", "replace")
+    if version != str(SCHEMA_VERSION):
+        raise Malformed(
+            f"has schema version {version}, this pipeline reads {SCHEMA_VERSION}" if version else "is not a trace"
+        )
+    table = metadata.get(TABLE_KEY, b"requests").decode("utf-8", "replace")
+    if table not in RULES:
+        raise Malformed(f"holds the unknown table {table!r}")
+    problem = problem_of_columns(parquet.schema_arrow, RULES[table])
+    if problem:
+        raise Malformed(problem)
+    first_us, last_us = _extent(parquet.metadata, RULES[table].time_column)
+    return {
+        "table": table,
+        "factor": _weight_factor(metadata.get(_SAMPLE_RATIO_KEY, b"1.0")),
+        "dropped": _whole(metadata.get(_DROPPED_KEY, b"0")),
+        "first_us": first_us,
+        "last_us": last_us,
+    }
+
+
+def _extent(metadata: pq.FileMetaData, time_column: str) -> tuple[int | None, int | None]:
+    """Return about when a file begins and ends, by its statistics; None where its clock was not set."""
+    place = metadata.schema.names.index(time_column)
+    found = [metadata.row_group(number).column(place).statistics for number in range(metadata.num_row_groups)]
+    times = [time for one in found if one is not None and one.has_min_max for time in (one.min, one.max)]
+    sound = [time for time in times if FIRST_US <= time <= LAST_US]
+    return min(sound, default=None), max(sound, default=None)
 
 
 def _weight_factor(ratio: bytes) -> int:
@@ -140,5 +162,5 @@ def _said(error: Exception) -> str:
         return "is gone"
     text = " ".join(str(error).split())
     if "magic bytes" in text or "footer" in text.lower() or "size is 0 bytes" in text or "too small" in text:
-        return "is truncated, or no Parquet file"
+        return "is truncated, or not a Parquet file"
     return f"is damaged: {text[:120]}"

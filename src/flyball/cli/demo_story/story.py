@@ -138,8 +138,10 @@ class _Story:
         with self._part("identify", "Identify: run the pipeline on Spark", why) as part:
             part.stage("starting Spark", 0, 2)
             spark = stack.enter_context(self._means.spark(self._results))
-            path = find_model(
-                spark, "model", self._results, self._wish.out, lambda name, done, of: part.stage(name, 1, 2)
+            path = Path(
+                find_model(
+                    spark, "model", self._results, self._wish.out, lambda name, done, of: part.stage(name, 1, 2)
+                )
             )
             plant = read_plant(path)
             words = f"y(k+1) = {plant.a:.3f} y(k) + {plant.b:.1f} u(k) {plant.offset:+.1f}"

@@ -1,0 +1,61 @@
+"""The tables of a store: what is known about each file, and aggregates of requests and calls that can be added up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from flyball.pipeline.latency import SPREAD
+from flyball.pipeline.policies import ANSWERS
+from flyball.pipeline.profile import POINTS
+from flyball.pipeline.schemas import table
+from flyball.pipeline.throughput import SECONDS
+
+_TEXT, _WHOLE = StringType(), LongType()
+
+# One row for each look at a file. `problem` says why the whole file is left out, and is null if it is taken.
+FILES = StructType(
+    [
+        StructField("file", _TEXT),
+        StructField("run", _TEXT),
+        StructField("table", _TEXT),
+        StructField("size_bytes", _WHOLE),
+        StructField("modified_us", _WHOLE),
+        StructField("rows", _WHOLE),
+        StructField("dropped", _WHOLE),
+        StructField("problem", _TEXT),
+    ]
+)
+
+# Rows that could not be used, by file and reason.
+REJECTED = table(file=_TEXT, reason=_TEXT, rows=_WHOLE)
+
+# Columns of which the least or largest counts; all others are added up.
+_LEAST = ("first_us",)
+_LARGEST = ("last_us", "most_ms")
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """A table whose rows with the same keys can be joined into one."""
+
+    schema: StructType
+    keys: tuple[str, ...]
+
+    def merged(self, rows: DataFrame) -> DataFrame:
+        """Join rows with the same keys."""
+        of = {**dict.fromkeys(_LEAST, sf.min), **dict.fromkeys(_LARGEST, sf.max)}
+        values = [name for name in self.schema.names if name not in self.keys]
+        added = rows.groupBy(*self.keys).agg(*(of.get(name, sf.sum)(name).alias(name) for name in values))
+        return added.select(*self.schema.names)
+
+
+AGGREGATES = {
+    "seconds": Aggregate(SECONDS, ("run", "source", "place", "kind", "queue", "second")),
+    "spread": Aggregate(SPREAD, ("run", "source", "place", "kind", "metric", "bucket")),
+    "costs": Aggregate(POINTS, ("key", "protocol", "is_failed", "bucket")),
+    "answers": Aggregate(ANSWERS, ("run", "kind", "second", "result", "bucket")),
+}

@@ -1,0 +1,136 @@
+"""A store as tables of Spark: what all stages are made of, and the rows behind it while their files are there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from flyball.errors import PipelineError
+from flyball.pipeline.events import MOST_POINTS, WINDOWS
+from flyball.pipeline.filesystem import files_at
+from flyball.pipeline.manifest import Run, read_runs
+from flyball.pipeline.rules import is_sound
+from flyball.pipeline.schemas import TABLES
+from flyball.pipeline.spark_errors import one_line_errors
+from flyball.pipeline.throughput import SECONDS
+from flyball.pipeline.trace_scan import (
+    check_places,
+    scan,
+    sound_file,
+)
+from flyball.pipeline.trace_store import INCOMPLETE, KEPT_ROWS, Batch, Quarantined, Store, latest, quarantined, total
+
+# Of the files and rows that were left out, as many are reported one by one.
+MOST_QUARANTINED = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Ingested:
+    """What a store holds, as tables of Spark, and what is known about them without reading them."""
+
+    # SECONDS, counted from the beginning of each run's measured time.
+    seconds: DataFrame
+    # SPREAD of the measured time.
+    spread: DataFrame
+    costs: DataFrame
+    answers: DataFrame
+    samples: DataFrame
+    admissions: DataFrame
+    # From the logs of ThorBangMQ's servers: what they counted in each interval.
+    intervals: DataFrame
+    # From the logs of Telesto: how long workers waited for requests.
+    downtimes: DataFrame
+    # run, from_us, until_us: the part of each run that counts.
+    windows: DataFrame
+    # What was left out, and why.
+    quarantine: list[Quarantined]
+    # Rows of each table that has some.
+    rows: dict[str, int]
+    # Records that nodes and clients could not write.
+    dropped: int
+
+
+def open_store(spark: SparkSession, store: str | Path) -> Ingested:
+    """Open what has been ingested. Raises PipelineError if it is not a store, or holds no row that can be used."""
+    place = Store(store, spark)
+    place.check()
+    batches = place.batches()
+    known = total(batches)
+    with one_line_errors(f"opening {store}"):
+        left_out = quarantined(place, spark, MOST_QUARANTINED) if known.left_out else []
+        quarantine = _still_there(left_out, spark)
+        if not known.rows:
+            raise PipelineError(_nothing_usable(place, quarantine))
+        manifests = {run.run: run for run in read_runs(place.manifests, files_at(place.place, spark))}
+        windows = [(run, *_window(run, known, manifests)) for run in sorted(known.extents)]
+        tables = {name: place.read(spark, name, batches) for name in ("spread", "costs", "answers", *KEPT_ROWS)}
+        counted = place.read(spark, "seconds", batches)
+        moved = [
+            (run, shift) for run, from_us, _ in windows if (shift := (from_us - known.origins[run]) // 1_000_000)
+        ]
+        if moved:
+            shifts = spark.createDataFrame(moved, "run string, shift bigint")
+            later = sf.col("second") - sf.coalesce("shift", sf.lit(0))
+            counted = counted.join(sf.broadcast(shifts), "run", "left").withColumn("second", later)
+        dropped = _dropped(place.read(spark, "files", batches)) if known.has_dropped else 0
+        return Ingested(
+            seconds=counted.select(*SECONDS.names),
+            **tables,
+            windows=spark.createDataFrame(windows, WINDOWS),
+            quarantine=quarantine,
+            rows=known.rows,
+            dropped=dropped,
+        )
+
+
+def drill_down(spark: SparkSession, store: str | Path, table: str) -> DataFrame:
+    """Read the rows of requests or calls that a store has counted, from the trace files that are still there."""
+    place = Store(store, spark)
+    taken = latest(place.read(spark, "files")).where((sf.col("table") == table) & sf.col("problem").isNull())
+    files = [row["file"] for row in taken.select("file").toArrow().to_pylist()]
+    facts = check_places(spark, files) if files else []
+    sound = [sound_file({**row, "uri": row["file"]}) for row in facts if not row["problem"]]
+    if not sound:
+        return spark.createDataFrame([], TABLES[table])
+    return scan(spark, table, sound).where(is_sound(table)).select(*TABLES[table].names)
+
+
+def _window(run: str, known: Batch, manifests: Mapping[str, Run]) -> tuple[int, int]:
+    """Return what counts of a run: what the lab says, or else all that was recorded."""
+    if run in manifests and 0 < manifests[run].measured.from_us < manifests[run].measured.until_us:
+        return manifests[run].measured.from_us, manifests[run].measured.until_us
+    first, last = known.extents[run]
+    origin = known.origins[run]
+    # Seconds are counted from the origin: a window begins with one of them, in a long run with a minute.
+    step = 1_000_000 if last - first < MOST_POINTS * 1_000_000 else 60_000_000
+    return origin + (first - origin) // step * step, last + 1
+
+
+def _still_there(found: list[Quarantined], spark: SparkSession) -> list[Quarantined]:
+    """Leave out files of runs that the lab has removed, to repeat them."""
+    return [one for one in found if one.reason != INCOMPLETE or files_at(one.file, spark).exists(one.file)]
+
+
+def _dropped(files: DataFrame) -> int:
+    """Add up what writers have dropped; each file says how many were missing since its writer began.
+
+    Sorted by name the files of one writer are in order of time. Fewer than before mean that it began anew.
+    """
+    writer = sf.regexp_replace("file", r"-[^-/]*-[^-/]*$", "")
+    known = latest(files).where("problem is null").select("file", "dropped", writer.alias("writer"))
+    before = sf.expr("coalesce(lag(dropped) over (partition by writer order by file), 0)")
+    added = known.select(sf.expr("dropped").alias("now"), before.alias("before"))
+    found = added.agg(sf.expr("sum(if(now >= before, now - before, now))")).collect()[0][0]
+    return int(found or 0)
+
+
+def _nothing_usable(store: Store, quarantine: list[Quarantined]) -> str:
+    if not quarantine:
+        return f"the traces in {store.place} hold no rows: nothing was asked of the node while it recorded"
+    first = quarantine[0]
+    others = len(quarantine) - 1
+    return f"no trace can be used: {first.file} {first.reason}" + (f", and {others} more" if others else "")
