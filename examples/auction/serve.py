@@ -33,7 +33,7 @@ SPARE_CONNECTIONS = 10
 FAREWELL_S = 1
 
 # Takes what is being done, and which part of it is done.
-Tell = Callable[[str, float], None]
+OnProgress = Callable[[str, float], None]
 
 
 class _Server(uvicorn.Server):
@@ -60,7 +60,7 @@ async def serve(
     host: str,
     port: int,
     ready: Callable[[str, int], None],
-    tell: Tell,
+    tell: OnProgress,
 ) -> None:
     """Serve the site until this process gets SIGINT or SIGTERM. Data, traces and logs are below the folder.
 

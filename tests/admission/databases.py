@@ -1,4 +1,4 @@
-"""A simulated database behind a gate: what the search for the reference is tried on."""
+"""A simulated database behind a gate: for tests of the search for the reference."""
 
 from __future__ import annotations
 

@@ -15,20 +15,20 @@ from flyball.admission.gate import Gate, Ticket
 from flyball.admission.schedulers import Scheduler
 
 CAPACITY_PER_S = 120.0
+# How often the gate dispatches. Shorter than what the budget can be saved for, so nothing is lost.
 TICK_S = 0.025
-"""How often the gate dispatches. Shorter than what the budget can be saved for, so nothing is lost."""
 
 
 @dataclass(frozen=True)
 class Outcome:
     """What became of the classes, cheap to dear, after the warm-up."""
 
+    # Those who were admitted over those who came.
     fractions: tuple[float, ...]
-    """Those who were admitted over those who came."""
+    # What came, as a multiple of the capacity: by chance a little more or less than was asked for.
     loads: tuple[float, ...]
-    """What came, as a multiple of the capacity: by chance a little more or less than was asked for."""
+    # How long those who were admitted had waited, on average.
     waits_s: tuple[float, ...]
-    """How long those who were admitted had waited, on average."""
     cost_per_s: float
     probabilities: tuple[float, ...]
 

@@ -131,7 +131,7 @@ async def test_whose_time_is_up_is_refused_and_told_when_to_come_again() -> None
 
 
 @leaping
-async def test_cheap_requests_may_wait_as_much_less_as_they_cost_less_but_not_less_than_a_share() -> None:
+async def test_deadline_is_proportional_to_cost_above_a_minimum_share() -> None:
     admission = new_admission(deadline_s=8.0, least_deadline_ratio=0.02)
     small, large = admission.gate.class_costs
     assert (admission.deadline_of(0), admission.deadline_of(1)) == pytest.approx((8.0 * small / large, 8.0))
@@ -306,7 +306,7 @@ async def test_when_cost_is_counted_in_connections_only_the_pool_bounds_them() -
 
 
 @leaping
-async def test_what_lasts_becomes_a_stream_that_counts_neither_as_in_flight_nor_for_its_key() -> None:
+async def test_long_request_becomes_a_stream_and_is_not_counted() -> None:
     notes: list[Served] = []
     pool = Pool()
     admission = new_admission(pool, stream_after_s=5.0, note=notes.append)
@@ -529,7 +529,7 @@ ACTIONS = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(ACTIONS, st.sampled_from(["dps", "memoryless", "static", "round_robin", "strict", "fifo"]))
-def test_whatever_happens_the_counts_balance_and_nobody_begins_twice_or_after_it_left(
+def test_counts_balance_and_no_request_starts_twice_or_after_leaving(
     actions: list[tuple[str, Any]], scheduler: str
 ) -> None:
     run_leaping(_go_through(actions, scheduler))
@@ -628,7 +628,7 @@ async def test_in_shadow_everybody_begins_at_once_and_the_budget_is_still_decide
 
 
 @leaping
-async def test_whoever_waits_begins_when_admission_goes_into_shadow_and_others_wait_again_after_it() -> None:
+async def test_shadow_mode_admits_waiting_requests_until_it_ends() -> None:
     admission = new_admission()
     await spend_budget(admission)
     waiting = admission.ask(LARGE)
@@ -645,7 +645,7 @@ async def test_whoever_waits_begins_when_admission_goes_into_shadow_and_others_w
 
 
 @leaping
-async def test_the_loop_of_admission_has_a_sound_certificate_for_gains_that_do_not_swing() -> None:
+async def test_admission_loop_is_certified_for_stable_gains() -> None:
     assert loop_facts_of(new_admission())["certificate"]["is_sound"]
     shaky = loop_facts_of(new_admission(gain=1.5))["certificate"]
     assert not shaky["is_sound"]

@@ -84,14 +84,14 @@ def last_swing(gain: float, a: float, b: float, delay: int = 1) -> float:
 
 
 @pytest.mark.parametrize(("a", "b"), [(0.0, 1.0), (0.5, 1.0), (0.3, 2.0), (-0.4, 0.5)])
-def test_the_loop_is_stable_up_to_the_bound_for_a_plant_with_memory_and_not_beyond(a: float, b: float) -> None:
+def test_loop_with_memory_is_stable_exactly_up_to_the_bound(a: float, b: float) -> None:
     bound = 2 * (1 + a) / b
     assert last_swing(0.95 * bound, a, b) < 0.01
     assert last_swing(1.05 * bound, a, b) > 1.2
 
 
 @pytest.mark.parametrize(("delay", "bound"), [(1, 2.0), (2, 1.0), (3, 0.618), (4, 0.445)])
-def test_the_loop_is_stable_up_to_the_bound_for_a_plant_with_delay_and_not_beyond(delay: int, bound: float) -> None:
+def test_loop_with_delay_is_stable_exactly_up_to_the_bound(delay: int, bound: float) -> None:
     assert last_swing(0.9 * bound, 0.0, 1.0, delay) < 0.01
     assert last_swing(1.1 * bound, 0.0, 1.0, delay) > 1.2
 
@@ -144,7 +144,7 @@ def test_as_many_connections_may_be_busy_as_the_reference_says() -> None:
     assert limit.value == 3.0
 
 
-def test_where_that_keeps_the_load_low_more_may_be_busy_up_to_a_bound_and_fewer_again_when_it_does_not() -> None:
+def test_busy_limit_rises_while_it_keeps_the_load_low_and_falls_again() -> None:
     limit = BusyLimit(2000.0)
     for _ in range(20):
         limit.step(2000.0, 800.0, has_held=True)

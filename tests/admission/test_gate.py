@@ -54,7 +54,7 @@ def test_a_request_passes_at_once_while_budget_remains_and_nobody_waits() -> Non
     assert gate.waiting == (0, 0)
 
 
-def test_a_request_waits_while_the_budget_is_spent_and_passes_when_there_is_some_again() -> None:
+def test_request_waits_for_budget() -> None:
     gate = spent_gate(Gate(Dps(), COSTS), rate=100.0)
     request = ticket(SMALL, 0.0)
     assert gate.arrive(request) == []
@@ -64,7 +64,7 @@ def test_a_request_waits_while_the_budget_is_spent_and_passes_when_there_is_some
     assert request.admitted_s == 0.001
 
 
-def test_a_large_request_may_leave_a_debt_which_is_repaid_before_the_next_one_passes() -> None:
+def test_debt_of_a_large_request_is_repaid_before_the_next_passes() -> None:
     gate = Gate(Dps(), COSTS)
     gate.set_rate(100.0, 0.0)
     gate.arrive(Ticket("nearly all", SMALL, 9.0, 0.0))
@@ -126,7 +126,7 @@ def test_a_round_goes_on_where_the_budget_ran_out() -> None:
 
 
 @pytest.mark.parametrize("name", ["dps", "memoryless", "static", "strict"])
-def test_small_requests_pass_in_one_dispatch_while_budget_remains_however_many_large_ones_wait(name: str) -> None:
+def test_small_requests_pass_in_one_dispatch_despite_waiting_large_ones(name: str) -> None:
     gate = Gate(make_scheduler(name), COSTS, burst_s=1.0, random=Random(1))
     gate.set_rate(1000.0, 0.0)
     gate.hold(True)
@@ -161,7 +161,7 @@ def test_requests_of_one_class_pass_in_the_order_of_arrival() -> None:
     assert gate.dispatch(0.1) == requests
 
 
-def test_a_request_that_costs_nothing_passes_even_while_others_wait_and_is_in_no_count() -> None:
+def test_free_request_passes_uncounted_while_others_wait() -> None:
     gate = spent_gate(Gate(Dps(), COSTS))
     gate.arrive(ticket(SMALL, 0.0))
     gate.hold(True)
@@ -209,7 +209,7 @@ def test_a_full_queue_turns_away_its_own_class_only() -> None:
     gate = spent_gate(Gate(Dps(), COSTS, queue_limit=2))
     gate.arrive(ticket(LARGE, 0.0))
     gate.arrive(ticket(LARGE, 0.0))
-    with pytest.raises(Full, match="2 requests of class 1 wait already"):
+    with pytest.raises(Full, match="queue of class 1 is full: 2 requests are waiting"):
         gate.arrive(ticket(LARGE, 0.0))
     gate.arrive(ticket(SMALL, 0.0))
     assert gate.waiting == (1, 2)
@@ -244,7 +244,7 @@ def test_a_gate_without_a_rate_admits_nobody() -> None:
     assert gate.dispatch(100.0) == []
 
 
-def test_a_period_counts_what_became_of_each_class_and_the_next_begins_at_nothing() -> None:
+def test_period_counts_outcomes_by_class_from_zero() -> None:
     gate = Gate(Strict(), COSTS)
     gate.set_rate(100.0, 0.0)
     for number in (SMALL, LARGE, LARGE, LARGE):
@@ -259,7 +259,7 @@ def test_a_period_counts_what_became_of_each_class_and_the_next_begins_at_nothin
     assert following.waiting == (0, 2)
 
 
-def test_a_period_was_limited_if_somebody_had_to_wait_for_budget_even_if_nobody_does_any_more() -> None:
+def test_period_with_a_wait_for_budget_was_limited() -> None:
     gate = spent_gate(Gate(Dps(), COSTS))
     assert not gate.end_period(0.0).was_limited
     gate.arrive(ticket(SMALL, 0.0))
@@ -271,7 +271,7 @@ def test_a_period_was_limited_if_somebody_had_to_wait_for_budget_even_if_nobody_
     assert not gate.end_period(0.5).was_limited
 
 
-def test_a_period_in_which_somebody_waited_only_because_the_gate_was_held_was_not_limited() -> None:
+def test_period_with_waits_only_for_a_held_gate_was_not_limited() -> None:
     gate = Gate(Dps(), COSTS)
     gate.set_rate(100.0, 0.0)
     gate.hold(True)
@@ -294,7 +294,7 @@ def test_arrivals_are_averaged_and_right_from_the_first_period_on() -> None:
     assert gate.arrivals_per_s == pytest.approx((8.0 * 0.36, 4.0 * 0.36), rel=0.01)
 
 
-def test_whoever_waits_moves_to_the_new_class_of_its_key_in_the_order_of_arrival() -> None:
+def test_waiting_requests_move_to_their_new_class_in_order() -> None:
     gate = spent_gate(Gate(RoundRobin(), COSTS))
     gate.hold(True)
     keys = ["a", "b", "c", "a", "b", "c"]
@@ -344,7 +344,7 @@ def test_classes_that_only_cost_something_else_keep_their_counts_and_arrivals() 
 
 @pytest.mark.parametrize("costs", [(), (0.0, 1.0), (2.0, 1.0)])
 def test_costs_of_classes_must_be_positive_and_in_order(costs: tuple[float, ...]) -> None:
-    with pytest.raises(AdmissionError, match="above 0 and go from cheap to dear"):
+    with pytest.raises(AdmissionError, match="above 0 and ascending"):
         Gate(Dps(), costs)
 
 
@@ -359,7 +359,7 @@ steps = st.lists(
 
 @settings(deadline=None)
 @given(name=st.sampled_from(sorted(SCHEDULERS)), steps=steps, rate=st.floats(1.0, 500.0), seed=st.integers(0, 9))
-def test_whatever_happens_somebody_waits_only_while_the_budget_is_spent_and_no_more_is_admitted_than_flowed_in(
+def test_requests_wait_only_for_budget_and_never_exceed_it(
     name: str, steps: list[tuple[str, float]], rate: float, seed: int
 ) -> None:
     gate = Gate(make_scheduler(name), COSTS, random=Random(seed))

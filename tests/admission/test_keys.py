@@ -176,7 +176,7 @@ def test_an_application_of_no_framework_has_keys_by_path() -> None:
     assert key_for(app) is path_key
 
 
-def test_a_path_that_only_begins_like_the_place_of_the_application_is_not_below_it() -> None:
+def test_path_with_the_mount_point_as_mere_prefix_is_not_below_it() -> None:
     assert path_of({"path": "/apple", "root_path": "/app"}) == "/apple"
     assert path_of({"path": "/app/le", "root_path": "/app"}) == "/le"
     assert path_of({"path": "/app", "root_path": "/app"}) == "/"

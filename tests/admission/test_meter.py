@@ -5,9 +5,7 @@ from flyball.admission.use import Unit, Usage, Use
 from tests.admission.conftest import Clock
 
 
-def test_a_connection_counts_as_waited_for_until_it_is_there_and_as_busy_until_it_is_given_back(
-    meter: Meter, clock: Clock
-) -> None:
+def test_connection_is_waited_for_then_busy_until_returned(meter: Meter, clock: Clock) -> None:
     hold = meter.ask()
     clock.now_s = 1.0
     hold.got()

@@ -40,7 +40,7 @@ def test_metrics_say_what_became_of_requests_and_how_busy_the_database_is() -> N
     assert value("flyball_admission_waiting", {"class": "0"}) == 0
 
 
-def test_metrics_are_there_before_the_first_request_and_without_the_size_of_a_pool() -> None:
+def test_metrics_exist_before_the_first_request_and_without_pool_size() -> None:
     registry = CollectorRegistry()
     registry.register(AdmissionCollector(Admission(Sensor(), options=AdmissionOptions(reference=1000.0))))
     assert registry.get_sample_value("flyball_admission_load", {"unit": "ms"}) == 0

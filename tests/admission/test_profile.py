@@ -79,18 +79,18 @@ def test_a_profile_that_was_written_is_read_as_it_was() -> None:
 @pytest.mark.parametrize(
     ("place", "value", "problem"),
     [
-        (("kind",), "plant", "is no profile"),
+        (("kind",), "plant", "is not a profile"),
         (("version",), 2, "has version 2, not 1"),
         (("unit",), ..., "lacks 'unit'"),
         (("keys", "GET /", "mean"), ..., "lacks 'mean'"),
-        (("keys", "GET /", "mean"), "dear", "holds something unexpected"),
-        (("keys", "GET /", "mean"), -1.0, "has a cost that is no number of 0 or more"),
-        (("keys", "GET /", "mean"), float("nan"), "has a cost that is no number of 0 or more"),
-        (("keys", "GET /", "class"), 2, "puts 'GET /' into class 2, which there is not"),
-        (("keys",), [], "holds something unexpected"),
+        (("keys", "GET /", "mean"), "dear", "is malformed"),
+        (("keys", "GET /", "mean"), -1.0, "has a cost that is not a number of at least 0"),
+        (("keys", "GET /", "mean"), float("nan"), "has a cost that is not a number of at least 0"),
+        (("keys", "GET /", "class"), 2, "assigns 'GET /' to class 2, which does not exist"),
+        (("keys",), [], "is malformed"),
         (("keys",), {}, "has no keys"),
-        (("classes",), [], "has no classes that are numbered from 0 on"),
-        (("classes", 1, "class"), 0, "has no classes that are numbered from 0 on"),
+        (("classes",), [], "has no classes numbered from 0"),
+        (("classes", 1, "class"), 0, "has no classes numbered from 0"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said_in_one_line(
@@ -108,21 +108,21 @@ def test_what_is_wrong_with_a_file_is_said_in_one_line(
     path.write_text(json.dumps(document), encoding="utf-8")
     with pytest.raises(AdmissionError) as caught:
         load_profile(path)
-    assert str(caught.value).startswith(f"the profile {path} {problem}")
-    assert str(caught.value).endswith("make one with `flyball pipeline profile SOURCE --out DIR`")
+    assert str(caught.value).startswith(f"profile {path} {problem}")
+    assert str(caught.value).endswith("create one with `flyball pipeline profile SOURCE --out DIR`")
     assert "\n" not in str(caught.value)
 
 
 def test_a_file_that_is_none_is_said_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(AdmissionError, match=r"there is no profile .*missing\.json: make one with"):
+    with pytest.raises(AdmissionError, match=r"profile .*missing\.json does not exist: create one with"):
         load_profile(tmp_path / "missing.json")
-    with pytest.raises(AdmissionError, match="cannot be read: Is a directory"):
+    with pytest.raises(AdmissionError, match="Is a directory"):
         load_profile(tmp_path)
     (tmp_path / "text").write_bytes(b"\xff{")
-    with pytest.raises(AdmissionError, match="is no JSON"):
+    with pytest.raises(AdmissionError, match="is not valid JSON"):
         load_profile(tmp_path / "text")
     (tmp_path / "list").write_text("[]", encoding="utf-8")
-    with pytest.raises(AdmissionError, match="is no profile"):
+    with pytest.raises(AdmissionError, match="is not a profile"):
         load_profile(tmp_path / "list")
 
 
@@ -148,5 +148,5 @@ def test_few_costs_are_one_class() -> None:
 
 
 def test_no_costs_are_an_error_that_says_so() -> None:
-    with pytest.raises(AdmissionError, match="there is no request to make a profile of"):
+    with pytest.raises(AdmissionError, match="no requests: a profile needs at least one"):
         profile_of([], "ms")

@@ -61,9 +61,7 @@ def test_a_database_that_does_less_when_it_is_crowded_is_not_crowded() -> None:
 
 @pytest.mark.parametrize("noise", [0.0, 0.1])
 @pytest.mark.parametrize("unit", Unit)
-def test_when_the_database_does_half_as_much_the_reference_follows_and_when_it_recovers_too(
-    unit: Unit, noise: float
-) -> None:
+def test_reference_follows_a_slower_database_and_its_recovery(unit: Unit, noise: float) -> None:
     database, reference = Database(6.0, pool=40, noise=noise), SlowStart(unit)
     run(database, reference, 60.0, unit)
     for servers in (3.0, 6.0):
@@ -97,7 +95,7 @@ def test_what_was_found_outlives_a_quiet_night() -> None:
     assert held(database, reference) == pytest.approx(HELD, rel=0.25)
 
 
-def test_failures_under_load_lower_the_reference_at_once_and_it_grows_again_slowly() -> None:
+def test_failures_under_load_lower_the_reference_until_it_recovers() -> None:
     database, reference = Database(8.0, pool=40), SlowStart()
     run(database, reference, 60.0)
     before = reference.value
@@ -158,7 +156,7 @@ def test_as_long_as_it_brings_more_work_the_reference_doubles() -> None:
     assert values[3::4] == [200.0, 400.0, 800.0, 1600.0]
 
 
-def test_when_more_load_brings_no_more_work_and_is_slow_the_start_ends_in_the_same_round() -> None:
+def test_start_ends_in_a_slow_round_without_more_work() -> None:
     reference = SlowStart(start=100.0)
     for _ in range(8):
         reference.observe(seen(reference.value))

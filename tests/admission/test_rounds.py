@@ -32,7 +32,7 @@ def test_a_single_round_that_did_far_more_may_be_chance_and_does_not_count() -> 
     assert rounds_of(700.0, 800.0, 5000.0, 750.0).most_work == pytest.approx(800.0)
 
 
-def test_what_two_rounds_have_done_can_be_done_even_if_there_are_others_between_them() -> None:
+def test_most_work_counts_rounds_that_are_not_adjacent() -> None:
     assert rounds_of(700.0, 900.0, 500.0, 700.0, 900.0, 500.0).most_work == pytest.approx(900.0)
 
 
@@ -74,7 +74,7 @@ def test_after_forgetting_no_more_rounds_are_kept_than_before() -> None:
     assert recent.most_work == pytest.approx(500.0)
 
 
-def test_the_test_of_means_is_wrong_in_one_or_two_of_a_hundred_cases_and_finds_clear_differences() -> None:
+def test_is_more_has_its_error_rate_and_finds_clear_differences() -> None:
     chance = random.Random(2)
 
     def some(mean: float, count: int) -> list[float]:
@@ -85,7 +85,7 @@ def test_the_test_of_means_is_wrong_in_one_or_two_of_a_hundred_cases_and_finds_c
     assert sum(is_more(some(2.0, 6), some(1.0, 12)) for _ in range(100)) > 90
 
 
-def test_of_too_few_samples_nothing_is_said_and_without_any_scatter_the_larger_is_more() -> None:
+def test_is_more_needs_enough_samples_or_no_scatter() -> None:
     assert not is_more([2.0], [1.0, 1.0])
     assert is_more([2.0, 2.0], [1.0, 1.0])
     assert not is_more([1.0, 1.0], [1.0, 1.0])

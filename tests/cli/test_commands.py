@@ -116,7 +116,7 @@ def test_no_message_is_exit_code_3_and_no_output(flyball: Flyball) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "error"),
     [
-        (["put", "no", "x"], 1, "no queue 'no'. Create it with `flyball queue create no`, or give --create."),
+        (["put", "no", "x"], 1, "no queue 'no'. Create it with `flyball queue create no`, or use --create."),
         (
             ["get", "no"],
             1,
@@ -124,38 +124,46 @@ def test_no_message_is_exit_code_3_and_no_output(flyball: Flyball) -> None:
         ),
         (["queue", "delete", "no"], 1, "no queue 'no' in vhost '/'. See `flyball queue list`"),
         (["queue", "purge", "no"], 1, "no queue 'no' in vhost '/'. See `flyball queue list`"),
-        (["queue", "create", "q"], 1, "there is already a queue named 'q'. Give --exist-ok if that is fine."),
+        (["queue", "create", "q"], 1, "there is already a queue named 'q'. Use --exist-ok to accept that."),
         (["client", "register", "reader"], 1, "there is already a client named 'reader'. Choose another name"),
         (["client", "delete", "no"], 1, "no client 'no'. See `flyball client list`."),
-        (["put", "q", "x", "--to", "0"], 1, "receiver lies between 1 and 2147483647; 0 does not"),
-        (["put", "q", "x", "--priority", "256"], 1, "priority lies between 0 and 255; 256 does not"),
+        (["put", "q", "x", "--to", "0"], 1, "invalid receiver 0: use a value from 1 to 2147483647"),
+        (["put", "q", "x", "--priority", "256"], 1, "invalid priority 256: use a value from 0 to 255"),
         (["user", "delete", "no"], 1, "no user 'no'"),
         (["user", "add", "guest", "--no-password"], 1, "there is already a user named 'guest'"),
-        (["user", "add", "a"], 2, "give the password with --password-file; - is standard input."),
-        (["user", "add", "a", "--password", "x", "--no-password"], 2, "give one of --password-file, --password and"),
+        (["user", "add", "a"], 2, "no terminal to prompt for the password: use --password-file (-"),
+        (
+            ["user", "add", "a", "--password", "x", "--no-password"],
+            2,
+            "use only one of --password-file, --password and",
+        ),
         (["user", "add", "a", "--password-file", "/no/such/file"], 1, "cannot read /no/such/file: No such file"),
         (["user", "password", "no", "--password", "x"], 1, "no user 'no'"),
         (["user", "tags", "guest", "a,b"], 1, "contains a comma"),
         (["vhost", "add", "/"], 1, "there is already a vhost named '/'"),
         (["vhost", "delete", "no", "--yes"], 1, "no vhost 'no'"),
-        (["vhost", "delete", "no"], 1, "all queues and messages of no go with it. Give --yes"),
+        (["vhost", "delete", "no"], 1, "all queues and messages of no are deleted with it. Use --yes"),
         (["permission", "set", "no"], 1, "no user 'no'"),
         (["permission", "set", "guest", "--read", "("], 1, "'(' is not a regular expression"),
         (["permission", "clear", "guest", "--vhost", "no"], 1, "no vhost 'no'"),
-        (["policy", "set", "p", ".*", "{"], 2, "DEFINITION is no JSON: "),
-        (["policy", "set", "p", ".*", "[]"], 2, "DEFINITION is no JSON object, such as"),
+        (["policy", "set", "p", ".*", "{"], 2, "DEFINITION is not valid JSON: "),
+        (["policy", "set", "p", ".*", "[]"], 2, "DEFINITION is not a JSON object, such as"),
         (["policy", "set", "p", ".*", '{"expires": 0}'], 1, "expires must be milliseconds, 1 to"),
         (["policy", "clear", "p"], 1, "no policy 'p' in vhost '/'"),
-        (["put", "q"], 2, "give the message as TEXT, as - for standard input, or with --file."),
-        (["put", "q", "x", "--file", "y"], 2, "give the message as TEXT"),
+        (["put", "q"], 2, "no message given: use TEXT, - for standard input, or --file."),
+        (["put", "q", "x", "--file", "y"], 2, "no message given: use TEXT"),
         (["put", "q", "--file", "/no/such/file"], 1, "cannot read /no/such/file: No such file or directory."),
         (
             ["status", "--url", "http://guest:secret@127.0.0.1:1"],
             1,
             "no answer from http://127.0.0.1:1: connection refused. Start a node with `flyball serve`",
         ),
-        (["status", "--url", "nowhere"], 2, "--url: an address is http://user:password@host:15672"),
-        (["status", "--url", "http://u:secret@host:port"], 2, "--url: an address is http://user:password@host:15672"),
+        (["status", "--url", "nowhere"], 2, "--url: invalid address: use http://user:password@host:15672"),
+        (
+            ["status", "--url", "http://u:secret@host:port"],
+            2,
+            "--url: invalid port in the address: use http://user:password@host:15672",
+        ),
     ],
 )
 def test_an_error_is_one_line_that_says_what_to_do(
@@ -176,8 +184,8 @@ def test_an_error_is_one_line_that_says_what_to_do(
 @pytest.mark.parametrize(
     ("user", "error"),
     [
-        ("guest:guessed", "wrong name or password. Give a user and password with --url, or the node's token"),
-        ("ann:secret", "user 'ann' has not the tag administrator. Give a user who may do it with --url."),
+        ("guest:guessed", "wrong name or password. Set user and password in --url, or the node's token"),
+        ("ann:secret", "user 'ann' lacks the tag administrator. Use a user with that permission in --url."),
     ],
 )
 def test_who_may_not_is_told_whom_to_be(node: RunningNode, flyball: Flyball, user: str, error: str) -> None:

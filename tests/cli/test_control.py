@@ -38,8 +38,8 @@ from flyball.trace.files import TraceFiles
 QUIET = {"COLUMNS": "200", "TERM": "dumb", "NO_COLOR": "1"}
 QUEUE = "orders"
 MESSAGES = 6_000
+# How the line of a sample begins.
 SAMPLE = r"[\d.]+ s: "
-"""How the line of a sample begins."""
 
 Row = dict[str, Any]
 
@@ -129,7 +129,7 @@ def test_identify_finds_the_plant_of_a_table_and_leaves_a_model_and_a_figure(tab
     assert f"gain {plant.gain:.4g}" in lines
     assert any(re.fullmatch(r"a 0\.2\d+ \(90%: 0\.\d+ to 0\.\d+\)", line) for line in lines)
     assert any(re.fullmatch(r"test R² 0\.9\d+, RMSE [\d.]+, \d+ samples .*", line) for line in lines)
-    assert (tmp_path / "out" / "model.svg").read_text(encoding="utf-8").count("predicted one sample before") == 1
+    assert (tmp_path / "out" / "model.svg").read_text(encoding="utf-8").count("one-step prediction") == 1
 
 
 def test_identify_reads_the_files_of_loops_and_knows_where_one_run_ends(tmp_path: Path) -> None:
@@ -178,11 +178,11 @@ def test_identify_finds_a_delay_and_a_higher_order_when_asked(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        ("action\n1\n", "has no column 'measurement': its first line must name measurement and action"),
-        ("measurement,action\n1,2\n1,x\n", "line 3: 'x' is no number"),
-        ("measurement,action\n1\n", "line 2: 'nothing' is no number"),
-        ("measurement,action\n1,inf\n", "line 2: 'inf' is no number"),
-        ("measurement,action\n", "the files hold no samples"),
+        ("action\n1\n", "has no column 'measurement': the first line must name measurement and action"),
+        ("measurement,action\n1,2\n1,x\n", "line 3: invalid number 'x'"),
+        ("measurement,action\n1\n", "line 2: invalid number ''"),
+        ("measurement,action\n1,inf\n", "line 2: invalid number 'inf'"),
+        ("measurement,action\n", "no samples in the files"),
         ("measurement,action\n1,2\n2,3\n", "1 pairs of samples are too few, 30 are needed"),
         ("measurement,action\n" + "5,2\n" * 50, "the measurement never changed"),
     ],
@@ -196,22 +196,22 @@ def test_a_table_that_says_nothing_is_one_line(tmp_path: Path, content: str, tol
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
-        ([], 2, "give --samples with recorded samples, or --queue to make some"),
-        (["--samples", "no", "--queue", "orders"], 2, "give --samples or --queue, not both"),
-        (["--samples", "no"], 1, "there is no file or folder no"),
-        (["--samples", "TABLE", "--delay", "some"], 2, "--delay some: give a number of samples, or auto"),
-        (["--samples", "TABLE", "--loop", "x"], 1, "there are no samples of a loop 'x'; there are some of samples"),
-        (["--samples", "TABLE", "--plot", "a.gif"], 1, "a.gif: a figure is a file that ends in .svg or .png"),
-        (["--samples", "EMPTY"], 1, "has no samples-*.parquet: give a folder in which a loop has recorded samples"),
-        (["--samples", "TEXT"], 1, "is no Parquet file that can be read"),
-        (["--samples", "CALLS"], 1, "holds no samples of a loop: it has no loop, at_us"),
+        ([], 2, "no samples given: use --samples for recorded ones, or --queue to record some"),
+        (["--samples", "no", "--queue", "orders"], 2, "use --samples or --queue, not both"),
+        (["--samples", "no"], 1, "no such file or folder: no"),
+        (["--samples", "TABLE", "--delay", "some"], 2, "invalid --delay some: use a number of samples, or auto"),
+        (["--samples", "TABLE", "--loop", "x"], 1, "no samples of loop 'x'; available: samples"),
+        (["--samples", "TABLE", "--plot", "a.gif"], 1, "unsupported figure format a.gif: use .svg or .png"),
+        (["--samples", "EMPTY"], 1, "no samples-*.parquet in "),
+        (["--samples", "TEXT"], 1, "cannot read Parquet file"),
+        (["--samples", "CALLS"], 1, "has no samples of a loop: missing column loop, at_us"),
         (["--samples", "TABLE", "--out", "TABLE"], 1, "samples.csv: File exists"),
         (
             ["--queue", "orders", "--handler-ms", "1", "--count", "20"],
             2,
-            "--count 20 is too few: this model needs 31",
+            "--count 20 is too low: this model needs at least 31",
         ),
-        (["--queue", "orders"], 2, "say how, with --handler MODULE:FUNCTION, or with --handler-ms 1"),
+        (["--queue", "orders"], 2, "use --handler MODULE:FUNCTION, or --handler-ms 1"),
         (
             ["--queue", "orders", "--handler-ms", "1", "--lowest", "3", "--highest", "2"],
             1,
@@ -288,10 +288,10 @@ def test_a_law_without_model_is_designed_without_one(tmp_path: Path) -> None:
     assert (design.plant, design.limits.highest, design.sample_time_s) == (None, 50.0, 1.0)
 
 
-def test_an_unsound_design_is_exit_code_1_but_written_and_no_loop_starts_with_it(model: Path, tmp_path: Path) -> None:
+def test_uncertified_design_is_written_with_exit_code_1(model: Path, tmp_path: Path) -> None:
     result = control("design", model, "--law", "p", "--gains", "kp=0.0205", "--out", tmp_path)
     assert "certificate   NOT SOUND\n" in result.stdout
-    assert_one_line(result, "no loop starts with this p law: ")
+    assert_one_line(result, "the certificate refuses this p law: ")
     assert (tmp_path / "design.svg").exists()
     (told,) = documents(control("design", model, "--law", "p", "--gains", "kp=0.0205", "--out", tmp_path, "--json"))
     assert not told["certificate"]["is_sound"]
@@ -305,33 +305,33 @@ def test_an_unsound_design_is_exit_code_1_but_written_and_no_loop_starts_with_it
     [
         (["no.json"], 1, "no.json: No such file or directory"),
         (["TABLE"], 1, "samples.csv: the model is not JSON"),
-        ([], 2, "a lambda_pi law is designed for a plant: give its model, or choose multiplicative or self_tuning"),
-        (["MODEL", "--law", "pi", "--poles", "a,b"], 2, "--poles a,b: give numbers such as 0.5+0.3i,0.5-0.3i"),
-        (["MODEL", "--law", "pi", "--poles", "0.5"], 2, "--poles 0.5: this law has 2, not 1"),
+        ([], 2, "a lambda_pi law needs a model: use MODEL.json, or --law multiplicative or self_tuning"),
+        (["MODEL", "--law", "pi", "--poles", "a,b"], 2, "invalid --poles a,b: use numbers such as 0.5+0.3i,0.5-0.3i"),
+        (["MODEL", "--law", "pi", "--poles", "0.5"], 2, "--poles 0.5: this law has 2 poles, not 1"),
         (["MODEL", "--law", "pi", "--poles", "0.5,1.5"], 1, "inside the unit circle; 1.5 is not"),
         (["MODEL", "--pole", "1.5"], 1, "from 0 to below 1, not 1.5"),
-        (["MODEL", "--gains", "kp"], 2, "--gains kp: give numbers by their names, as in kp=0.002,ki=0.006"),
+        (["MODEL", "--gains", "kp"], 2, "invalid --gains kp: use NAME=VALUE pairs, as in kp=0.002,ki=0.006"),
         (["MODEL", "--gains", "kp=1"], 1, "pi: ki is missing"),
         (["MODEL", "--limits", "5", "1"], 1, "limits must be two numbers in order"),
-        (["MODEL", "--limits", "-5", "1"], 2, "--limits -5 1: a window or a pace is not below 0"),
-        (["MODEL", "--setpoint", "-400"], 2, "--setpoint -400: what is held lies above 0"),
-        (["MODEL", "--setpoint", "nan"], 2, "--setpoint nan: what is held lies above 0"),
+        (["MODEL", "--limits", "-5", "1"], 2, "invalid --limits -5 1: the lower bound must be at least 0"),
+        (["MODEL", "--setpoint", "-400"], 2, "invalid --setpoint -400: use a value above 0"),
+        (["MODEL", "--setpoint", "nan"], 2, "invalid --setpoint nan: use a value above 0"),
         (
             ["MODEL", "--exponent", "1", "--poles", "0.5"],
             2,
-            "--exponent, --poles would be ignored: no such choice for",
+            "--exponent, --poles does not apply to",
         ),
-        (["MODEL", "--law", "multiplicative", "--pole", "0.9"], 2, "--pole would be ignored"),
-        (["MODEL", "--gains", "kp=1,ki=1", "--pole", "0.9"], 2, "--gains say all about a law: leave out --pole"),
+        (["MODEL", "--law", "multiplicative", "--pole", "0.9"], 2, "--pole does not apply"),
+        (["MODEL", "--gains", "kp=1,ki=1", "--pole", "0.9"], 2, "--gains excludes --pole"),
         (
             ["MODEL", "--law", "pi", "--pole", "0.5", "--overshoot", "0.1"],
             2,
-            "pi: give --pole, or --poles, or --settl",
+            "pi: use only one of --pole, --poles, or --settl",
         ),
         (["TEXT"], 1, 'this is not a model of a plant: it must have "kind": "plant"; make one with'),
         (["MODEL", "--loop", "x"], 1, "the model has no such plant; it has 'samples' at 1.0 s"),
         (["MODEL", "--sample-time", "5"], 1, "the model has no such plant"),
-        (["MODEL", "--plot", "x.pdf"], 1, "x.pdf: a figure is a file that ends in .svg or .png"),
+        (["MODEL", "--plot", "x.pdf"], 1, "unsupported figure format x.pdf: use .svg or .png"),
     ],
 )
 def test_a_mistake_in_design_is_one_line(
@@ -345,7 +345,7 @@ def test_a_mistake_in_design_is_one_line(
 
 def test_a_goal_where_the_plant_was_not_seen_is_told(model: Path, tmp_path: Path) -> None:
     result = control("design", model, "--setpoint", "4000", "--out", tmp_path)
-    assert_one_line(result, "the goal 4000 lies outside of what the model was identified from", code=0)
+    assert_one_line(result, "the setpoint 4000 is outside the range that the model was identified from", code=0)
     assert "certificate   sound\n" in result.stdout
 
 
@@ -425,19 +425,19 @@ def test_simulate_takes_the_setpoint_from_the_model_or_the_design(model: Path, t
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
-        ([], 2, "give either a model.json or --plant"),
-        (["MODEL", "--plant", "linear:1,2"], 2, "give either a model.json or --plant"),
-        (["--plant", "linear:0.26,59.73"], 2, "give the --setpoint that is to be held"),
-        (["--plant", "cubic:1,2", "--setpoint", "1"], 2, "there are the kinds little and linear"),
-        (["--plant", "little:1250", "--setpoint", "1"], 2, "give two numbers, as in little:1250,3.34"),
-        (["--plant", "little:1250,3", "--setpoint", "1300"], 1, "less than 1250; 1300 is not held"),
+        ([], 2, "use either a model.json or --plant"),
+        (["MODEL", "--plant", "linear:1,2"], 2, "use either a model.json or --plant"),
+        (["--plant", "linear:0.26,59.73"], 2, "missing --setpoint"),
+        (["--plant", "cubic:1,2", "--setpoint", "1"], 2, "use little:A,B or linear:A,B"),
+        (["--plant", "little:1250", "--setpoint", "1"], 2, "use two numbers, as in little:1250,3.34"),
+        (["--plant", "little:1250,3", "--setpoint", "1300"], 1, "less than 1250"),
         (["--plant", "linear:1.5,2", "--setpoint", "1"], 1, "lambda_pi: lambda tuning cancels a stable pole"),
         (["MODEL", "--design", "no.json"], 1, "no.json: No such file or directory"),
         (["MODEL", "--design", "MODEL"], 1, "model.json: this is not a design"),
         (["MODEL", "--setpoint", "-1"], 1, "a setpoint above 0, not -1"),
-        (["MODEL", "--noise", "inf"], 2, "--noise and --start are finite numbers"),
-        (["MODEL", "--start", "nan"], 2, "--noise and --start are finite numbers"),
-        (["MODEL", "--law", "pi", "--exponent", "0.5"], 2, "--exponent would be ignored: no such choice for pi"),
+        (["MODEL", "--noise", "inf"], 2, "--noise and --start must be finite"),
+        (["MODEL", "--start", "nan"], 2, "--noise and --start must be finite"),
+        (["MODEL", "--law", "pi", "--exponent", "0.5"], 2, "--exponent does not apply to pi"),
     ],
 )
 def test_a_mistake_in_simulate_is_one_line(
@@ -535,15 +535,17 @@ def test_a_handler_of_ones_own_gets_each_message(url: str, tmp_path: Path, monke
     assert set(sys.modules["own_handlers"].seen) == {b"x"}
     failing = live("run", url, *flags, "--handler", "own_handlers:fail")
     assert "warning: the handler failed" in failing.stdout
-    assert_one_line(failing, "the message goes back to the queue", 0)
+    assert_one_line(failing, "message requeued", 0)
     for name, told in (
-        ("own_handlers:plain", "it must be an `async def` that takes a message"),
+        ("own_handlers:plain", "must be an `async def` that takes a message"),
         ("own_handlers:no", "own_handlers has no no"),
-        ("no_such_module:x", "no_such_module cannot be imported: ModuleNotFoundError"),
+        ("no_such_module:x", "cannot import no_such_module: ModuleNotFoundError"),
     ):
         assert_one_line(live("run", url, *flags, "--handler", name), told)
     assert_one_line(live("run", url, *flags, "--handler", "x"), "--handler x: give MODULE:FUNCTION", 2)
-    assert_one_line(live("run", url, *flags, "--handler", "x:y", "--handler-ms", 1), "say how, with --handler", 2)
+    assert_one_line(
+        live("run", url, *flags, "--handler", "x:y", "--handler-ms", 1), "no handler given: use --handler", 2
+    )
 
 
 def test_an_object_that_can_be_awaited_is_a_handler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -563,7 +565,7 @@ def test_an_empty_queue_is_told_since_it_teaches_nothing(
     flags = ["--handler-ms", 1, "--sample-time", 0.02, "--count", 35, "--signal", "prbs", "--out", tmp_path]
     result = live("identify", f"amqp://guest:guest@{node.address('amqp')}/", *flags, "--quiet")
     first, second = result.stderr.splitlines()
-    assert first.startswith("flyball: the queue ran empty: for ")
+    assert first.startswith("flyball: the queue ran empty: ")
     assert (
         second == "flyball: the measurement never changed: let the action change at random around the operating point"
     )
@@ -573,16 +575,16 @@ def test_an_empty_queue_is_told_since_it_teaches_nothing(
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
-        ([], 2, "give one of --rate, --latency-ms and --fast, or a --design with a setpoint"),
-        (["--rate", "4", "--fast"], 2, "give one of --rate, --latency-ms and --fast"),
+        ([], 2, "no goal given: use --rate, --latency-ms or --fast, or a --design with a setpoint"),
+        (["--rate", "4", "--fast"], 2, "use only one of --rate, --latency-ms and --fast"),
         (["--fast"], 2, "--fast needs --concurrency"),
-        (["--rate", "0"], 1, "a rate to hold is a number of messages per second above 0"),
-        (["--rate", "4", "--url", "http://u:secret@h/"], 1, "--url http://h/: an address begins with amqp://"),
-        (["--rate", "4", "--url", "amqp://u:secret@127.0.0.1:1/"], 1, "there is no connection to 127.0.0.1:1/: "),
+        (["--rate", "0"], 1, "invalid rate 0.0: use a number of messages per second above 0"),
+        (["--rate", "4", "--url", "http://u:secret@h/"], 1, "invalid --url http://h/: must start with amqp://"),
+        (["--rate", "4", "--url", "amqp://u:secret@127.0.0.1:1/"], 1, "no connection to 127.0.0.1:1/: "),
         (["--rate", "4", "--design", "no.json"], 1, "no.json: No such file or directory"),
-        (["--rate", "4", "--plot", "run.txt"], 1, "run.txt: a figure is a file that ends in .svg or .png"),
-        (["--latency-ms", "5", "--actuator", "pacer"], 1, "a pacer holds a rate"),
-        (["--design", "DESIGN", "--rate", "4", "--sample-time", "2"], 2, "--sample-time 2: the design is for 1 s"),
+        (["--rate", "4", "--plot", "run.txt"], 1, "unsupported figure format run.txt: use .svg or .png"),
+        (["--latency-ms", "5", "--actuator", "pacer"], 1, "a pacer needs a Rate goal"),
+        (["--design", "DESIGN", "--rate", "4", "--sample-time", "2"], 2, "--sample-time 2: the design needs 1 s"),
     ],
 )
 def test_a_mistake_in_run_is_one_line_and_shows_no_password(
@@ -614,13 +616,13 @@ def test_a_figure_that_cannot_be_written_is_told_before_messages_are_consumed(
     result = control(*flags, "--plot", tmp_path / "folder.svg", "--out", tmp_path)
     assert_one_line(result, "folder.svg is a folder, not a file")
     assert_one_line(control(*flags, "--out", table), f"{table.name}: File exists")
-    assert_one_line(control(*flags, "--plot", "/proc/run.svg"), "/proc: nothing can be written there: ")
+    assert_one_line(control(*flags, "--plot", "/proc/run.svg"), "cannot write to /proc: ")
 
 
 def test_too_short_a_run_has_no_figures(tmp_path: Path) -> None:
     flags = ["--queue", QUEUE, "--rate", 4, "--handler-ms", 1, "--sample-time", 0.2, "--out", tmp_path]
     result = control("run", *flags, "--seconds", 0.3)
-    assert_one_line(result, "--seconds 0.3: figures need 2 samples, one each 0.2 s", code=2)
+    assert_one_line(result, "--seconds 0.3 is too short: figures need 2 samples, one every 0.2 s", code=2)
 
 
 def test_a_reader_that_has_enough_is_no_error(url: str, tmp_path: Path) -> None:
@@ -677,7 +679,7 @@ def test_ctrl_c_is_how_a_run_ends(url: str, tmp_path: Path) -> None:
     assert (tmp_path / "run.svg").exists()
     assert len(read_series([tmp_path / "kept"], 1.0)[0].measurements) >= 2
     code, out, complaints = interrupted([*flags, "--out", tmp_path, "--seconds", 60])
-    assert (code, complaints) == (130, "flyball: interrupted: these are the figures of what there was\n")
+    assert (code, complaints) == (130, "flyball: interrupted: the figures cover the time until then\n")
     assert "mean " in out
 
 
@@ -686,7 +688,7 @@ def test_ctrl_c_keeps_the_samples_that_were_made(url: str, tmp_path: Path) -> No
     code, _, complaints = interrupted([*flags, "--out", tmp_path])
     place = tmp_path / "samples"
     said = re.fullmatch(
-        r"flyball: interrupted: (\d+) samples are kept in (\S+); `flyball .*` uses them\n", complaints
+        r"flyball: interrupted: (\d+) samples are kept in (\S+); use them with `flyball .*`\n", complaints
     )
     assert said is not None, complaints
     assert (code, said[2]) == (130, str(place))
@@ -749,7 +751,7 @@ def test_samples_that_a_disk_does_not_take_are_told(
     monkeypatch.setattr(TraceFiles, "write", no_room)
     flags = ["--rate", 100, "--handler-ms", 1, "--sample-time", 0.1, "--seconds", 1, "--quiet", "--out", tmp_path]
     result = live("run", url, *flags, "--samples", tmp_path / "kept")
-    assert_one_line(result, f" samples could not be written to {tmp_path / 'kept'}", 0)
+    assert_one_line(result, f" samples were not written to {tmp_path / 'kept'}", 0)
 
 
 @pytest.mark.parametrize("package", ["matplotlib", "control", "scipy"])
@@ -760,7 +762,7 @@ def test_without_its_packages_control_says_what_to_install(table: Path, package:
         [sys.executable, "-c", lacking, "control", *command], capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "flyball: `flyball control` needs further packages: pip install 'flyball[control]'\n"
+    assert done.stderr == "flyball: `flyball control` needs additional packages: pip install 'flyball[control]'\n"
 
 
 def test_help_imports_nothing_that_takes_long() -> None:

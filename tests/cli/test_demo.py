@@ -15,8 +15,8 @@ import pytest
 
 from flyball.control.documents import read_design
 
+# It takes about a minute on a machine that has nothing else to do.
 LIMIT_S = 840.0
-"""It takes about a minute on a machine that has nothing else to do."""
 
 
 def told(arguments: list[str], environment: dict[str, str]) -> tuple[int, str, str]:
@@ -80,7 +80,7 @@ def test_without_its_packages_the_demo_says_what_to_install(package: str, tmp_pa
         timeout=60,
         check=False,
     )
-    told = f"flyball: the demo needs further packages ({package}): pip install 'flyball[control,pipeline]'\n"
+    told = f"flyball: the demo needs additional packages ({package}): pip install 'flyball[control,pipeline]'\n"
     assert (done.stderr, done.returncode, done.stdout) == (told, 1, "")
 
 

@@ -124,14 +124,14 @@ def test_what_is_set_holds_in_a_quick_run_as_well(tmp_path: Path) -> None:
         (["show", "thorbangmq/no"], "no experiment 'thorbangmq/no'"),
         (["show", "no.toml"], "cannot read no.toml: No such file or directory"),
         (["show", "TINY", "--set", "workload.client=1"], "workload.client: no such key; did you mean clients?"),
-        (["show", "TINY", "--set", "workload.clients"], "--set workload.clients: give KEY=VALUE"),
+        (["show", "TINY", "--set", "workload.clients"], "invalid --set workload.clients: use KEY=VALUE"),
         (
             ["show", "TINY", "--set", "workload.clients=1"],
-            "it is swept; give its levels, as in --set 'sweep.work",
+            "the value is swept; set its levels, as in --set 'sweep.work",
         ),
         (["show", "TINY", "--set", "sweep.workload.clients=[0]"], "workload.clients: Input should be greater than"),
         (["list", "no-folder"], "no-folder is not a folder"),
-        (["reproduce", "seed-9", "--out", "x"], "no paper 'seed-9': give selfware, admission, thorbangmq, "),
+        (["reproduce", "seed-9", "--out", "x"], "unknown paper 'seed-9': use selfware, admission, thorbangmq, "),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_1(tiny: str, arguments: list[str], told: str) -> None:
@@ -143,7 +143,7 @@ def test_a_mistake_is_one_line_and_exit_code_1(tiny: str, arguments: list[str], 
 
 def test_comparing_needs_two_folders() -> None:
     result = lab("compare", "one")
-    assert (result.exit_code, result.stderr) == (2, "flyball: give two folders of results or more\n")
+    assert (result.exit_code, result.stderr) == (2, "flyball: use two or more result folders\n")
 
 
 def test_levels_can_be_given_on_the_command_line(tiny: str) -> None:
@@ -170,7 +170,7 @@ def test_a_failed_run_is_told_with_where_to_look_and_exit_code_1(
     assert "failed=x" in result.stderr
 
 
-def test_reproducing_a_paper_runs_all_its_experiments_and_then_writes_the_report(
+def test_reproduce_runs_all_experiments_and_writes_the_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[str] = []
@@ -227,9 +227,7 @@ def test_reproducing_a_seed_asks_for_missing_packages_before_it_measures(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_seed_is_reproduced_in_the_order_in_which_its_experiments_need_each_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_experiments_of_a_paper_run_in_order_of_their_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
 
     def note(plan: Plan, results: Results, watcher: Watcher, *, keeps_going: bool) -> list[Failure]:
@@ -248,7 +246,7 @@ def test_a_seed_is_reproduced_in_the_order_in_which_its_experiments_need_each_ot
     assert len(made) == len(set(made)) == 7
     assert made[-1] == "report"
     assert result.exit_code == 1
-    assert "begins with the results of prefetch/identification" in result.stderr
+    assert "needs the results of prefetch/identification" in result.stderr
 
 
 def test_an_experiment_without_what_it_needs_says_what_to_run_first(tmp_path: Path) -> None:
@@ -283,10 +281,7 @@ def test_an_interrupted_experiment_keeps_what_it_has_and_goes_on_from_there(tiny
     running.send_signal(signal.SIGINT)
     _, errors = running.communicate()
     assert running.returncode == 130
-    assert (
-        errors
-        == "flyball: interrupted: what is complete stays; the same command, without --fresh, goes on from there\n"
-    )
+    assert errors == "flyball: interrupted: completed runs are kept; repeat the command without --fresh to continue\n"
     _, alive = psutil.wait_procs(below, timeout=60)
     assert alive == []
     assert len(list(out.glob("tiny/run=*"))) == 1

@@ -23,8 +23,8 @@ from flyball.pipeline import session
 from flyball.pipeline.analysis import Analysis
 
 FLYBALL = (sys.executable, "-m", "flyball", "pipeline")
+# Spark alone takes seconds to start, and more where the machine has other things to do.
 LIMIT_S = 240.0
-"""Spark alone takes seconds to start, and more where the machine has other things to do."""
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -105,13 +105,13 @@ def test_without_its_packages_the_pipeline_says_what_to_install(tmp_path: Path) 
     command = [sys.executable, "-c", lacking, "pipeline", "report", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    assert done.stderr == "flyball: the pipeline needs further packages: pip install 'flyball[pipeline]'\n"
+    assert done.stderr == "flyball: the pipeline needs additional packages: pip install 'flyball[pipeline]'\n"
 
 
 def test_a_comparison_needs_two_sources() -> None:
     result = CliRunner().invoke(app, ["pipeline", "compare", "one"])
     assert result.exit_code == 2
-    assert result.stderr == "flyball: give two sources or more\n"
+    assert result.stderr == "flyball: use two or more sources\n"
 
 
 def test_ctrl_c_ends_any_command_with_its_code(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,4 +75,4 @@ def test_what_the_queues_of_a_node_hold_that_is_gone_is_not_known(
     assert flyball("list").stdout.splitlines()[1].split() == ["1", "orders", "a", "?", "?", "?"]
     refused = flyball("delete", "orders")
     assert refused.exit_code == 1
-    assert refused.stderr == "flyball: node a, which serves orders, does not answer; try again\n"
+    assert refused.stderr == "flyball: node a, which serves orders, does not answer: retry\n"

@@ -55,6 +55,12 @@ def test_help_groups_the_settings_under_headings() -> None:
     assert "<bool>" not in text
 
 
+def test_help_shows_no_python_types_of_arguments() -> None:
+    text = runner.invoke(app, ["queue", "create", "--help"], env={"COLUMNS": "160", "TERM": "dumb"}).stdout
+    assert "QUEUE" in text
+    assert "<" not in text
+
+
 def test_flags_reach_the_node_as_settings(fake_node: Fake) -> None:
     seen = fake_node()
     result = runner.invoke(app, ["serve", "--telesto", "[::1]:0", "--trace", "off", "--resident-bytes", "64MiB"])
@@ -95,8 +101,8 @@ def test_a_bad_environment_variable_is_named(fake_node: Fake) -> None:
     ("error", "advice"),
     [
         (StoreUnavailable("no answer within 10 s"), "Check --store"),
-        (OSError(errno.EADDRINUSE, "address already in use"), "give another one"),
-        (PermissionError(errno.EACCES, "Permission denied", "/data"), "that this user may use"),
+        (OSError(errno.EADDRINUSE, "address already in use"), "use another one"),
+        (PermissionError(errno.EACCES, "Permission denied", "/data"), "that this user has permission for"),
         (OSError(errno.ENOSPC, "No space left on device"), "No space left"),
     ],
 )

@@ -26,7 +26,7 @@ class RunningStore:
         said = [self._line() for _ in range(3)]
         found = re.search(r"--store '([^']+)'", said[1])
         assert found is not None, said
-        assert said[2] == "ready; Ctrl-C stops it\n"
+        assert said[2] == "ready; press Ctrl-C to stop\n"
         self.url = found[1]
 
     def _line(self) -> str:

@@ -148,19 +148,19 @@ def test_a_node_that_is_not_there_is_told_in_a_line() -> None:
 
 def test_a_wrong_password_is_told_in_a_line_that_does_not_show_it(node: RunningNode) -> None:
     result = top("--url", url_of(node, "guest:hunter2"), "--once")
-    assert_one_line(result, "Give a user that has the tag monitoring")
+    assert_one_line(result, "Use a user with the tag monitoring")
     assert "hunter2" not in result.stderr
 
 
 @pytest.mark.parametrize("url", ["ftp://host", "http://guest:hunter2@host:port", "host:15672"])
 def test_a_wrong_address_is_told_in_a_line_that_does_not_show_it(url: str) -> None:
     result = top("--url", url, "--once")
-    assert_one_line(result, "an address is http://user:password@host:15672", 2)
+    assert_one_line(result, "address: use http://user:password@host:15672", 2)
     assert "hunter2" not in result.stderr
 
 
 def test_without_a_terminal_it_says_what_to_give(node: RunningNode) -> None:
-    assert_one_line(top("--url", url_of(node)), "this is no terminal: give --once", 2)
+    assert_one_line(top("--url", url_of(node)), "not a terminal: use --once", 2)
 
 
 @pytest.mark.usefixtures("quick_samples")
@@ -324,6 +324,6 @@ def test_ctrl_c_leaves_the_terminal_clean(node: RunningNode) -> None:
 
 def test_a_refusal_ends_it_and_is_told_when_the_terminal_is_clean(node: RunningNode) -> None:
     with terminal(url_of(node, "guest:wrong")) as screen:
-        shown = screen.until("Give a user that has the tag monitoring")
+        shown = screen.until("Use a user with the tag monitoring")
         assert "\x1b[?1049l" in shown
         assert screen.process.wait(LIMIT_S) == 1

@@ -16,8 +16,8 @@ class Proxy:
         self._writers: set[asyncio.StreamWriter] = set()
         self.address = ""
         self.accepted = 0
+        # Whether what the node says is lost.
         self.swallows_answers = False
-        """Whether what the node says is lost."""
 
     def cut(self) -> None:
         """Break all connections."""

@@ -45,7 +45,7 @@ def test_refusal_tells_status_reason_and_kind(api: Api) -> None:
 def test_node_that_went_away_is_said_to_be_away(api: Api, node: RunningNode) -> None:
     assert api.get("whoami")
     node.stop()
-    with pytest.raises(NoAnswer, match=r"connection refused|it broke off"):
+    with pytest.raises(NoAnswer, match=r"connection refused|truncated"):
         api.get("whoami")
     with kept_port() as port, Api(Place(f"http://u:secret@127.0.0.1:{port}")) as other:
         with pytest.raises(NoAnswer) as caught:
@@ -72,7 +72,7 @@ def test_another_server_is_told_from_a_node() -> None:
         thread = threading.Thread(target=serve)
         thread.start()
         with Api(Place(f"http://127.0.0.1:{server.getsockname()[1]}")) as api:
-            with pytest.raises(Refused, match="this is no node of Flyball") as caught:
+            with pytest.raises(Refused, match="not a Flyball node") as caught:
                 api.get("whoami")
             assert not caught.value.is_from_node
         thread.join()
@@ -94,7 +94,7 @@ def test_who_can_read_the_token_is_the_owner_on_this_machine(tmp_path: Path, mon
 
 @pytest.mark.parametrize("url", ["127.0.0.1", "ftp://u:secret@host", "http://u:secret@host:x", "http://u:secret@"])
 def test_wrong_address_is_refused_without_its_password(url: str) -> None:
-    with pytest.raises(ValueError, match="an address is") as caught:
+    with pytest.raises(ValueError, match="address: use http://user:password@host:15672") as caught:
         Place(url)
     assert "secret" not in str(caught.value)
 

@@ -223,7 +223,7 @@ async def test_a_node_without_a_manager_serves_whoever_asks(address: str, unique
         assert await consumer.receive(wait_s=0) is None
 
 
-async def test_a_factory_that_is_not_clustered_stays_with_the_first_address_that_answers(
+async def test_unclustered_factory_stays_with_the_first_answering_address(
     sites: tuple[Site, Site], manager: Manager
 ) -> None:
     bound = ConnectionFactory(NOBODY, sites[1].address, clustered=False)

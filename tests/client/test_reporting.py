@@ -33,8 +33,8 @@ class Console:
     def __init__(self, answer: Mapping[str, Any] | None = None) -> None:
         self.answer: Mapping[str, Any] = answer or {"mode": None, "needs_facts": False}
         self.status = 200
+        # Reports to a path with this in it are refused.
         self.refuses = ""
-        """Reports to a path with this in it are refused."""
         self.connections = 0
         self.paths: list[str] = []
         self.told: list[dict[str, Any]] = []
@@ -208,7 +208,7 @@ async def test_while_the_node_is_away_the_newest_samples_are_kept_and_told_later
         await console.until(lambda: len(console.samples) > 0)
         await reporter.forget(reported)
     assert console.samples == [float(number) for number in range(KEPT_SAMPLES, 2 * KEPT_SAMPLES)]
-    assert caplog.text.count("cannot report to http://127.0.0.1") == 1, "it is logged once"
+    assert caplog.text.count("reporting to http://127.0.0.1") == 1, "it is logged once"
     assert "secret" not in caplog.text
 
 
@@ -253,7 +253,7 @@ async def test_one_that_is_refused_neither_slows_nor_silences_the_others(
         await reporter.forget(refused)
     assert console.samples == [0.0, 1.0, 2.0]
     [warning] = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert "does not take it: status 403" in warning.message
+    assert "refused by http://127.0.0.1" in warning.message
 
 
 async def test_one_that_fails_does_not_silence_the_others(caplog: pytest.LogCaptureFixture) -> None:

@@ -71,7 +71,7 @@ async def test_a_durable_subscription_keeps_what_is_published_while_nobody_consu
             assert await texts(messages, 1) == ["later"]
 
 
-async def test_a_subscription_without_a_name_ends_with_its_block_and_with_its_connection(
+async def test_unnamed_subscription_ends_with_its_block_or_connection(
     memory_node: RunningNode, address: str, news: str
 ) -> None:
     def queues() -> list[str]:

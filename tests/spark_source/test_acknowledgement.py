@@ -53,5 +53,5 @@ def test_what_a_stream_has_only_peeked_at_is_not_removed(
 
 
 def test_without_a_checkpoint_there_is_one_clear_line(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(PipelineError, match=r"no checkpoint of a stream at .*: give its checkpointLocation"):
+    with pytest.raises(PipelineError, match=r"no stream checkpoint at .*: use the query's checkpointLocation"):
         acknowledge(spark, str(tmp_path / "nothing"))

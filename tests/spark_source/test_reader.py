@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 from pyspark.sql.types import BooleanType
 
 from flyball.broker.management.flyball_api.messages import PAGE_MESSAGES
@@ -108,7 +108,7 @@ def test_a_stream_in_mode_peek_reads_what_is_new_and_leaves_everything(
     assert len(client.read_messages(queue)) == 10
 
 
-def test_a_stream_in_mode_consume_removes_messages_only_when_their_batch_is_committed(
+def test_consuming_stream_removes_messages_after_the_commit_only(
     client: Client, queue: str, other_queue: str, read_stream: Read, checkpoint: str, address: str
 ) -> None:
     left: list[tuple[int, int]] = []
@@ -187,7 +187,7 @@ def test_a_queue_that_others_consume_is_not_consumed_by_a_stream(
     client.put_many(queue, numbers(2))
     with client.consume(queue, prefetch=1) as consumer:
         assert consumer.next(10) is not None
-        with pytest.raises(StreamingQueryException, match="queue 'orders' is read by others"):
+        with pytest.raises(StreamingQueryException, match="queue 'orders' has other consumers"):
             run(read_stream(queue=queue, mode="consume").writeStream.format("noop"), checkpoint)
     assert texts_of(client, queue) == numbers(2)
 
@@ -195,14 +195,14 @@ def test_a_queue_that_others_consume_is_not_consumed_by_a_stream(
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({}, "say which queue to read: option 'queue'"),
-        ({"queue": "a", "queues": "b"}, "say which queue to read"),
-        ({"queue": "orders", "mode": "steal"}, "option 'mode' is 'peek' or 'consume', not 'steal'"),
-        ({"queue": "orders", "partitions": "0"}, "option 'partitions' is a whole number above 0, not '0'"),
-        ({"queue": "orders", "maxRowPerBatch": "1"}, "there is no option 'maxrowperbatch'; there are address"),
+        ({}, "no queue given: use option 'queue'"),
+        ({"queue": "a", "queues": "b"}, "no queue given"),
+        ({"queue": "orders", "mode": "steal"}, "invalid option 'mode' 'steal': use 'peek' or 'consume'"),
+        ({"queue": "orders", "partitions": "0"}, "invalid option 'partitions' '0': use an integer above 0"),
+        ({"queue": "orders", "maxRowPerBatch": "1"}, "unknown option 'maxrowperbatch'; available: address"),
         ({"queue": "orders", "mode": "consume"}, "mode consume needs readStream"),
         ({"queue": "missing"}, "no queue 'missing' at 127.0.0.1"),
-        ({"queue": "orders", "address": "127.0.0.1:1"}, "Does `flyball serve` run there"),
+        ({"queue": "orders", "address": "127.0.0.1:1"}, "check that `flyball serve` runs there"),
         ({"queue": "orders", "address": "nowhere:x"}, "option 'address' or 'httpUrl'"),
     ],
 )

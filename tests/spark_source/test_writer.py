@@ -1,4 +1,4 @@
-"""Spark publishes rows, as a table and as a stream; a row that is published twice can be told by its key."""
+"""Spark publishes rows, as a table and as a stream; a row that is published twice is recognized by its key."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 from pyspark.sql.types import IntegerType
 
 from flyball.client.sync import Client
@@ -77,7 +77,7 @@ def test_after_a_failure_messages_may_be_there_twice_and_their_keys_tell(
         F.concat_ws("/", "queue", "id").alias("properties"),
     )
     writer = rows.writeStream.format("flyball").options(address=address, queue=other_queue)
-    with pytest.raises(StreamingQueryException, match="receiver lies between 1 and"):
+    with pytest.raises(StreamingQueryException, match="use a value from 1 to"):
         run(writer, checkpoint)
     # The client puts a thousand at a time: of the second batch the first thousand are published.
     assert len(client.list_ids(other_queue)) == 2500
@@ -91,14 +91,14 @@ def test_after_a_failure_messages_may_be_there_twice_and_their_keys_tell(
 @pytest.mark.parametrize(
     ("columns", "options", "says"),
     [
-        ("1 AS x", {"queue": "orders"}, "a message has no column 'x'; it has body, queue"),
-        ("1L AS context", {"queue": "orders"}, "rows to be published need a column 'body'"),
-        ("1 AS body", {"queue": "orders"}, "column 'body' cannot be int"),
-        ("'a' AS body", {}, "say where to publish: option 'queue', or a column 'queue'"),
-        ("'a' AS body", {"queue": "orders", "mode": "peek"}, "there is no option 'mode'; there are address, user"),
+        ("1 AS x", {"queue": "orders"}, "unknown column 'x'; available: body, queue"),
+        ("1L AS context", {"queue": "orders"}, "missing column 'body'"),
+        ("1 AS body", {"queue": "orders"}, "unsupported type int of column 'body'"),
+        ("'a' AS body", {}, "no queue given: use option 'queue', or a column 'queue'"),
+        ("'a' AS body", {"queue": "orders", "mode": "peek"}, "unknown option 'mode'; available: address, user"),
         ("'a' AS body", {"queue": "missing"}, "no queue 'missing' at"),
-        ("CAST(null AS STRING) AS body", {"queue": "orders"}, "a row has no body to publish"),
-        ("'a' AS body, CAST(null AS STRING) AS queue", {}, "a row names no queue to publish it to"),
+        ("CAST(null AS STRING) AS body", {"queue": "orders"}, "a row has no body"),
+        ("'a' AS body, CAST(null AS STRING) AS queue", {}, "a row has no queue"),
     ],
 )
 def test_a_mistake_is_one_clear_line_and_nothing_is_published(
@@ -118,5 +118,5 @@ def test_a_mistake_is_one_clear_line_and_nothing_is_published(
 
 def test_a_queue_is_not_overwritten(client: Client, queue: str, spark: SparkSession, address: str) -> None:
     writer = spark.sql("SELECT 'a' AS body").write.format("flyball").options(address=address, queue=queue)
-    with pytest.raises(PySparkException, match="a queue cannot be overwritten: use mode append"):
+    with pytest.raises(PySparkException, match="mode overwrite is not supported: use mode append"):
         writer.mode("overwrite").save()

@@ -1,4 +1,4 @@
-"""What became of an application's requests becomes rows of Parquet files."""
+"""Outcomes of an application's requests become rows of Parquet files."""
 
 from __future__ import annotations
 

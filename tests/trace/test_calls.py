@@ -109,5 +109,5 @@ def test_records_are_dropped_and_counted_when_the_disk_cannot_follow(tmp_path: P
 def test_more_texts_than_a_column_can_hold_are_refused() -> None:
     texts = Texts(most=1)
     assert [texts.code_of(text) for text in ("a", "b", "a")] == [0, 1, 0]
-    with pytest.raises(ValueError, match="more than 2 texts in one column: 'c'"):
+    with pytest.raises(ValueError, match="more than 2 different texts in a column: 'c'"):
         texts.code_of("c")

@@ -1,4 +1,4 @@
-"""Clocks: an interruption between two readings is no difference of the clocks."""
+"""Clocks: an interruption between two readings does not count as a difference of the clocks."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ from flyball.trace.recorder import Recorder
 from flyball.trace.schema import Kind
 from flyball.trace.span import Span
 
+# How long each phase of a request takes here.
 TIMES_US = (1, 3, 7, 100, 50)
-"""How long each phase of a request takes here."""
 
 
 def a_span(kind: Kind = Kind.PUT, weight: int = 1) -> Span:
@@ -38,7 +38,7 @@ def recorder(tmp_path: Path) -> Recorder:
 
 def test_each_phase_is_in_the_bucket_of_its_length(recorder: Recorder) -> None:
     record(recorder, a_span())
-    told = recorder.latencies.told()
+    told = recorder.latencies.summary()
     assert set(told) == {"put"}
     assert told["put"]["count"] == 1
     for phase, took_us in zip(PHASES, (*TIMES_US, sum(TIMES_US)), strict=True):
@@ -55,7 +55,7 @@ def test_a_record_counts_as_often_as_it_stands_for_requests(recorder: Recorder) 
     assert recorder.latencies.mean_ns(Kind.PUT, "store") == 100_000
 
 
-def test_every_record_is_counted_once_also_when_buffers_change_and_when_none_is_left(recorder: Recorder) -> None:
+def test_records_are_counted_once_across_buffers(recorder: Recorder) -> None:
     for number in range(30):
         record(recorder, a_span(Kind.TAKE))
         if number % 5 == 0:
@@ -92,6 +92,6 @@ def test_a_percentile_lies_in_the_bucket_that_reaches_it(ratio: float, least_us:
 
 def test_without_requests_all_is_zero() -> None:
     empty = Latencies()
-    assert empty.told() == {}
+    assert empty.summary() == {}
     assert empty.mean_ns(Kind.PUT, "total") == 0.0
     assert percentile_ns(empty.buckets(Kind.PUT, "total"), 0.99) == 0.0

@@ -26,8 +26,8 @@ from flyball.trace.schema import (
 )
 from flyball.trace.span import Span
 
+# How long a test waits for an event that must come.
 PATIENCE_S = 30.0
-"""How long a test waits for an event that must come."""
 
 
 class FakeFiles(TraceFiles):
@@ -296,7 +296,7 @@ def test_the_sample_has_about_the_size_asked_for(sample_ratio: float, low: int, 
     assert low <= sum(recorder.sample(1) for _ in range(10_000)) <= high
 
 
-def test_the_first_requests_of_a_second_are_all_recorded_and_further_ones_stand_for_many(tmp_path: Path) -> None:
+def test_requests_beyond_the_rate_are_sampled_with_weights(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path, "n1", most_per_s=100)
     for second in range(3):
         now_ns = second * 1_000_000_000 + 1

@@ -1,4 +1,4 @@
-"""What readers of traces rely on."""
+"""The parts of the schema that readers of traces rely on."""
 
 from __future__ import annotations
 

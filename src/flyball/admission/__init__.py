@@ -1,4 +1,4 @@
-"""Admission control: requests wait before an application while the database behind it is busy enough."""
+"""Admission control: requests wait in front of an application while its database is busy."""
 
 from flyball.admission.admission import Admission, Admitted, Waiting
 from flyball.admission.asgi import AdmissionMiddleware

@@ -1,7 +1,7 @@
-"""Lets requests wait until the database behind an application can bear them: sensor, controller, classes and gate.
+"""Delays requests until the application's database has capacity: sensor, controller, classes and gate.
 
-Runs on one event loop, by timers and without tasks of its own. Knows no HTTP: whoever has a request asks to be
-admitted with its key, and says when it has ended.
+Runs on one event loop with timers, without tasks of its own. Independent of HTTP: a caller asks for admission with a
+request's key, and reports the request's end.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from flyball.admission.use import Unit, Usage, Use
 from flyball.control.loop import Sample
 from flyball.errors import AdmissionError, NotAdmitted
 
-# What is a short time to wait.
+# A short wait.
 BRIEFLY_S = 0.01
-# Timers are not finer: whose time is up so soon has waited long enough.
+# Resolution of timers: a deadline this close has been reached.
 TIMER_S = 0.001
-# While enough connections are busy they are looked at so often: nobody says when one is given back.
+# Poll interval while the connection limit is reached: the return of a connection is not signalled.
 LOOK_AGAIN_S = 0.002
 RETRY_AFTER_S = (1.0, 60.0)
-# What a request takes as long as nothing is known, if cost is counted in connections.
+# Assumed cost of a request while nothing is known, if cost is counted in connections.
 FIRST_CONNECTIONS = 2.0
 
 
@@ -43,14 +43,14 @@ DEFAULTS = AdmissionOptions()
 
 
 class HasMeter(Protocol):
-    """A sensor: its meter counts what is taken of the database."""
+    """A sensor: its meter counts the use of the database."""
 
     @property
     def meter(self) -> Meter: ...
 
 
 class Admitted:
-    """A request that was admitted. What it takes counts as its `use`, if that is the current one."""
+    """An admitted request. Its use of the database is charged to its `use`, if that is the current one."""
 
     __slots__ = ("_admission", "admitted_s", "arrived_s", "class_number", "has_ended", "is_stream", "key", "use")
 
@@ -67,20 +67,20 @@ class Admitted:
         self.has_ended = False
 
     def end(self, is_failure: bool = False) -> None:
-        """Say that the request has ended, however it did. Twice is once."""
+        """Report the end of the request. Idempotent."""
         self._admission._end(self, "failed" if is_failure else "served")
 
     def leave(self) -> None:
-        """Say that it was given up before its end: what it has taken until then tells nothing about others."""
+        """Report that the request was aborted: its use so far says nothing about others."""
         self._admission._end(self, "left")
 
     def stream(self) -> None:
-        """Say that it will last, as a WebSocket does: what it takes tells nothing about others of its key."""
+        """Mark the request as long-lived, such as a WebSocket: its use says nothing about others of its key."""
         self._admission._become_stream(self)
 
 
 class Waiting:
-    """A request that has to wait. Whoever has asked for it has to wait for it, too."""
+    """A request that has to wait. The caller has to await it."""
 
     __slots__ = ("_admission", "_loop", "_waiter", "class_number", "deadline_s", "is_admitted", "ticket")
 
@@ -93,17 +93,17 @@ class Waiting:
         self.ticket = ticket
         self.class_number = ticket.class_number
         self.deadline_s = deadline_s
-        # None until it is decided.
+        # None until decided.
         self.is_admitted: bool | None = None
 
     async def wait(self) -> Admitted:
-        """Wait until it may begin. Raises NotAdmitted when its time is up; if it is cancelled it leaves at once."""
+        """Wait for admission. Raises NotAdmitted at the deadline; cancellation leaves the queue at once."""
         while self.is_admitted is None:
             await self._sleep()
         return self._admission._go_on(self)
 
     async def wait_briefly(self) -> Admitted | None:
-        """Wait as `wait` does, but not for long: after BRIEFLY_S return None, and it still has to wait."""
+        """Like `wait`, but return None after BRIEFLY_S; the request is then still waiting."""
         if self.is_admitted is None:
             self._admission._wake_soon(self)
             await self._sleep()
@@ -118,15 +118,15 @@ class Waiting:
             raise
 
     def wake(self) -> None:
-        """Let whoever waits for it see whether something has been decided."""
+        """Wake the waiter to check for a decision."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
 
 class Admission:
-    """Admission control for one application.
+    """Admission control of one application.
 
-    It begins with the first request; when it is used on another event loop it begins anew there.
+    Starts with the first request; used on another event loop, it starts over there.
     """
 
     def __init__(self, sensor: HasMeter, options: AdmissionOptions = DEFAULTS) -> None:
@@ -143,9 +143,9 @@ class Admission:
         self.stream_after_s = options.stream_after_s
         self.counts: list[ClassCounts] = []
         self.blocking = Blocking()
-        # Whether it only measures and computes: everybody begins at once.
+        # Shadow mode: measure and compute, but admit everything at once.
         self.is_shadow = False
-        # The cost that was measured in the last period, per second.
+        # Measured cost of the last period, per second.
         self.load_per_s = 0.0
         self._meter = _meter_of(sensor)
         self._record = options.record
@@ -168,7 +168,7 @@ class Admission:
         self._brief: Timeouts[Waiting] = Timeouts()
         self._running: dict[Admitted, None] = {}
         self._streams: set[Admitted] = set()
-        # None while it is stopped.
+        # None while stopped.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._last_loop: asyncio.AbstractEventLoop | None = None
         self._time: Callable[[], float] = time.monotonic
@@ -184,22 +184,22 @@ class Admission:
 
     @property
     def gate(self) -> Gate:
-        """Where requests wait."""
+        """The gate that queues requests."""
         return self._gate
 
     @property
     def usage(self) -> Usage:
-        """What has been taken of the database until now."""
+        """Total use of the database so far."""
         return self._meter.usage
 
     @property
     def budget_per_s(self) -> float:
-        """The cost that is admitted a second."""
+        """The admitted cost per second."""
         return self._budget.value
 
     @property
     def deadline_s(self) -> float:
-        """How long the dearest requests may wait. Another one holds for those who come then."""
+        """Deadline of the most expensive requests. A new value applies to later requests."""
         return self._deadline_s
 
     @deadline_s.setter
@@ -210,26 +210,26 @@ class Admission:
 
     @property
     def in_flight(self) -> int:
-        """How many requests have been admitted and have not ended, without streams."""
+        """Number of admitted requests that have not ended, without streams."""
         return len(self._running)
 
     @property
     def is_running(self) -> bool:
-        """Whether it controls: from the first request on, until it is stopped."""
+        """Whether it is controlling: from the first request until it is stopped."""
         return self._loop is not None
 
     @property
     def streams(self) -> int:
-        """How many WebSockets and other requests that last there are."""
+        """Number of WebSockets and other long-lived requests."""
         return len(self._streams)
 
     @property
     def is_held(self) -> bool:
-        """Whether nobody is admitted because enough connections are busy."""
+        """Whether admission is stopped since enough connections are busy."""
         return self._is_held
 
     def start(self) -> None:
-        """Begin to control, on the running event loop. Twice is once."""
+        """Start controlling, on the running event loop. Idempotent."""
         self._start()
 
     def _start(self) -> asyncio.AbstractEventLoop:
@@ -248,13 +248,13 @@ class Admission:
         return loop
 
     def set_shadow(self, is_shadow: bool) -> None:
-        """Only measure and compute from now on, and let everybody in who waits; or act again."""
+        """Enter shadow mode and admit all waiting requests, or leave it."""
         self.is_shadow = is_shadow
         if is_shadow and self._loop is not None:
             self._let_in(self._gate.admit_all(self._loop.time()))
 
     def stop(self) -> None:
-        """Stop controlling: whoever waits is refused. Those who were admitted go on. Twice is once."""
+        """Stop controlling: waiting requests are refused, admitted ones continue. Idempotent."""
         if self._loop is None:
             return
         for waiting in list(self._waiters.values()):
@@ -265,17 +265,19 @@ class Admission:
         self._loop = None
 
     async def admit(self, key: str) -> Admitted:
-        """Wait until a request of this key may begin.
+        """Wait until a request of this key is admitted.
 
-        Raises NotAdmitted when its time is up or too many wait already. Whoever is cancelled leaves at once.
+        Raises NotAdmitted at its deadline, or if the queue is full. Cancellation leaves the queue at once.
         """
         asked = self.ask(key)
         return asked if isinstance(asked, Admitted) else await asked.wait()
 
     def ask(self, key: str) -> Admitted | Waiting:
-        """Ask for a request of this key: it begins, or has to wait. Raises NotAdmitted if too many wait already."""
+        """Ask for admission of a request of this key: it starts, or has to wait. Raises NotAdmitted if the queue is
+        full.
+        """
         loop = self._loop
-        # To ask for the running loop would cost a system call for each request.
+        # get_running_loop() would cost a system call per request.
         if loop is None or not loop.is_running():
             loop = self._start()
         number, cost = self.classifier.classify(key)
@@ -296,7 +298,7 @@ class Admission:
         try:
             self._let_in(self._gate.arrive(ticket, room))
         except Full:
-            raise self._refusal(ticket, number, "too many requests wait already") from None
+            raise self._refusal(ticket, number, "queue full") from None
         if ticket.admitted_s is not None:
             return self._begin(ticket.key, number, ticket.cost, now_s, now_s)
         waiting = self._waiters[ticket] = Waiting(self, loop, ticket, self._deadlines_s[number])
@@ -305,22 +307,22 @@ class Admission:
         return waiting
 
     def deadline_of(self, number: int) -> float:
-        """Return how many seconds a request of a class may wait: as much less than the dearest as it costs less.
+        """Return the deadline of a class in seconds: shorter for cheaper classes.
 
-        In overload whoever is admitted has waited nearly as long as he may, since the first to come is the first to
-        go. With one deadline for all, small requests would be as slow as large ones.
+        Under overload admitted requests have waited almost until their deadline. With one deadline for all, small
+        requests would be as slow as large ones.
         """
         return self._deadlines_s[number]
 
     def _know_classes(self) -> None:
-        """Get ready for requests of the gate's classes, which have just become these."""
+        """Prepare for the gate's new classes."""
         costs = self._gate.class_costs
         self._deadlines_s = [self._deadline_s * max(self._least_deadline_ratio, cost / costs[-1]) for cost in costs]
         while len(self.counts) < len(costs):
             self.counts.append(ClassCounts())
 
     def _decide(self, waiting: Waiting, is_admitted: bool) -> None:
-        """End the wait of a request, which learns of it a bit later."""
+        """Decide a waiting request; its waiter learns of it a moment later."""
         self._waiters.pop(waiting.ticket, None)
         self._deadlines.remove(waiting, waiting.deadline_s)
         self._brief.remove(waiting, BRIEFLY_S)
@@ -330,7 +332,7 @@ class Admission:
         waiting.wake()
 
     def _go_on(self, waiting: Waiting) -> Admitted:
-        """Let a request begin, or refuse it, that has learned what was decided."""
+        """Start or refuse a request after its decision."""
         if waiting.is_admitted:
             self._room.woken -= 1
             ticket = waiting.ticket
@@ -340,21 +342,21 @@ class Admission:
         raise self._refusal(waiting.ticket, waiting.class_number, reason)
 
     def _give_up(self, waiting: Waiting) -> None:
-        """Forget a request that nobody wants any more."""
+        """Remove a request whose waiter has gone."""
         if waiting.is_admitted is None:
             self._gate.leave(waiting.ticket)
             self._decide(waiting, is_admitted=False)
         elif waiting.is_admitted:
-            # In this very moment: its budget is lost, but it does not count as begun.
+            # Admitted at this moment: its budget is lost, but it does not count as started.
             self._room.woken -= 1
         self.counts[waiting.class_number].left += 1
-        self._tell(waiting.ticket, waiting.class_number, "left")
+        self._note_refusal(waiting.ticket, waiting.class_number, "left")
 
     def _wake_soon(self, waiting: Waiting) -> None:
         self._plan_timeout(self._brief.add(waiting, BRIEFLY_S, waiting.ticket.arrived_s))
 
     def _plan_timeout(self, at_s: float) -> None:
-        """See at this time, or before, whose time is up."""
+        """Check deadlines at this time or earlier."""
         if at_s < math.inf:
             assert self._loop is not None
             self._next_timeout.set(self._loop, at_s)
@@ -392,13 +394,13 @@ class Admission:
         if outcome == "left":
             counts.left += 1
         elif outcome == "failed":
-            # What a request has cost until it failed is no sign of what others of its key cost.
+            # The cost of a failed request says nothing about others of its key.
             counts.failed += 1
             self._finished.fail(served_s)
         else:
             counts.served += 1
             if not admitted.is_stream and not admitted.use.held:
-                # Its class may be another one than when it was admitted.
+                # Its class may have changed since it was admitted.
                 number, base_cost = self.classifier.learn(admitted.key, self.unit.cost_of(admitted.use))
                 self._finished.add(number, served_s, base_cost)
         if self._note is not None:
@@ -462,7 +464,7 @@ class Admission:
         self._dispatch(now_s)
 
     def _find_streams(self, now_s: float) -> None:
-        """Whatever lasts long is a stream. Requests stand in the order in which they were admitted."""
+        """Requests that run long are streams. The dictionary is in order of admission."""
         while self._running:
             eldest = next(iter(self._running))
             if now_s - eldest.admitted_s <= self.stream_after_s:
@@ -479,7 +481,7 @@ class Admission:
     def _let_in(self, tickets: list[Ticket]) -> None:
         for ticket in tickets:
             waiting = self._waiters.get(ticket)
-            # The one that has just come does not wait.
+            # The request that is just arriving has no waiter yet.
             if waiting is not None:
                 self._decide(waiting, is_admitted=True)
 
@@ -492,7 +494,7 @@ class Admission:
             self._next_dispatch.set(self._loop, at_s)
 
     def _look_at_pool(self, now_s: float) -> int | None:
-        """Return how many more may begin, None if that is not bounded, and hold the gate if nobody may."""
+        """Return how many more requests may start (None: unbounded), and hold the gate at zero."""
         room = self._room.find(now_s, self._running, bool(self._waiters))
         is_held = room == 0
         if is_held is not self._is_held:
@@ -502,33 +504,33 @@ class Admission:
 
     def _refusal(self, ticket: Ticket, number: int, reason: str) -> NotAdmitted:
         self.counts[number].refused += 1
-        self._tell(ticket, number, "refused")
+        self._note_refusal(ticket, number, "refused")
         return NotAdmitted(reason, self.retry_after_s())
 
     def retry_after_s(self) -> float:
-        """Return when it makes sense to come again: when those who wait have been admitted, 1 to 60 s."""
+        """Return the Retry-After time: when the present queue will have been admitted, 1 to 60 s."""
         waiting = zip(self._gate.waiting, self._gate.class_costs, strict=True)
         cost = sum(count * each for count, each in waiting)
         least_s, most_s = RETRY_AFTER_S
         return min(most_s, max(least_s, cost / self._budget.value))
 
-    def _tell(self, ticket: Ticket, number: int, outcome: Outcome) -> None:
+    def _note_refusal(self, ticket: Ticket, number: int, outcome: Outcome) -> None:
         if self._note is not None:
             self._note(Served(ticket.key, number, outcome, ticket.arrived_s, self._time() - ticket.arrived_s, 0.0))
 
     def counts_of(self, number: int) -> ClassCounts:
-        """Return what became of the requests of a class."""
+        """Return the outcome counts of a class."""
         return self.counts[number]
 
     def _find_most_busy(self) -> float:
-        """Return how many connections may be busy for the reference's sake."""
+        """Return how many connections the reference allows to be busy."""
         return self._busy_limit.value if self.unit is Unit.BUSY_MS else math.inf
 
     def _class_costs(self) -> list[float]:
         return [each.mean for each in self.classifier.classes]
 
     def _forget_all(self) -> None:
-        """Forget whom an event loop has left behind that is no more."""
+        """Forget the waiters of an event loop that is gone."""
         for ticket in self._waiters:
             self._gate.leave(ticket)
         self._waiters.clear()
@@ -566,13 +568,15 @@ def _reference_of(reference: Reference | float | None, unit: Unit) -> Reference:
     if isinstance(reference, int | float):
         return FixedReference(reference)
     if not hasattr(reference, "observe"):
-        raise AdmissionError(f"the reference is {reference!r}; give a cost per second above 0")
+        raise AdmissionError(f"invalid reference {reference!r}: use a cost per second above 0")
     return reference
 
 
 def _meter_of(sensor: HasMeter) -> Meter:
     if not hasattr(sensor, "meter"):
-        raise AdmissionError(f"the sensor is {sensor!r}; give one of flyball.admission.sensors, as PsycopgSensor()")
+        raise AdmissionError(
+            f"invalid sensor {sensor!r}: use one of flyball.admission.sensors, such as PsycopgSensor()"
+        )
     return sensor.meter
 
 
@@ -580,12 +584,12 @@ def _unit_of(unit: Unit | str) -> Unit:
     try:
         return Unit(unit)
     except ValueError:
-        raise AdmissionError(f"the unit is {unit!r}; use one of {', '.join(each.value for each in Unit)}") from None
+        raise AdmissionError(f"invalid unit {unit!r}: use one of {', '.join(each.value for each in Unit)}") from None
 
 
 def _check_unit(classifier: RequestClasses, unit: Unit) -> None:
     if classifier.unit is not None and classifier.unit != unit.value:
         raise AdmissionError(
-            f"the profile counts cost in {classifier.unit}, and admission in {unit.value};"
-            f" make the profile with --unit {unit.value}, or give unit={classifier.unit!r}"
+            f"the profile counts cost in {classifier.unit}, admission in {unit.value}:"
+            f" create the profile with --unit {unit.value}, or set unit={classifier.unit!r}"
         )

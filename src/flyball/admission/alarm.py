@@ -1,4 +1,4 @@
-"""A timer of an event loop that is planned again and again, and rings at the earliest of the times."""
+"""A reusable timer that fires at the earliest of the times it was set to."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 class Alarm:
-    """Calls back once, at the earliest of the times for which it was set. Then it may be set again."""
+    """Calls back once, at the earliest of the set times. It can then be set again."""
 
     __slots__ = ("_at_s", "_call", "_timer")
 
@@ -18,7 +18,7 @@ class Alarm:
         self._timer: asyncio.TimerHandle | None = None
 
     def set(self, loop: asyncio.AbstractEventLoop, at_s: float) -> None:
-        """Call back at this time of the loop's clock, or before."""
+        """Call back at this time of the loop's clock, or earlier."""
         if at_s < self._at_s:
             if self._timer is not None:
                 self._timer.cancel()
@@ -26,13 +26,13 @@ class Alarm:
             self._timer = loop.call_at(at_s, self._ring)
 
     def cancel(self) -> None:
-        """Do not call back."""
+        """Cancel the timer."""
         if self._timer is not None:
             self._timer.cancel()
         self.forget()
 
     def forget(self) -> None:
-        """Be as new: the loop that would have called back is over, and its timers must not be touched."""
+        """Reset: the loop is closed, and its timers must not be touched."""
         self._timer = None
         self._at_s = math.inf
 

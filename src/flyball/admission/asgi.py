@@ -1,6 +1,6 @@
-"""Admission control in front of any ASGI application: a middleware that lets requests wait, and turns some away.
+"""Admission control as ASGI middleware: delays requests, and refuses some with 503.
 
-Speaks ASGI and nothing else: what may begin when is the Admission's decision. Knows no framework.
+Independent of frameworks; `Admission` decides.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from flyball.errors import AdmissionError, NotAdmitted
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-# An ASGI application. Each framework has types of its own for scopes and messages.
+# An ASGI application. Each framework has its own types for scopes and messages.
 App = Callable[[Any, Any, Any], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
-# While a request waits its body is taken from the server only as long as less than this is kept.
+# While a request waits, its body is read up to this size.
 KEPT_BYTES = 64 * 2**10
-# What a message takes besides its body: a body may come in parts of a byte, or of none.
+# Overhead of a message: a body may arrive in single bytes, or empty parts.
 MESSAGE_BYTES = 256
 
-# The code with which a WebSocket is closed where the server cannot answer the handshake with a status.
+# Close code for a WebSocket if the server cannot refuse the handshake with an HTTP status.
 TRY_AGAIN_LATER = 1013
 
 
 class Reporter(Protocol):
-    """Tells somebody else how admission control stands; whoever runs the application waits for none of it."""
+    """Reports the state of admission control elsewhere, without delaying the application."""
 
     def watch_admission(
         self,
@@ -56,20 +56,19 @@ class Reporter(Protocol):
         facts: dict[str, Any],
         set_shadow: Callable[[bool], None],
     ) -> object:
-        """Tell of it again and again; return what `forget` takes."""
+        """Start reporting; return the argument for `forget`."""
         ...
 
     async def forget(self, reported: Any) -> None:
-        """Tell no more."""
+        """Stop reporting."""
         ...
 
 
 class AdmissionMiddleware:
-    """Lets requests begin when the database behind the application can bear them.
+    """Starts requests when the application's database has capacity.
 
-    A request that may not begin yet waits, at most `deadline_s` seconds; then, or when too many wait already, it
-    is answered with 503 and Retry-After. A client that goes away leaves the queue at once. Once a request has begun
-    it is never touched again.
+    Other requests wait, at most `deadline_s` seconds; then, or if the queue is full, they get 503 with Retry-After. A
+    disconnected client leaves the queue at once. A started request is never touched again.
     """
 
     def __init__(
@@ -88,13 +87,14 @@ class AdmissionMiddleware:
         reporter: Reporter | None = None,
         options: AdmissionOptions | None = None,
     ) -> None:
-        """Wrap `app`. `sensor` watches the pool, and `options` are those of Admission. Or give a whole `admission`.
+        """Wrap `app`. `sensor` watches the pool, and `options` are those of Admission. Or pass a complete
+        `admission`.
 
-        `profile` is a file of `flyball pipeline profile`; to `traces`, a folder, goes what that is made of. Paths
-        that are `exempt` never wait: "/static" with all below it, "/items/*/picture" with anything for the star.
-        `key` says what kind of request one is, by the application's routes if it is not given. At `state_path` and
-        `metrics_path` the state is shown, as JSON and for Prometheus; nowhere if they are not given. A `reporter`
-        tells the console of a Flyball node: `flyball.client.reporting.LoopReporter`.
+        `profile` is a file of `flyball pipeline profile`; the traces for it are written to the folder `traces`.
+        `exempt` paths never wait: "/static" with everything below, "/items/*/picture" with a wildcard segment. `key`
+        returns the kind of a request; the default uses the application's routes. `state_path` and `metrics_path`
+        serve the state as JSON and for Prometheus; unset, they are not served. A `reporter` reports to the console of
+        a Flyball node: `flyball.client.reporting.LoopReporter`.
         """
         self._app = app
         name = (options or AdmissionOptions()).name
@@ -133,7 +133,8 @@ class AdmissionMiddleware:
             elif (found := await asked.wait_briefly()) is not None:
                 admitted = found
             else:
-                # Who waits but a moment is not listened to: a task for it would cost more than most short waits.
+                # During a brief wait disconnects are not watched: a task for that would cost more than most brief
+                # waits.
                 inbox = _Inbox(receive)
                 found = await _wait(asked, inbox)
                 if found is None:
@@ -142,13 +143,13 @@ class AdmissionMiddleware:
         except NotAdmitted as refusal:
             await _refuse(scope, send, refusal)
             return
-        # Not in a method of its own: each switch between tasks would go through one more coroutine.
+        # Inlined: a method would add a coroutine to each task switch.
         answer = _Answer(admitted, send)
         mark = current_use.set(admitted.use)
         try:
             await self._app(scope, receive, answer.send)
         except asyncio.CancelledError:
-            # The server gives up: the client has gone, or the process ends. Nothing of it is the database's fault.
+            # The server cancels: the client has disconnected, or the process is exiting. Not the database's fault.
             if answer.is_failure:
                 admitted.end(is_failure=True)
             else:
@@ -163,7 +164,7 @@ class AdmissionMiddleware:
             admitted.end(answer.is_failure)
 
     async def _passes(self, scope: Scope, receive: Receive, send: Send) -> bool:
-        """Answer what is no matter of admission: our own pages, and paths that are exempt."""
+        """Handle requests outside admission: its own pages, and exempt paths."""
         path = path_of(scope)
         page = self._pages.get(path)
         if page is not None and scope["type"] == "http" and scope["method"] in ("GET", "HEAD"):
@@ -172,7 +173,7 @@ class AdmissionMiddleware:
             return True
         if self._exempt is None or not self._exempt.match(path):
             return False
-        # Servers may start a request in the context of one before it.
+        # Servers may run a request in the context of an earlier one.
         current_use.set(None)
         await self._app(scope, receive, send)
         return True
@@ -195,7 +196,7 @@ class AdmissionMiddleware:
         self._is_started = True
 
     async def stop(self) -> None:
-        """Refuse whoever waits, and complete the traces. The life span of the application does it by itself."""
+        """Refuse waiting requests and complete the traces. The application's lifespan does this by itself."""
         if self._is_started:
             self._is_started = False
             self.admission.stop()
@@ -205,7 +206,7 @@ class AdmissionMiddleware:
                 await asyncio.to_thread(self._recording.stop)
 
     async def _live(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Live as long as the application: start before it, and stop before the server hears that it has ended."""
+        """Follow the application's lifespan: start before it, and stop before the server learns that it has ended."""
         has_listened = False
 
         async def listen() -> Message:
@@ -226,7 +227,8 @@ class AdmissionMiddleware:
                 if has_listened:
                     raise
             if not has_listened:
-                # It knows nothing of life spans, as Django does not. But we have to stop some day.
+                # The application does not support lifespan (such as Django's), but the middleware has to stop as
+                # well.
                 await self._live_alone(receive, send)
         finally:
             await self.stop()
@@ -240,11 +242,11 @@ class AdmissionMiddleware:
 
 
 class _Gone(Exception):
-    """The client has closed its connection."""
+    """The client has disconnected."""
 
 
 class _Inbox:
-    """What a client sends while its request waits, kept for the application."""
+    """Messages received while the request waits, buffered for the application."""
 
     __slots__ = ("_kept", "_receive")
 
@@ -253,7 +255,7 @@ class _Inbox:
         self._kept: deque[Message] = deque()
 
     async def listen(self) -> None:
-        """Keep what comes. Raises _Gone when the client goes, and returns when enough is kept: the rest may wait."""
+        """Buffer messages. Raises _Gone on disconnect, and returns when the buffer is full."""
         kept_bytes = 0
         while kept_bytes < KEPT_BYTES:
             message = await self._receive()
@@ -263,12 +265,12 @@ class _Inbox:
             kept_bytes += MESSAGE_BYTES + len(message.get("body", b""))
 
     async def receive(self) -> Message:
-        """Return the next message, first those that were kept."""
+        """Return the next message, buffered ones first."""
         return self._kept.popleft() if self._kept else await self._receive()
 
 
 async def _wait(waiting: Waiting, inbox: _Inbox) -> Admitted | None:
-    """Wait for admission, or until the client has gone: None. Raises NotAdmitted."""
+    """Wait for admission; return None if the client disconnects. Raises NotAdmitted."""
     admitted: Admitted | None = None
     refusal: NotAdmitted | None = None
     try:
@@ -279,10 +281,10 @@ async def _wait(waiting: Waiting, inbox: _Inbox) -> Admitted | None:
                     admitted = await waiting.wait()
                 except NotAdmitted as error:
                     refusal = error
-                # Servers can bear this: a message that has come meanwhile is there for the next who asks.
+                # Servers support cancelling receive: the message is delivered to the next call.
                 listening.cancel()
         except* _Gone:
-            # If it was admitted in the same moment it begins, and finds out by itself.
+            # If it was admitted at the same moment, it starts, and notices the disconnect itself.
             pass
     except BaseException:
         if admitted is not None:
@@ -294,7 +296,7 @@ async def _wait(waiting: Waiting, inbox: _Inbox) -> Admitted | None:
 
 
 class _Answer:
-    """What the application sends, watched for its end."""
+    """Watches the application's output for its end."""
 
     __slots__ = ("_admitted", "_send", "is_failure")
 
@@ -304,11 +306,11 @@ class _Answer:
         self.is_failure = False
 
     def send(self, message: Message) -> Awaitable[None]:
-        # Not a coroutine itself: that would be one more for each message of each request.
+        # Not a coroutine: that would add one per message of each request.
         kind = message["type"]
         if kind == "http.response.body":
-            # Some give connections back only after the response, as FastAPI's dependencies do: what they cost is not
-            # known before, and the request ends with the application.
+            # Connections may be returned after the response, as by FastAPI's dependencies: the cost is known only
+            # then, so the request ends with the application.
             if not message.get("more_body", False) and not self._admitted.use.held:
                 self._admitted.end(self.is_failure)
         elif kind == "http.response.start":
@@ -328,19 +330,19 @@ def _make_admission(
     if admission is not None:
         if sensor is not None or profile is not None or recording is not None or options is not None:
             raise AdmissionError(
-                "give AdmissionMiddleware either an admission or a sensor with profile, traces and other options:"
-                " a whole Admission has its own"
+                "pass AdmissionMiddleware either admission, or sensor with profile, traces and other options:"
+                " a complete Admission has its own options"
             )
         return admission
     if sensor is None:
         raise AdmissionError(
-            "AdmissionMiddleware needs a sensor, which tells it how busy the database is: for a psycopg pool"
-            " sensor = PsycopgSensor(); sensor.watch(pool); others are in flyball.admission.sensors"
+            "AdmissionMiddleware needs a sensor that measures the database load: for a psycopg pool"
+            " sensor = PsycopgSensor(); sensor.watch(pool); for others see flyball.admission.sensors"
         )
     options = options or AdmissionOptions()
     if profile is not None:
         if options.classifier is not None:
-            raise AdmissionError("give AdmissionMiddleware either a profile or a classifier that was made with one")
+            raise AdmissionError("pass AdmissionMiddleware either profile or classifier, not both")
         options = replace(options, classifier=Classifier(load_profile(profile)))
     if recording is not None:
         options = replace(options, record=recording.record, note=recording.note)
@@ -348,9 +350,9 @@ def _make_admission(
 
 
 def _compile_exempt(patterns: Sequence[str]) -> re.Pattern[str] | None:
-    """Return one pattern for all: a path itself and all below it, any text without a slash for a star."""
+    """Return one pattern for all: each path with everything below it; a star matches one segment."""
     if isinstance(patterns, str):
-        raise AdmissionError(f"exempt is a list of paths: give [{patterns!r}]")
+        raise AdmissionError(f"exempt must be a list of paths: use [{patterns!r}]")
     for pattern in patterns:
         _check_path("an exempt path", pattern)
     if not patterns:
@@ -361,11 +363,11 @@ def _compile_exempt(patterns: Sequence[str]) -> re.Pattern[str] | None:
 
 def _check_path(what: str, path: str) -> None:
     if not path.startswith("/"):
-        raise AdmissionError(f"{what} begins with a slash, {path!r} does not")
+        raise AdmissionError(f"{what} must start with a slash, not {path!r}")
 
 
 async def _refuse(scope: Scope, send: Send, refusal: NotAdmitted) -> None:
-    """Say that the request cannot be served now, and when to come again."""
+    """Refuse the request with 503 and Retry-After."""
     retry_after_s = max(1, math.ceil(refusal.retry_after_s))
     headers = [(b"retry-after", b"%d" % retry_after_s), (b"cache-control", b"no-store")]
     if _wants_json(scope):
@@ -385,14 +387,14 @@ async def _refuse(scope: Scope, send: Send, refusal: NotAdmitted) -> None:
 async def _respond(
     scope: Scope, send: Send, status: int, content_type: bytes, body: bytes, headers: Headers, prefix: str = "http"
 ) -> None:
-    """Send a whole response; to HEAD its headers only."""
+    """Send a whole response; for HEAD only its headers."""
     all_headers = [(b"content-type", content_type), (b"content-length", b"%d" % len(body)), *headers]
     await send({"type": f"{prefix}.response.start", "status": status, "headers": all_headers})
     await send({"type": f"{prefix}.response.body", "body": b"" if scope.get("method") == "HEAD" else body})
 
 
 def _wants_json(scope: Scope) -> bool:
-    """Whether the client names JSON among what it accepts, and before any text."""
+    """Whether the client prefers JSON to text."""
     accepted = b",".join(value for name, value in scope["headers"] if name == b"accept").lower()
     json_at, text_at = accepted.find(b"json"), accepted.find(b"text/")
     return json_at >= 0 and not 0 <= text_at < json_at

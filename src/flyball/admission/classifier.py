@@ -1,7 +1,7 @@
-"""Which class a request belongs to, and what it will cost: by its key, from a profile and from what others have cost.
+"""Predicts class and cost of a request by its key, from a profile and earlier costs.
 
-Learns while it works. Classes change seldom: whatever slows all requests alike leaves the order of keys, and so the
-classes, as they are. Knows neither clock nor database.
+Learns online. Classes change rarely: a slowdown of all requests keeps the order of keys, and so the classes. No
+clock, no database.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ from flyball.admission.profile import Profile
 OTHER = "other"
 MOST_KEYS = 1000
 MOST_CLASSES = 4
-# What a request costs as long as nothing is known: 10 ms of a connection.
+# Assumed cost of a request while nothing is known: 10 ms of a connection.
 FIRST_COST = 10.0
-# How many of the last requests of a key its mean is of, about.
+# Approximate number of requests in the running mean of a key.
 MEMORY_REQUESTS = 50
-# For so many requests of a key its profile counts at most.
+# Maximum weight of the profile, in requests of a key.
 TRUST_IN_PROFILE_REQUESTS = 30
-# A key of which fewer have ended is unknown.
+# A key with fewer requests is unknown.
 FEW_REQUESTS = 3
-# Of fewer no classes are made.
+# Classes need at least this many requests.
 FEWEST_REQUESTS = 100
-# An unknown key costs more than is assumed for it in so many cases, if it is like the known ones.
+# Probability that an unknown key costs more than predicted, if it is like the known ones.
 UNSEEN_RATIO = 0.1
-# So often it is seen whether the classes are still right.
+# Interval between checks of the classes.
 LOOK_PERIODS = 40
-# From one look to the next, of how often each key is asked for.
+# Share of the request frequencies that is forgotten from one check to the next.
 FORGOTTEN_RATIO = 0.2
-# By so much the ratio of two classes' costs must have changed for the classes to count as changed.
+# Factor by which the cost ratio of two classes must change to count as a change.
 NEWS_RATIO = 1.25
-# So far beyond the bound, on the way from one class to the next, a key must be to change its class.
+# Hysteresis: how far beyond the bound a key must be to change its class.
 MARGIN_RATIO = 0.15
-# For how many requests a profile counts in how often each key is asked for.
+# Weight of a profile in the request frequencies.
 PROFILE_REQUESTS = 1000
-# A key that nobody asks for any more counts as little as this.
+# Minimum weight of a key without requests.
 LEAST_WEIGHT = 1e-6
-# A key that was asked for so rarely gives its place up when there is no other.
+# A key with a lower weight is evicted when there is no room.
 RARE_WEIGHT = 0.1
-# Costs that differ by less than 4 % are one point for k-means, which bounds its time.
+# Costs that differ by less than 4 % are one point for k-means, which bounds its run time.
 POINTS_PER_E = 25
 
-# A key's requests scatter, so it is as many points for k-means: fewer would look like classes of their own.
+# The requests of a key scatter, so it becomes this many points for k-means: fewer would look like separate classes.
 SCATTER_POINTS = 15
 
 _QUANTILES = np.array([NormalDist().inv_cdf((number + 0.5) / SCATTER_POINTS) for number in range(SCATTER_POINTS)])
@@ -61,18 +61,18 @@ _SCATTER = _QUANTILES / _QUANTILES.std()
 
 @dataclass(slots=True, eq=False)
 class _Key:
-    """What is known about one key."""
+    """Statistics of one key."""
 
-    # None as long as too few of its requests have ended.
+    # None until enough of its requests have ended.
     class_number: int | None = None
     mean: float = 0.0
     base: float = math.inf
-    # The mean of squared costs.
+    # Mean of squared costs.
     square: float = 0.0
-    # For how many requests the mean stands, MEMORY_REQUESTS at most.
+    # Number of requests in the mean, at most MEMORY_REQUESTS.
     trust: int = 0
     seen: int = 0
-    # How often it is asked for; requests long ago count less.
+    # Request frequency with exponential forgetting.
     weight: float = 0.0
 
     @classmethod
@@ -81,7 +81,7 @@ class _Key:
         return cls(class_number, mean, base=mean, square=mean * mean + sd * sd, trust=trust, weight=weight)
 
     def learn(self, cost: float) -> None:
-        # For each request that ends, so without calls: they would take most of the time.
+        # Called for each request, so without function calls, which would take most of the time.
         self.seen += 1
         self.weight += 1.0
         trust = self.trust
@@ -97,12 +97,12 @@ class _Key:
 
     @property
     def place(self) -> float:
-        """ln of what it costs on average, whatever its class."""
+        """ln of its mean cost, whatever its class."""
         return math.log(max(self.mean, LEAST_COST))
 
     @property
     def deviation(self) -> float:
-        """How far ln cost of single requests is from its mean, if costs are log-normal."""
+        """Standard deviation of ln cost of single requests, assuming a log-normal distribution."""
         if self.mean <= 0:
             return 0.0
         return math.sqrt(math.log1p(max(self.square / self.mean**2 - 1.0, 0.0)))
@@ -110,7 +110,7 @@ class _Key:
 
 @dataclass(frozen=True, slots=True)
 class _Ladder:
-    """The centres of the classes, as ln cost, ascending, and what lies between."""
+    """Class centres as ln cost, ascending, and the bounds between them."""
 
     centres: tuple[float, ...] = (0.0,)
 
@@ -122,7 +122,7 @@ class _Ladder:
         return bisect_left(self.bounds, place)
 
     def has_left(self, place: float, number: int) -> bool:
-        """Whether a key of class `number` has left it by a clear margin."""
+        """Return whether a key of class `number` is outside it by the hysteresis."""
         to = self.class_of(place)
         if to == number:
             return False
@@ -132,11 +132,11 @@ class _Ladder:
 
 
 class Classifier:
-    """Classes by running means of keys, from cheap to dear.
+    """Classes by running means of keys, from cheap to expensive.
 
-    With a profile it begins with the profile's classes and costs. Without, it begins with one class and makes more as
-    soon as it has seen enough. An unknown key is in the dearest class until some of its requests have ended. Not for
-    use by several threads at once.
+    With a profile it starts with the profile's classes and costs. Without, it starts with one class and splits it
+    once it has enough data. An unknown key is in the most expensive class until some of its requests have ended. Not
+    thread-safe.
     """
 
     def __init__(
@@ -152,11 +152,11 @@ class Classifier:
         self._classes: tuple[CostClass, ...] = (CostClass(0, first_cost),)
         self._announced: tuple[CostClass, ...] = self._classes
         self._seen = 0
-        # Whether a key waits to be put into a class.
+        # Whether a key waits for its class.
         self._has_new_key = False
-        # Whether the classes must be made anew, since keys have come or the order of classes has changed.
+        # Whether the classes must be computed again, since keys were added or their order has changed.
         self._is_due = True
-        # Whether classes have never been made.
+        # Whether classes were never computed.
         self._is_first = profile is None
         self._periods = 0
         if profile is not None:
@@ -183,9 +183,10 @@ class Classifier:
         }
 
     def classify(self, key: str) -> tuple[int, float]:
-        """Return the class of a request that has come and the cost to spend for it: the running mean of its key.
+        """Return class and predicted cost of an arriving request: the running mean of its key.
 
-        An unknown key is of the dearest class, and costs as much as all but the dearest of the known keys.
+        An unknown key is in the most expensive class, and is predicted to cost as much as an upper quantile of the
+        known keys.
         """
         known = self._keys.get(key, self._other)
         if known is None or known.class_number is None:
@@ -193,7 +194,7 @@ class Classifier:
         return known.class_number, known.mean
 
     def learn(self, key: str, cost: float) -> tuple[int, float]:
-        """Note what a request has cost, 0 or more, after it has ended. Return its class, and its base cost."""
+        """Learn the cost (0 or more) of a request that has ended. Return its class and base cost."""
         known = self._keys.get(key) or self._add(key)
         known.learn(cost)
         self._seen += 1
@@ -205,7 +206,7 @@ class Classifier:
         return len(self._classes) - 1, base
 
     def end_period(self) -> bool:
-        """Note that a control period has ended; say whether classes, or the class of a key, have changed."""
+        """End a control period; return whether classes, or the class of a key, have changed."""
         self._periods += 1
         has_changed = self._has_new_key and self._settle()
         if self._periods % LOOK_PERIODS == 0 or (self._is_first and self._seen >= FEWEST_REQUESTS):
@@ -232,7 +233,7 @@ class Classifier:
         return self._other
 
     def _settle(self) -> bool:
-        """Put keys into classes of which enough is known now; say whether that is another than it was."""
+        """Assign keys with enough data to classes; return whether any class has changed."""
         dearest = len(self._classes) - 1
         has_changed = False
         for key in self._keys.values():
@@ -245,11 +246,11 @@ class Classifier:
         return has_changed
 
     def _look(self) -> bool:
-        """See whether the classes are still right, and make others if not; say whether they have changed."""
+        """Check the classes, and compute them again if necessary; return whether they have changed."""
         for key in self._keys.values():
             key.weight = max(key.weight * (1.0 - FORGOTTEN_RATIO), LEAST_WEIGHT)
         if len(self._keys) >= MOST_KEYS - 1:
-            # Paths that somebody has made up must not keep those out that are real.
+            # Paths made up by clients must not keep out real ones.
             self._keys = {name: key for name, key in self._keys.items() if key.weight > RARE_WEIGHT or name == OTHER}
         self._measure()
         before = {name: key.class_number for name, key in self._keys.items()}
@@ -259,7 +260,7 @@ class Classifier:
             self._divide()
             self._is_due = self._is_first = False
             for key, number in left:
-                # Its own cost has changed, not only the load: what it was before says nothing any more.
+                # Its own cost has changed, not only the load: forget the old base.
                 key.base = key.mean if key.class_number != number else key.base
             self._measure()
         if before == {name: key.class_number for name, key in self._keys.items()} and not self._is_news():
@@ -268,7 +269,7 @@ class Classifier:
         return True
 
     def _is_news(self) -> bool:
-        """Whether the classes cost clearly more or less, one against another, than when they were last announced."""
+        """Return whether cost ratios have changed clearly since the classes were last announced."""
         old, new = self._announced, self._classes
         if len(old) != len(new):
             return True
@@ -279,7 +280,7 @@ class Classifier:
         return [(key, key.class_number) for key in self._keys.values() if key.class_number is not None]
 
     def _divide(self) -> None:
-        """Make classes anew of what is known about the keys."""
+        """Compute the classes from the statistics of the keys."""
         known = {name: key for name, key in self._keys.items() if key.class_number is not None}
         paid = [key for key in known.values() if key.mean > LEAST_COST]
         if not paid:
@@ -288,7 +289,7 @@ class Classifier:
         self._number({name: bisect_left(bounds, key.place) for name, key in known.items()})
 
     def _number(self, groups: Mapping[str, int]) -> None:
-        """Make classes of groups of keys, from cheap to dear; numbers that no key has are left out."""
+        """Number the groups of keys from cheap to expensive; skip empty ones."""
         members = {
             number: [self._keys[name] for name in groups if groups[name] == number] for number in {*groups.values()}
         }
@@ -298,7 +299,7 @@ class Classifier:
         self._measure()
 
     def _measure(self) -> None:
-        """Find what classes and unknown keys cost now."""
+        """Update the costs of classes and unknown keys."""
         settled = self._settled()
         if not settled:
             return
@@ -314,7 +315,7 @@ class Classifier:
 
 
 class OneClass:
-    """All requests in one class, each at the running mean of all: the paper's controller before it had classes."""
+    """One class for all requests, at their running mean: the admission paper's controller without classes."""
 
     def __init__(self, first_cost: float = FIRST_COST) -> None:
         self._first_cost = first_cost
@@ -337,12 +338,12 @@ class OneClass:
         return 0, self._mean
 
     def learn(self, key: str, cost: float) -> tuple[int, float]:
-        """Note what a request has cost, 0 or more, after it has ended. Return class 0, and the base cost of all."""
+        """Learn the cost (0 or more) of a request that has ended. Return class 0 and the base cost."""
         self._all.learn(cost)
         return 0, min(self._all.base, self._mean)
 
     def end_period(self) -> bool:
-        """Say that nothing has changed."""
+        """Return False: nothing changes."""
         return False
 
     @property
@@ -351,17 +352,17 @@ class OneClass:
 
 
 def upper_bound(means: Sequence[float], unseen_ratio: float = UNSEEN_RATIO) -> float:
-    """Return a cost that the next key exceeds with a probability of `unseen_ratio` at most, given those of others.
+    """Return a cost that the next key exceeds with probability at most `unseen_ratio`.
 
-    That is so whatever their distribution, if keys come in no particular order (split conformal prediction); of too
-    few others the dearest must do.
+    Holds for any distribution if keys are exchangeable (split conformal prediction); with too few means it is the
+    largest.
     """
     rank = math.ceil((len(means) + 1) * (1.0 - unseen_ratio))
     return sorted(means)[min(rank, len(means)) - 1]
 
 
 def _division(keys: Sequence[_Key], most: int, present: int) -> Division:
-    """Divide keys, whose requests scatter about their means, into classes."""
+    """Divide keys, whose requests scatter around their means, into classes."""
     places = np.array([[key.place] for key in keys]) + np.outer([key.deviation for key in keys], _SCATTER)
     weights = np.repeat([key.weight / SCATTER_POINTS for key in keys], SCATTER_POINTS)
     buckets, which = np.unique(np.floor(places.ravel() * POINTS_PER_E), return_inverse=True)
@@ -371,7 +372,7 @@ def _division(keys: Sequence[_Key], most: int, present: int) -> Division:
 
 
 def _centre(keys: Sequence[_Key]) -> float:
-    """Return the middle of a class, as ln cost; a request counts half for itself and half for its cost."""
+    """Return the centre of a class, as ln cost; requests are weighted half by number and half by cost."""
     weight = sum(key.weight for key in keys)
     cost = sum(key.weight * key.mean for key in keys)
     shares = [key.weight / weight + (key.weight * key.mean / cost if cost > 0 else 0.0) for key in keys]
@@ -379,14 +380,14 @@ def _centre(keys: Sequence[_Key]) -> float:
 
 
 def _mean(keys: Sequence[_Key]) -> float:
-    """Return what a request of a class costs on average, of those that cost anything: the others never wait."""
+    """Return the mean cost of a class over requests with a cost: free ones never wait."""
     paid = [key for key in keys if key.mean > LEAST_COST]
     weight = sum(key.weight for key in paid)
     return sum(key.weight * key.mean for key in paid) / weight if paid else LEAST_COST
 
 
 def _ascending(values: Sequence[float]) -> list[float]:
-    """Return the values with those raised that are not above the one before."""
+    """Return the values, raised where necessary to be strictly ascending."""
     raised: list[float] = []
     for value in values:
         raised.append(value if not raised else max(value, math.nextafter(raised[-1], math.inf)))

@@ -1,7 +1,4 @@
-"""What is counted of requests: for each class since the beginning, and of all for one control period.
-
-Only sums; who decides what from them is elsewhere.
-"""
+"""Counters of requests: per class since the start, and in total per control period. Only sums."""
 
 from __future__ import annotations
 
@@ -13,34 +10,34 @@ from typing import Literal
 
 Outcome = Literal["served", "failed", "refused", "left"]
 
-# The bounds of the histogram of waiting times; whoever did not wait is in the first bucket.
+# Bounds of the histogram of waiting times; no wait is in the first bucket.
 WAITS_S = (0.0, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 AVERAGED_PERIODS = 30
-# How much of the mean response of a class is its last one.
+# Weight of the last response in the mean response of a class.
 RESPONSE_PART = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What became of one request."""
+    """The outcome of one request."""
 
     key: str
     class_number: int
     outcome: Outcome
-    # By the event loop's clock.
+    # Time of the event loop's clock.
     arrived_s: float
     waited_s: float
-    # From its admission to its end; 0 if it was not admitted.
+    # From admission to end; 0 if it was not admitted.
     served_s: float
     connections: int = 0
     busy_s: float = 0.0
-    # What it waited for connections after it was admitted.
+    # Time waiting for connections after admission.
     waiting_s: float = 0.0
 
 
 @dataclass(slots=True)
 class ClassCounts:
-    """What became of the requests of one class since the beginning."""
+    """Outcomes of the requests of one class since the start."""
 
     arrived: int = 0
     admitted: int = 0
@@ -48,13 +45,13 @@ class ClassCounts:
     left: int = 0
     served: int = 0
     failed: int = 0
-    # The sum over those who were admitted.
+    # Sum over admitted requests.
     waited_s: float = 0.0
-    # How many of them waited how long: up to each of WAITS_S, and longer.
+    # Histogram of waiting times: one bucket per bound of WAITS_S, and one for longer waits.
     waits: list[int] = field(default_factory=lambda: [0] * (len(WAITS_S) + 1))
 
     def admit(self, waited_s: float) -> None:
-        """Count one that was admitted."""
+        """Count an admitted request."""
         self.admitted += 1
         if waited_s == 0.0:
             self.waits[0] += 1
@@ -64,14 +61,14 @@ class ClassCounts:
 
 
 class Blocking:
-    """The odds of waiting on against being admitted, for each class, over the last 30 periods or so."""
+    """Odds of waiting against being admitted, by class, over about 30 periods."""
 
     def __init__(self) -> None:
         self._admitted: list[float] = []
         self._blocked: list[float] = []
 
     def end_period(self, admitted: Sequence[int], waiting: Sequence[int], lost: Sequence[int]) -> None:
-        """Count a period. If there are more or fewer classes than before, begin anew."""
+        """Count a period. If the number of classes has changed, start over."""
         if len(admitted) != len(self._admitted):
             self._admitted, self._blocked = [0.0] * len(admitted), [0.0] * len(admitted)
         for number in range(len(admitted)):
@@ -80,17 +77,17 @@ class Blocking:
             self._blocked[number] += (blocked - self._blocked[number]) / AVERAGED_PERIODS
 
     def odds(self, number: int) -> float | None:
-        """Return the odds of a class, None if nobody of it was admitted."""
+        """Return the odds of a class, None if none of it was admitted."""
         if number >= len(self._admitted) or self._admitted[number] < 0.001:
             return None
         return self._blocked[number] / self._admitted[number]
 
 
 class Finished:
-    """What has ended in a period, as if all periods had the same mix of requests.
+    """Requests that ended in a period, corrected for their mix.
 
-    A period of many large requests takes longer on average without anything being slow. So a response counts in
-    proportion to the best that its class has shown.
+    A period with many large requests is slower on average without any slowdown. So each response counts relative to
+    the best of its class.
     """
 
     def __init__(self) -> None:
@@ -105,12 +102,12 @@ class Finished:
         self._mean_best_s: float | None = None
 
     def fail(self, served_s: float) -> None:
-        """Count a request that has failed after so long."""
+        """Count a failed request."""
         self.failures += 1
         self.failed_s = max(self.failed_s, served_s)
 
     def add(self, number: int, served_s: float, base_cost: float) -> None:
-        """Count a request of a class that was served."""
+        """Count a served request."""
         mean_s = self._means_s.get(number, served_s)
         mean_s += RESPONSE_PART * (served_s - mean_s)
         self._means_s[number] = mean_s
@@ -124,7 +121,7 @@ class Finished:
 
     @property
     def response_s(self) -> float | None:
-        """The mean response, corrected for the mix; None if nothing was served."""
+        """The mean response, corrected for the mix; None if none was served."""
         if self.count == 0:
             return None
         best_s = self._best_s / self.count
@@ -132,7 +129,7 @@ class Finished:
         return mean_best_s * self._served_s / self._best_s if self._best_s > 0 else best_s
 
     def end_period(self) -> None:
-        """Begin to count anew."""
+        """Start a new period."""
         if self.count:
             best_s = self._best_s / self.count
             before_s = self._mean_best_s if self._mean_best_s is not None else best_s
@@ -141,6 +138,6 @@ class Finished:
         self._served_s, self._best_s = 0.0, 0.0
 
     def forget_classes(self) -> None:
-        """Forget what classes have shown: their numbers mean others now."""
+        """Forget statistics by class: the numbers now mean other classes."""
         self._means_s.clear()
         self._bests_s.clear()

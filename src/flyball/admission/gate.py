@@ -1,7 +1,7 @@
-"""The gate: requests wait in one queue for each class, and pass while the budget lasts.
+"""The gate: one queue per class; requests pass while the budget lasts.
 
-The budget flows in at a rate that somebody else sets; who is next is the scheduler's word. Time is an argument: the
-gate knows neither clock nor event loop, nor what a request is.
+The budget flows in at a rate set from outside; the scheduler chooses the next class. Time is an argument: no clock,
+no event loop.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from random import Random
 from flyball.admission.schedulers.scheduler import Scheduler, Standing, Turnout
 from flyball.errors import AdmissionError, FlyballError
 
-# Over how many periods arrivals are averaged.
+# Number of periods in the average of arrivals.
 AVERAGED_PERIODS = 30
-# Between two dispatches for budget: timers are not finer, and rounding must not make one come too early.
+# Minimum pause between dispatches: the resolution of timers; rounding must not make one come too early.
 LEAST_PAUSE_S = 0.001
 
 
 class Full(FlyballError):
-    """A request came while as many of its class as may wait did so already."""
+    """The queue of a request's class is full."""
 
     def __init__(self, class_number: int, waiting: int) -> None:
-        super().__init__(f"{waiting} requests of class {class_number} wait already")
+        super().__init__(f"queue of class {class_number} is full: {waiting} requests are waiting")
         self.class_number = class_number
         self.waiting = waiting
 
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """One request that waits, was admitted, or has gone."""
+    """A request that waits, was admitted, or has left."""
 
     key: str
     class_number: int
@@ -42,26 +42,26 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class PeriodTurnout:
-    """What became of all classes, cheap to dear, in a period. Requests that cost nothing are not in it."""
+    """Counts of a period by class, cheap to expensive. Free requests are not included."""
 
     arrived: tuple[int, ...]
     admitted: tuple[int, ...]
-    # Those who wait at its end.
+    # Waiting at its end.
     waiting: tuple[int, ...]
-    # Those whose time was up, or whose queue was full.
+    # Refused: deadline reached or queue full.
     lost: tuple[int, ...]
-    # Those who went away by themselves while they waited.
+    # Left while waiting.
     left: tuple[int, ...]
     admitted_cost: float
-    # Whether somebody had to wait because the budget was spent.
+    # Whether requests had to wait since the budget was spent.
     was_limited: bool
-    # Whether somebody had to wait because the gate was held.
+    # Whether requests had to wait since the gate was held.
     was_held: bool
 
 
 @dataclass(slots=True)
 class _Line:
-    """Those of one class who wait, the first first, and what became of others of it in this period."""
+    """The waiting requests of a class in order, and its counts of this period."""
 
     cost: float
     queue: OrderedDict[Ticket, None] = field(default_factory=OrderedDict)
@@ -72,18 +72,18 @@ class _Line:
     arrivals_per_s: float = 0.0
 
     def standing(self, now_s: float) -> Standing:
-        """Return how the class stands now."""
+        """Return the present state of the class."""
         queue = self.queue
         head_age_s = now_s - next(iter(queue)).arrived_s if queue else 0.0
         return Standing(self.cost, len(queue), head_age_s, self.arrivals_per_s)
 
 
 class Gate:
-    """Lets requests pass while the budget lasts.
+    """Passes requests while the budget lasts.
 
-    What is not spent is saved up to `burst_s` seconds of the rate, or one request of the dearest class if that is
-    more; whoever passes may leave a debt, which is repaid before the next does. The round over the classes goes on
-    where it stopped when the budget was spent: if each began with the cheapest, a trickle would reach no other.
+    Unspent budget is saved, up to `burst_s` seconds of the rate or one request of the most expensive class; a passing
+    request may leave a debt, which is repaid before the next one. The round over the classes resumes where it stopped
+    when the budget was spent: starting with the cheapest each time, a trickle of budget would reach no other class.
     """
 
     def __init__(
@@ -115,31 +115,31 @@ class Gate:
 
     @property
     def class_costs(self) -> tuple[float, ...]:
-        """What a request of each class costs on average, cheap to dear."""
+        """Mean cost by class, cheap to expensive."""
         return tuple(line.cost for line in self._lines)
 
     @property
     def rate(self) -> float:
-        """The budget that flows in, in cost per second."""
+        """The inflow of budget, in cost per second."""
         return self._rate
 
     @property
     def budget(self) -> float:
-        """What was left when it was last looked at; below 0 it is a debt."""
+        """The budget at the last update; negative for a debt."""
         return self._budget
 
     @property
     def waiting(self) -> tuple[int, ...]:
-        """How many of each class wait."""
+        """Number of waiting requests by class."""
         return tuple(len(line.queue) for line in self._lines)
 
     @property
     def arrivals_per_s(self) -> tuple[float, ...]:
-        """How many of each class come, averaged over some 30 periods."""
+        """Arrivals per second by class, averaged over about 30 periods."""
         return tuple(line.arrivals_per_s for line in self._lines)
 
     def set_rate(self, per_s: float, now_s: float) -> None:
-        """Let the budget flow in at `per_s` from now on. The first time all is there that can be saved."""
+        """Set the inflow of budget. The first call fills the savings."""
         is_first = self._refilled_s is None
         self._refill(now_s)
         self._rate = max(0.0, per_s)
@@ -148,7 +148,7 @@ class Gate:
             self._budget = self._most_saved
 
     def passes(self, class_number: int, cost: float, now_s: float) -> bool:
-        """Let a request of a cost above 0 come if it is admitted at once; it needs no ticket then."""
+        """Admit a request of a cost above 0 if that is possible at once; it then needs no ticket."""
         self._refill(now_s)
         if self._total_waiting or self._budget <= 0.0 or self._is_held:
             return False
@@ -160,24 +160,24 @@ class Gate:
         return True
 
     def pass_by(self, class_number: int, cost: float) -> None:
-        """Count a request that begins whatever the budget: nobody is held up, and none of it is spent."""
+        """Count a request that starts regardless of the budget, without spending it."""
         line = self._lines[class_number]
         line.arrived += 1
         line.admitted += 1
         self._admitted_cost += cost
 
     def admit_all(self, now_s: float) -> list[Ticket]:
-        """Admit everybody who waits, whatever the budget, and return them. None of it is spent."""
+        """Admit all waiting requests regardless of the budget, without spending it, and return them."""
         budget = self._budget
         admitted = [self._admit_first(line, now_s) for line in self._lines for _ in range(len(line.queue))]
         self._budget = budget
         return admitted
 
     def arrive(self, ticket: Ticket, most: int | None = None) -> list[Ticket]:
-        """Let a request come, and return all who are admitted now; it waits if it is not one of them.
+        """Add an arriving request, and return all requests admitted now; it waits if it is not among them.
 
-        One that costs nothing passes at once; of others at most `most` do. Raises Full, and admits nobody, when too
-        many of its class wait.
+        A free request passes at once; of others at most `most` do. Raises Full, and admits none, if its queue is
+        full.
         """
         now_s = ticket.arrived_s
         if ticket.cost <= 0.0:
@@ -196,19 +196,19 @@ class Gate:
         return self._dispatch(now_s, most)
 
     def dispatch(self, now_s: float, most: int | None = None) -> list[Ticket]:
-        """Admit whom the budget allows, at most `most` requests, and return them in order."""
+        """Admit requests as the budget allows, at most `most`, and return them in order."""
         self._refill(now_s)
         return self._dispatch(now_s, most)
 
     def has_budget(self, now_s: float) -> bool:
-        """Return whether a dispatch could admit somebody; if not, no more than time can change it."""
+        """Return whether a dispatch could admit a request now or later."""
         self._refill(now_s)
         return self._budget > 0.0
 
     def next_dispatch_s(self, now_s: float) -> float | None:
-        """Return when to dispatch again, None if that would admit nobody however late it is.
+        """Return the time of the next dispatch; None if waiting does not help.
 
-        That is so while nobody waits, the gate is held or nothing flows in: dispatch when that has changed.
+        That is the case if no request waits, the gate is held or there is no inflow: dispatch when that has changed.
         """
         if self._total_waiting == 0 or self._is_held or self._rate <= 0.0:
             return None
@@ -216,27 +216,27 @@ class Gate:
         return now_s + max(0.0, -self._budget) / self._rate + LEAST_PAUSE_S
 
     def hold(self, is_full: bool) -> None:
-        """Admit nobody while `is_full`. The end of a hold admits nobody by itself: dispatch then."""
+        """Hold the gate while `is_full`. Releasing it admits none: dispatch then."""
         self._is_held = is_full
 
     def leave(self, ticket: Ticket) -> bool:
-        """Forget a request that nobody wants any more. Return False if it does not wait."""
+        """Remove a request whose waiter has gone. Return False if it does not wait."""
         was_waiting = self._forget(ticket)
         if was_waiting:
             self._lines[ticket.class_number].left += 1
         return was_waiting
 
     def expire(self, ticket: Ticket) -> bool:
-        """Turn a request away whose time is up. Return False if it does not wait."""
+        """Refuse a request at its deadline. Return False if it does not wait."""
         was_waiting = self._forget(ticket)
         if was_waiting:
             self._lines[ticket.class_number].lost += 1
         return was_waiting
 
     def end_period(self, now_s: float) -> PeriodTurnout:
-        """Return what became of everybody since the last period's end, and tell the scheduler."""
+        """Return the counts since the last period's end, and pass them to the scheduler."""
         self._refill(now_s)
-        self._note_who_waits()
+        self._note_waiting()
         self._average_arrivals(now_s)
         lines = self._lines
         turnout = PeriodTurnout(
@@ -259,10 +259,10 @@ class Gate:
         return turnout
 
     def reclassify(self, class_costs: Sequence[float], class_of: Callable[[str], int]) -> None:
-        """Go on with other classes: whoever waits moves to the class of its key, in the order of arrival.
+        """Change the classes: waiting requests move to the class of their key, in order of arrival.
 
-        If there are now more or fewer of them, what was counted of each in this period is forgotten, and arrivals are
-        averaged anew: call it when a period has just ended.
+        If the number of classes changes, this period's counts and the average of arrivals are reset: call it right
+        after the end of a period.
         """
         tickets = sorted((ticket for line in self._lines for ticket in line.queue), key=lambda each: each.arrived_s)
         lines = _lines(class_costs)
@@ -290,7 +290,7 @@ class Gate:
             self._budget = budget if budget < self._most_saved else self._most_saved
 
     def _limit_savings(self) -> None:
-        """Work out what may be saved: without a bound, what an idle night has saved would pass at once."""
+        """Compute the cap of the savings: without one, the savings of an idle night would pass at once."""
         self._most_saved = max(self._rate * self._burst_s, self._lines[-1].cost) if self._rate > 0.0 else 0.0
         self._budget = min(self._budget, self._most_saved)
 
@@ -302,18 +302,18 @@ class Gate:
                 self._admit_only(number, admitted, now_s, most)
             else:
                 self._admit_in_rounds(admitted, now_s, most)
-        self._note_who_waits()
+        self._note_waiting()
         return admitted
 
     def _only_waiting(self) -> int | None:
-        """Return the class of all who wait, None if they are of several."""
+        """Return the class of all waiting requests, None if there are several."""
         for number, line in enumerate(self._lines):
             if line.queue:
                 return number if len(line.queue) == self._total_waiting else None
         return None
 
     def _admit_only(self, number: int, admitted: list[Ticket], now_s: float, most: int | None) -> None:
-        """Admit those of one class while nobody else waits: there is nothing to choose, and no need to ask."""
+        """Admit requests of one class while only that class waits: no choice, so the scheduler is not asked."""
         line = self._lines[number]
         while line.queue and self._budget > 0.0 and (most is None or len(admitted) < most):
             admitted.append(self._admit_first(line, now_s))
@@ -343,14 +343,14 @@ class Gate:
         return probability >= 1.0 or self._random.random() < probability
 
     def _forget(self, ticket: Ticket) -> bool:
-        # Of one that does not wait any more, the class may not exist any more either.
+        # If it no longer waits, its class may not exist any longer either.
         if ticket.class_number >= len(self._lines) or ticket not in self._lines[ticket.class_number].queue:
             return False
         del self._lines[ticket.class_number].queue[ticket]
         self._total_waiting -= 1
         return True
 
-    def _note_who_waits(self) -> None:
+    def _note_waiting(self) -> None:
         if self._total_waiting:
             if self._is_held:
                 self._was_held = True
@@ -362,7 +362,7 @@ class Gate:
         self._period_start_s = now_s
         if passed_s <= 0.0:
             return
-        # The first periods count alike: an average that began at 0 would take as long as it looks back to be right.
+        # The first periods have equal weights: an average that starts at 0 would take its whole window to settle.
         self._averaged_periods = min(self._averaged_periods + 1, AVERAGED_PERIODS)
         for line in self._lines:
             line.arrivals_per_s += (line.arrived / passed_s - line.arrivals_per_s) / self._averaged_periods
@@ -371,5 +371,5 @@ class Gate:
 def _lines(class_costs: Sequence[float]) -> list[_Line]:
     costs = list(class_costs)
     if not costs or min(costs) <= 0.0 or costs != sorted(costs):
-        raise AdmissionError(f"the costs of classes must be above 0 and go from cheap to dear, not {costs}")
+        raise AdmissionError(f"class costs must be above 0 and ascending, not {costs}")
     return [_Line(cost) for cost in costs]

@@ -1,7 +1,7 @@
-"""What kind of request one is: a key of its method and the template of its path, "GET /items/{item_id}".
+"""The kind of a request: a key of its method and path template, "GET /items/{item_id}".
 
-Costs are learned by key, so there must be few of them whatever clients ask for. A framework is imported only by the
-key that needs it.
+Costs are learned by key, so the number of keys must be bounded whatever clients request. Frameworks are imported only
+by the key that needs them.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-# What ASGI says of a connection.
+# The ASGI scope of a connection.
 Scope = MutableMapping[str, Any]
 Key = Callable[[Scope], str]
 
-# The template of all paths that the application does not know: whoever scans a site makes no new keys.
+# The template of all paths without a route: a scanner must not create keys.
 NO_ROUTE = "(no route)"
 
 METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"})
@@ -24,7 +24,7 @@ METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"
 MOST_SEGMENTS = 8
 MOST_SEGMENT_LETTERS = 40
 REMEMBERED_PATHS = 4096
-# Longer paths are not remembered: clients can make them as long as servers let them.
+# Longer paths are not cached: clients choose their length.
 REMEMBERED_LETTERS = 256
 
 _IDENTIFIER = re.compile(
@@ -37,7 +37,7 @@ _IDENTIFIER = re.compile(
 
 
 def method_of(scope: Scope) -> str:
-    """Return the method as far as keys tell them apart: HEAD is served as GET is, and clients can invent methods."""
+    """Return the method for keys: HEAD counts as GET, and clients can invent methods."""
     if scope["type"] == "websocket":
         return "WEBSOCKET"
     method: str = scope["method"]
@@ -47,7 +47,7 @@ def method_of(scope: Scope) -> str:
 
 
 def path_of(scope: Scope) -> str:
-    """Return the path below the place where the application is mounted."""
+    """Return the path relative to the application's mount point."""
     path: str = scope["path"]
     root_path: str = scope.get("root_path", "")
     if root_path and path.startswith(root_path):
@@ -58,10 +58,10 @@ def path_of(scope: Scope) -> str:
 
 
 def path_key(scope: Scope) -> str:
-    """Return the key for any application: numbers, UUIDs, long hexadecimal, long texts and
-    whatever has an @ in the path become `{}`.
+    """Return a key for any application: numbers, UUIDs, long hexadecimal or other long segments, and those with an @
+    become `{}`.
 
-    Names of things in the path stay, so an application that has them there needs a key that knows its routes.
+    Other names in paths are kept, so an application that has such paths needs a key by its routes.
     """
     path = path_of(scope)
     return f"{method_of(scope)} {_known_template(path) if len(path) <= REMEMBERED_LETTERS else _template(path)}"
@@ -69,7 +69,7 @@ def path_key(scope: Scope) -> str:
 
 def _template(path: str) -> str:
     segments = path.split("/")
-    # The first is what precedes the leading slash: nothing.
+    # The first part is empty: the path starts with a slash.
     kept = ["{}" if _IDENTIFIER.fullmatch(segment) else segment for segment in segments[: MOST_SEGMENTS + 1]]
     return "/".join(kept) + ("/..." if len(segments) > len(kept) else "")
 
@@ -78,15 +78,15 @@ _known_template = functools.lru_cache(REMEMBERED_PATHS)(_template)
 
 
 class RouteKey:
-    """A key by the routes of an application. What a path led to is remembered, of the last so many paths."""
+    """A key by an application's routes, with a bounded cache of paths."""
 
     def __init__(self, route_of: Callable[[str, str], str | None]) -> None:
-        """`route_of` returns the template for a method (or WEBSOCKET) and a path, None if there is no route."""
+        """`route_of` returns the template for a method (or WEBSOCKET) and a path, None without a route."""
         self._route_of = route_of
         self._keys: dict[tuple[str | None, str, str | None], str] = {}
 
     def __call__(self, scope: Scope) -> str:
-        # Without a method it is a WebSocket.
+        # WebSockets have no method.
         asked = scope.get("method"), scope["path"], scope.get("root_path")
         return self._keys.get(asked) or self._find(asked, scope)
 
@@ -94,7 +94,7 @@ class RouteKey:
         method = method_of(scope)
         template = self._route_of(method, path_of(scope))
         key = f"{method} {template or NO_ROUTE}"
-        # Not those without a route: it may be added later, and they are cheap.
+        # Paths without a route are not cached: a route may be added later, and they are cheap.
         if template is not None and len(asked[1]) <= REMEMBERED_LETTERS:
             if len(self._keys) >= REMEMBERED_PATHS:
                 self._keys.clear()
@@ -104,11 +104,11 @@ class RouteKey:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """One route of Starlette's, or what is mounted at a prefix."""
+    """A Starlette route, or a mount at a prefix."""
 
     pattern: re.Pattern[str]
     template: str
-    # None of them: any.
+    # Empty: any.
     methods: frozenset[str]
     mounted: tuple[_Place, ...] | None
 
@@ -118,7 +118,7 @@ class _Place:
             return None
         if self.mounted is not None:
             inner = _first_template(self.mounted, method, "/" + match["path"])
-            # What is mounted there may be no router: static files, another framework.
+            # A mount need not be a router: static files, another framework.
             return self.template + ("/{path}" if inner is None else inner)
         return self.template if not self.methods or method in self.methods else None
 
@@ -134,7 +134,7 @@ def _first_template(places: Sequence[_Place], method: str, path: str) -> str | N
 def starlette_key(app: Any) -> Key:
     """Return a key by the routes of a Starlette or FastAPI application, or router.
 
-    They are read at the first request, and again when their number has changed.
+    They are read at the first request, and again when their number changes.
     """
     places: tuple[_Place, ...] = ()
     count = -1
@@ -154,7 +154,7 @@ def starlette_key(app: Any) -> Key:
 def _places(routes: Sequence[Any]) -> Iterator[_Place]:
     for route in routes:
         if hasattr(route, "effective_route_contexts"):
-            # A router that FastAPI has included: its routes as they are there, with the prefix.
+            # A router included by FastAPI: its routes with the prefix.
             contexts = route.effective_route_contexts()
             yield from _places([getattr(context, "starlette_route", None) or context for context in contexts])
         elif hasattr(route, "path_regex"):
@@ -167,19 +167,19 @@ def _places(routes: Sequence[Any]) -> Iterator[_Place]:
                 tuple(_places(route.routes or ())) if is_mount else None,
             )
         elif hasattr(route, "routes"):
-            # Routes for one host name. Whether it is the one that was asked for makes little difference to the key.
+            # Routes of a host name. Which host was requested hardly matters for the key.
             yield from _places(route.routes or ())
 
 
 def _methods_of(route: Any) -> frozenset[str]:
     if hasattr(route, "methods"):
         return frozenset(route.methods or ())
-    # A mount takes any; of the others only those for WebSockets have no methods.
+    # A mount accepts any; routes without methods are WebSockets.
     return frozenset() if hasattr(route, "routes") else frozenset({"WEBSOCKET"})
 
 
 def django_key(urls: str | None = None) -> Key:
-    """Return a key by the URL patterns of a Django project: those of its settings, or of the module `urls`."""
+    """Return a key by the URL patterns of a Django project: of its settings, or of the module `urls`."""
     from django.urls import Resolver404, resolve
 
     def route_of(_: str, path: str) -> str | None:
@@ -208,7 +208,9 @@ def litestar_key(app: Any) -> Key:
 
 
 def key_for(app: Any) -> Key:
-    """Return the key that suits an application, which is looked for below what it is wrapped in, or `path_key`."""
+    """Return the key for an application, which may be wrapped in middleware; `path_key` if its framework is
+    unknown.
+    """
     while app is not None:
         packages = {base.__module__.partition(".")[0] for base in type(app).__mro__}
         if "litestar" in packages and hasattr(app, "asgi_router"):

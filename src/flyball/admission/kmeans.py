@@ -1,7 +1,7 @@
-"""Divides costs into classes: k-means on ln cost, with as many classes as the silhouettes say.
+"""Divides costs into classes: k-means on ln cost; silhouettes choose the number of classes.
 
-The rules are those of the pipeline's profile, without Spark: on a line the best division can be found exactly. Knows
-neither keys nor requests.
+The rules are those of the pipeline's profile, without Spark: in one dimension the optimal division can be computed
+exactly.
 """
 
 from __future__ import annotations
@@ -12,42 +12,42 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-# Below it classes are not clear: two halves of a single normal hump reach 0.71, of a flat one 0.8.
+# Minimum silhouette of clear classes: two halves of a normal distribution reach 0.71, of a uniform one 0.8.
 LEAST_SILHOUETTE = 0.82
-# If two classes differ by this factor there are two, clear or not: else the dear would hold up the cheap.
+# Two classes that differ by this factor are kept even if unclear: expensive requests would delay cheap ones.
 WIDE_RATIO = 5.0
-# By so much the silhouette must gain for one class more.
+# Required gain of the silhouette for one more class.
 CLEARLY_BETTER = 0.02
-# By so much the silhouette of as many classes as there are already may be worse than another.
+# How much worse the silhouette of the present number of classes may be.
 LOYALTY = 0.05
-# Two classes that there are already need to differ by this factor only.
+# Required factor between two classes that already exist.
 LOYAL_RATIO = 4.0
 
 Numbers = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.intp]
 
-# So many points are looked at together, which bounds the memory.
+# Points per block, which bounds the memory.
 _BLOCK = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """Classes from small to large: the bounds between them, as ln cost, and why there are that many."""
+    """Classes from cheap to expensive: bounds as ln cost, and the reason for their number."""
 
     bounds: tuple[float, ...] = ()
-    # Of 2, 3, ... classes.
+    # For 2, 3, ... classes.
     silhouettes: tuple[float, ...] = ()
     # Why there is only one class.
     reason: str | None = None
 
 
 def divide(places: Numbers, weights: Numbers, costs: Numbers, most: int, present: int = 1) -> Division:
-    """Divide points into classes, `most` at most.
+    """Divide points into at most `most` classes.
 
-    `places` are ln costs, all different and ascending; `weights` says how many requests each stands for, `costs` what
-    those have cost together; both are above 0. Where there are `present` classes already, that number is left only
-    for a clearly better one. A request counts half for itself and half for what it costs: by number alone, few but
-    dear requests would not be seen, and those are what admission control is for.
+    `places` are ln costs, strictly ascending; `weights` are numbers of requests, `costs` their total costs; both
+    above 0. The `present` number of classes is kept unless another one is clearly better. Requests are weighted half
+    by number and half by cost: by number alone, few but expensive requests would be missed, and admission control is
+    for these.
     """
     if len(places) < 2:
         return Division(reason="all requests cost the same")
@@ -66,7 +66,7 @@ def divide(places: Numbers, weights: Numbers, costs: Numbers, most: int, present
 
 
 def _count(silhouettes: list[float], present: int) -> int:
-    """Return how many classes are clear, given the silhouettes of 2, 3, ... of them; 1 if none are."""
+    """Return the number of clear classes, given the silhouettes of 2, 3, ... of them; 1 if none are clear."""
     best = max(silhouettes)
     if 2 <= present < len(silhouettes) + 2:
         own = silhouettes[present - 2]
@@ -78,10 +78,10 @@ def _count(silhouettes: list[float], present: int) -> int:
 
 
 def best_partitions(places: Numbers, weights: Numbers, most: int) -> list[Indices]:
-    """Return for 2, 3, ... `most` classes where each begins, such that the squared distances to centres are least.
+    """Return the starts of the classes for 2, 3, ... `most` classes that minimize the squared distances to centres.
 
-    In order, the points of a class lie side by side; so the best k classes of the first n points are the best k - 1
-    of some of them, and the rest (Bellman). Exact, in a time that grows with the square of the number of points.
+    Classes are contiguous in order; so the best k classes of the first n points are the best k - 1 of a prefix, and
+    the rest (Bellman). Exact, in quadratic time.
     """
     centred = places - np.average(places, weights=weights)
     sums = [np.concatenate([[0.0], np.cumsum(weights * centred**power)]) for power in (0, 1, 2)]
@@ -102,9 +102,10 @@ def best_partitions(places: Numbers, weights: Numbers, most: int) -> list[Indice
 
 
 def _spread(sums: list[Numbers], starts: Indices, ends: Indices) -> Numbers:
-    """Return the squared distances within a class from each of `starts` up to each of `ends`; without end if empty.
+    """Return the squared distances within a class from each of `starts` to each of `ends`; empty `ends`: to the last
+    point.
 
-    `sums` are those of weights, and of weights times places and squares of places, before each point.
+    `sums` are prefix sums of weights, and of weights times places and squared places.
     """
     weight, moment, square = (each[ends][None, :] - each[starts][:, None] for each in sums)
     is_class = starts[:, None] < ends[None, :]
@@ -121,9 +122,9 @@ def _unrolled(begins: list[Indices], count: int) -> Indices:
 
 
 def silhouette(places: Numbers, weights: Numbers, starts: Indices) -> float:
-    """Return how well points fit their own class and no other, -1 to 1, by squared distances (as Spark does).
+    """Return the silhouette, -1 to 1, by squared distances (as in Spark).
 
-    Classes begin at `starts`. A point stands for many requests, so that one alone in its class fits it well.
+    Classes start at `starts`. A point stands for many requests, so a class of one point has a good silhouette.
     """
     lengths = np.diff(np.append(starts, len(places)))
     own = np.repeat(np.arange(len(starts)), lengths)
@@ -132,7 +133,7 @@ def silhouette(places: Numbers, weights: Numbers, starts: Indices) -> float:
     variance = np.maximum(np.add.reduceat(weights * (places - mean[own]) ** 2, starts) / total, 0.0)
     distances = (places[:, None] - mean[None, :]) ** 2 + variance[None, :]
     each = np.arange(len(places))
-    # A point is two halves of a request's weight: one of them is not compared with itself.
+    # Half a request's weight is at the point twice: one half is not compared with itself.
     within = distances[each, own] * total[own] / (total[own] - weights / 2)
     distances[each, own] = math.inf
     between = distances.min(axis=1)

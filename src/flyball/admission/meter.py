@@ -1,7 +1,7 @@
-"""Counts what is taken of a database, while it is taken.
+"""Measures the use of a database's connections.
 
-Sensors tell a `Meter` what happens at a pool. Whose request it was follows from the context in which the connection
-was asked for. Knows no driver.
+Sensors report events of a pool to a `Meter`. The request is the one in whose context the connection was requested.
+Independent of drivers.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 
 from flyball.admission.use import Usage, Use
 
-# The request that this code works for. Tasks and threads that it starts with a copy of its context count for it.
+# The current request. Tasks and threads started with a copy of its context count for it.
 current_use: ContextVar[Use | None] = ContextVar("flyball_current_use", default=None)
 
 
 class Meter:
-    """Adds up what is taken of one or several pools. All of it may be called from any thread."""
+    """Sums the use of one or more pools. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
@@ -27,24 +27,24 @@ class Meter:
         self._connections = 0
         self._busy_s = 0.0
         self._waiting_s = 0.0
-        # How many connections are held now.
+        # Connections in use.
         self.busy = 0
-        # How many are waited for now.
+        # Pending requests for connections.
         self.waiting = 0
-        # How many there can be at most, None if nobody has said.
+        # Maximum connections, None if unknown.
         self.size: int | None = None
         self._since_s = clock()
         self._sizes: dict[int, int | None] = {}
 
     def size_of(self, pool: object, size: int | None) -> None:
-        """Note how many connections a pool can have at most; None if it has no bound."""
+        """Set the maximum connections of a pool; None for unbounded."""
         with self._lock:
             self._sizes[id(pool)] = size
             sizes = [each for each in self._sizes.values() if each is not None]
             self.size = sum(sizes) if len(sizes) == len(self._sizes) else None
 
     def ask(self) -> Hold:
-        """Note that the code of the current context asks for a connection. Tell the `Hold` how it goes on."""
+        """The current context requests a connection. Report its progress to the returned `Hold`."""
         hold = Hold(self, current_use.get(), self._clock())
         with self._lock:
             self._pass(hold.since_s)
@@ -53,13 +53,15 @@ class Meter:
 
     @property
     def usage(self) -> Usage:
-        """What has been taken until now."""
+        """Return the use so far."""
         with self._lock:
             self._pass(self._clock())
             return Usage(self._connections, self._busy_s, self._waiting_s, self.busy, self.waiting, self.size)
 
     def _pass(self, now_s: float) -> None:
-        """Count the time since the last change. With the lock held: two threads may have read the clock in turn."""
+        """Account for the time since the last change. Holds the lock; two threads may have read the clock in either
+        order.
+        """
         passed_s = now_s - self._since_s
         if passed_s > 0.0:
             self._busy_s += self.busy * passed_s
@@ -103,7 +105,7 @@ class Meter:
 
 @dataclass(slots=True, eq=False)
 class Hold:
-    """One connection, from when it is asked for until it is given back. What happens twice counts once."""
+    """A connection from its request to its return. Methods are idempotent."""
 
     meter: Meter
     use: Use | None
@@ -112,9 +114,9 @@ class Hold:
     has_ended: bool = field(default=False, init=False)
 
     def got(self) -> None:
-        """The connection is there."""
+        """The connection was acquired."""
         self.meter._got(self)
 
     def end(self) -> None:
-        """The connection was given back, or whoever waited for it has given up."""
+        """The connection was returned, or the request for it cancelled."""
         self.meter._end(self)

@@ -1,6 +1,6 @@
-"""Admission control as Prometheus metrics: register a collector, and it reads what is there whenever it is asked.
+"""Prometheus metrics of admission control: register a collector, which reads the state when scraped.
 
-Only reads. Counters are of this process since it began.
+Read-only. Counters start with the process.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ PREFIX = "flyball_admission"
 
 
 class AdmissionCollector(Collector):
-    """Metrics `flyball_admission_*` of one admission control; what is of a class has the label `class`."""
+    """Metrics `flyball_admission_*` of one admission control; those of a class have the label `class`."""
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
 
     def collect(self) -> Iterator[Metric]:
-        """Return all metrics as they are now."""
+        """Return the current metrics."""
         yield from self._loads()
         yield from self._pool()
         yield from self._classes()
@@ -35,29 +35,29 @@ class AdmissionCollector(Collector):
     def _loads(self) -> Iterator[Metric]:
         admission = self._admission
         unit = {"unit": admission.unit.value}
-        yield _gauge("reference", "The load to hold, in cost per second.", admission.reference.value, unit)
-        yield _gauge("load", "The load of the last period, in cost per second.", admission.load_per_s, unit)
-        yield _gauge("budget", "What may be admitted, in cost per second.", admission.budget_per_s, unit)
-        yield _gauge("in_flight", "Requests that were admitted and have not ended.", admission.in_flight)
-        yield _gauge("streams", "WebSockets and other requests that last.", admission.streams)
-        yield _gauge("held", "Whether nobody is admitted because enough connections are busy.", admission.is_held)
+        yield _gauge("reference", "Reference load, in cost per second.", admission.reference.value, unit)
+        yield _gauge("load", "Load of the last period, in cost per second.", admission.load_per_s, unit)
+        yield _gauge("budget", "Admission budget, in cost per second.", admission.budget_per_s, unit)
+        yield _gauge("in_flight", "Requests in flight.", admission.in_flight)
+        yield _gauge("streams", "Open WebSockets and other long-lived requests.", admission.streams)
+        yield _gauge("held", "Whether admission is stopped because enough connections are busy.", admission.is_held)
 
     def _pool(self) -> Iterator[Metric]:
         usage = self._admission.usage
         if usage.size is not None:
-            yield _gauge("pool_size", "How many connections there can be at most.", usage.size)
-        yield _gauge("pool_busy", "Connections that are held.", usage.busy)
-        yield _gauge("pool_waiting", "How often somebody waits for a connection now.", usage.waiting)
+            yield _gauge("pool_size", "Maximum number of connections.", usage.size)
+        yield _gauge("pool_busy", "Connections in use.", usage.busy)
+        yield _gauge("pool_waiting", "Pending requests for a connection.", usage.waiting)
         yield CounterMetricFamily(f"{PREFIX}_connections", "Connections taken.", value=usage.connections)
         yield CounterMetricFamily(
-            f"{PREFIX}_busy_seconds", "The sum over connections of how long they were held.", value=usage.busy_s
+            f"{PREFIX}_busy_seconds", "Total time that connections were in use.", value=usage.busy_s
         )
 
     def _classes(self) -> Iterator[Metric]:
-        waiting = GaugeMetricFamily(f"{PREFIX}_waiting", "Requests that wait to be admitted.", labels=["class"])
-        cost = GaugeMetricFamily(f"{PREFIX}_class_cost", "What a request costs on average.", labels=["class"])
+        waiting = GaugeMetricFamily(f"{PREFIX}_waiting", "Requests waiting for admission.", labels=["class"])
+        cost = GaugeMetricFamily(f"{PREFIX}_class_cost", "Average cost of a request.", labels=["class"])
         probability = GaugeMetricFamily(
-            f"{PREFIX}_probability", "Of being admitted in turn while cheaper ones wait.", labels=["class"]
+            f"{PREFIX}_probability", "Probability of admission ahead of cheaper requests.", labels=["class"]
         )
         for state in state_of(self._admission)["classes"]:
             labels = [str(state["class"])]
@@ -67,9 +67,7 @@ class AdmissionCollector(Collector):
         yield from (waiting, cost, probability)
 
     def _requests(self) -> Metric:
-        requests = CounterMetricFamily(
-            f"{PREFIX}_requests", "Requests by what became of them.", labels=["class", "outcome"]
-        )
+        requests = CounterMetricFamily(f"{PREFIX}_requests", "Requests by outcome.", labels=["class", "outcome"])
         for number, counts in enumerate(self._admission.counts):
             for outcome in ("served", "failed", "refused", "left"):
                 requests.add_metric([str(number), outcome], getattr(counts, outcome))
@@ -77,7 +75,7 @@ class AdmissionCollector(Collector):
 
     def _waits(self) -> Metric:
         waits = HistogramMetricFamily(
-            f"{PREFIX}_wait_seconds", "How long requests waited that were admitted.", labels=["class"]
+            f"{PREFIX}_wait_seconds", "Waiting time of admitted requests.", labels=["class"]
         )
         for number, counts in enumerate(self._admission.counts):
             waits.add_metric([str(number)], _buckets(counts), counts.waited_s)

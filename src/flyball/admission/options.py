@@ -1,4 +1,4 @@
-"""What can be chosen about admission control."""
+"""Options of admission control."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ from flyball.errors import AdmissionError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionOptions:
-    """Options of Admission and of AdmissionMiddleware."""
+    """Options of Admission and AdmissionMiddleware."""
 
-    # None: one class at first, divided when enough is known.
+    # None: starts with one class, which is split once enough is known.
     classifier: RequestClasses | None = None
     scheduler: Scheduler | str = "dps"
-    # The load to hold, in cost per second; None: found by slow start.
+    # Setpoint of the load, in cost per second; None: found by slow start.
     reference: Reference | float | None = None
-    # What cost is counted in.
+    # Unit of cost.
     unit: Unit | str = Unit.BUSY_MS
     gain: float = GAIN
     period_s: float = 0.25
-    # How long the dearest requests may wait, and which part of it the cheapest.
+    # Deadline of the most expensive requests, and the share of it for the cheapest.
     deadline_s: float = 5.0
     least_deadline_ratio: float = 0.1
     queue_limit: int = 1000
-    # How full the pool may be.
+    # Maximum share of the pool in use.
     full_ratio: float = 0.75
-    # After how long a request is a stream.
+    # A request that takes longer is a stream.
     stream_after_s: float = 5.0
     burst_s: float = 0.1
-    # Called with what every period came to.
+    # Called after each period.
     record: Callable[[Sample], None] | None = None
-    # Called with what became of every request.
+    # Called with the outcome of each request.
     note: Callable[[Served], None] | None = None
     name: str = "admission"
-    # Draws whom the scheduler's odds let pass: with a seeded one the same run comes again.
+    # Random source of the scheduler; a seeded one makes runs reproducible.
     random: Random | None = None
 
     def __post_init__(self) -> None:
-        """Raise AdmissionError with the first number that is not above 0."""
+        """Raise AdmissionError for the first number that is not above 0."""
         check_above_0(
             period_s=self.period_s,
             deadline_s=self.deadline_s,
@@ -62,4 +62,4 @@ class AdmissionOptions:
 def check_above_0(**values: float) -> None:
     for name, value in values.items():
         if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
-            raise AdmissionError(f"{name} is {value!r}; give a number above 0")
+            raise AdmissionError(f"invalid {name} {value!r}: use a number above 0")

@@ -1,6 +1,6 @@
-"""Records what admission control saw and did as traces, for the pipeline to read.
+"""Records admission control as traces, for the pipeline.
 
-Two tables: what became of each request, and a sample of each control period. Decides nothing.
+Two tables: the outcome of each request, and a sample of each control period.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from flyball.trace.samples import SampleWriter
 
 
 class Recording:
-    """The traces of one process of an application, in a folder that several may share."""
+    """The traces of one process of an application, in a folder that processes may share."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        """Prepare to record; nothing is touched before `start`. `name` is the application's."""
+        """Does not touch the folder before `start`. `name` is the application's."""
         if not re.fullmatch(r"[\w.-]+", name):
             raise AdmissionError(
-                f"a name becomes part of the names of traces: letters, digits, _ . - only, not {name!r}"
+                f"invalid name {name!r}: it is part of file names, so use only letters, digits, _ . -"
             )
         self._folder = folder
         self._name = name
         self._writers: tuple[AdmissionWriter, SampleWriter] | None = None
 
     def start(self) -> None:
-        """Begin to record. Twice is once."""
+        """Start recording. Idempotent."""
         if self._writers is None:
-            # Not before: whoever is a worker process has its own number, and no thread of its parent.
+            # Not in the constructor: a forked worker process has its own pid, and no threads of its parent.
             name = f"{self._name}-{os.getpid()}"
             self._writers = AdmissionWriter(self._folder, name), SampleWriter(self._folder, name)
             for writer in self._writers:
                 writer.start()
 
     def stop(self) -> None:
-        """Stop when all is written. Blocks for as long as that takes; twice is once."""
+        """Stop once everything is written. Blocks until then; idempotent."""
         writers, self._writers = self._writers, None
         for writer in writers or ():
             writer.stop()
 
     def note(self, served: Served) -> None:
-        """Record what became of a request. Never blocks."""
+        """Record the outcome of a request. Never blocks."""
         if self._writers is not None:
             self._writers[0].record(
                 served.key,

@@ -1,6 +1,6 @@
-"""How busy the database should be: the reference of the controller, fixed or found by slow start and probing.
+"""The reference: the database load to hold, fixed or found by slow start and probing.
 
-All loads are cost per second. Knows neither clock nor requests: it is told what every period came to.
+All loads are in cost per second. No clock, no requests: it is given the observations of each period.
 """
 
 from __future__ import annotations
@@ -16,96 +16,97 @@ from flyball.admission.rounds import RecentRounds, Round
 from flyball.admission.use import Unit
 from flyball.errors import AdmissionError
 
-# Half a connection busy, or fifty taken a second: any database bears it.
+# Half a connection busy, or fifty taken per second: any database can handle it.
 START = {Unit.BUSY_MS: 500.0, Unit.CONNECTIONS: 50.0}
-# So many times the most work is held. Connections taken are work; a bit less than can be done is held of them.
+# The load to hold, as a multiple of the maximum work. For connections taken, which are work themselves, a bit less
+# than the maximum.
 #
-# The time that connections are busy is work as long as nobody is in another's way. By Little's law, with twice as
-# much of it requests take twice their least time: it keeps the database at work, and no queue grows in it.
+# Busy time of connections is work while requests do not slow each other down. By Little's law, at twice the work
+# requests take twice their minimum time: the database stays busy, without a growing queue.
 HOLD_RATIO = {Unit.BUSY_MS: 2.0, Unit.CONNECTIONS: 0.9}
 
 ROUND_PERIODS = 3
 ROUND_RESPONSES = 3.0
-# At the beginning of a round what was admitted before is still being served.
+# At the start of a round the database still serves requests admitted before.
 SETTLING_PERIODS = 1
-# A round of fewer says little, and goes on.
+# A round with fewer is extended, since it says little.
 FEWEST_COMPLETED = 20
 LONGEST_ROUND_PERIODS = 24
 
-# Twice the load brings so much more work, or there is not much more to be had.
+# Doubling the load must yield this much more work, or the maximum is near.
 GROWTH = 1.25
 ROUNDS_WITHOUT_GROWTH = 3
-# So many times the least response is slow.
+# A response slower than this multiple of the minimum is slow.
 SLOW_RATIO = 2.0
 DRAINED_RATIO = 1.25
 MOST_DRAIN_ROUNDS = 4
 REMEMBERED_RESPONSES = 32
 
 CYCLE_ROUNDS = 8
-# In two rounds of a cycle it is seen what more load would bring, and what less would.
+# Rounds of a cycle that probe a higher and a lower load.
 PROBES = {CYCLE_ROUNDS - 2: 1.25, CYCLE_ROUNDS - 1: 0.75}
-# Where a cycle begins while it moves: one round before the probes.
+# Start of a cycle while the reference moves: one round before the probes.
 SOON = CYCLE_ROUNDS - 3
 MOVED_RATIO = 0.05
-# In one cycle.
+# Per cycle.
 MOST_FALL = 1.5
 
 BACK_OFF = 0.7
-# Of the reference at which things went wrong, in each round after it.
+# Growth per round, as a share of the reference at which overload was detected.
 RECOVERY_STEP = 0.05
 RECOVERED = 0.9
-# Of fewer no share of failures is made.
+# Minimum number of requests for a share of failures.
 FEWEST_ENDED = 10
-# So many more failures than usual, as a share of what has ended, are a sign of overload.
+# Overload is detected when failures exceed the usual share by this much.
 FAILING_SHARE = 0.05
-# How fast what is usual follows what is.
+# Smoothing factor of the usual share.
 USUAL_PART = 0.1
 HELPED_RATIO = 0.8
-# After so many steps down that did not help, the load is not the reason: a broken page must not close the gate.
+# After this many unsuccessful steps down, the load is not the cause: a broken page must not close the gate.
 MOST_VAIN_STEPS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What a period came to."""
+    """Observations of one period."""
 
     period_s: float
-    # The cost that was measured, per second.
+    # Measured cost per second.
     load_per_s: float
-    # What was completed, in what it costs while nothing is overloaded, per second.
+    # Completed work, at base cost, per second.
     work_per_s: float
     completed: int
-    # The mean of those completed, as if the mix of requests were always the same; None if there were none.
+    # Mean response time, corrected for the mix; None without completed requests.
     response_s: float | None
     failures: int
     in_flight: int
-    # Whether somebody had to wait. If not, the period says nothing about what more load would have brought.
+    # Whether requests had to wait. If not, the period says nothing about a higher load.
     is_limited: bool
-    # The longest time that one of those took that have failed.
+    # Longest time of a failed request.
     failed_s: float = 0.0
 
 
 class Reference(Protocol):
-    """Says how much cost per second the database should be given."""
+    """The load that the database should be given, in cost per second."""
 
     @property
     def value(self) -> float:
-        """The reference now; above 0."""
+        """The present reference; above 0."""
 
     @property
     def state(self) -> str:
-        """What it is doing, in a word."""
+        """Its state, in one word."""
 
     def observe(self, seen: Observation) -> float:
-        """Note what a period came to, and return the reference of the next."""
+        """Take the observations of a period, and return the next reference."""
 
 
 class FixedReference:
-    """A reference that somebody has chosen."""
+    """A constant reference."""
 
     def __init__(self, value: float) -> None:
         if not (math.isfinite(value) and value > 0):
-            raise AdmissionError(f"the reference is {value}; give a cost per second above 0")
+            raise AdmissionError(f"invalid reference {value}: use a cost per second above 0")
         self._value = float(value)
 
     @property
@@ -121,21 +122,21 @@ class FixedReference:
 
 
 class Phase(enum.Enum):
-    """What slow start is doing."""
+    """Phases of slow start."""
 
-    # The reference doubles each round, until that brings no more work.
+    # Doubles each round, until that yields no more work.
     STARTUP = "startup"
-    # It is halved, until what has piled up is gone.
+    # Halves, until the backlog is served.
     DRAIN = "drain"
-    # It follows the work that is done, and more and less of it is tried again and again.
+    # Follows the maximum work, and probes higher and lower loads.
     CRUISE = "cruise"
-    # Things went wrong: it was lowered at once, and grows slowly.
+    # Overload was detected: lowered at once, grows slowly.
     RECOVER = "recover"
 
 
 @dataclass(slots=True)
 class _Round:
-    """What was seen since the reference last changed."""
+    """Observations since the reference last changed."""
 
     number: int
     periods: int = 0
@@ -144,10 +145,10 @@ class _Round:
     completed: int = 0
     responses_s: float = 0.0
     failures: int = 0
-    # Those that have failed, and others, from the first period on.
+    # Failed and all requests, from the first period on.
     ended: int = 0
     failed_s: float = 0.0
-    # The sum over all periods but the first ones; the lists have one for each of them.
+    # Sum over all periods but the first ones; the lists have one entry for each of them.
     loads: float = 0.0
     works: list[float] = field(default_factory=list)
     in_flight: list[float] = field(default_factory=list)
@@ -197,11 +198,12 @@ class _Round:
 
 
 class SlowStart:
-    """Finds how much work the database can do, and holds the load that keeps it at it.
+    """Finds the maximum work of the database, and holds a load that keeps it there.
 
-    It doubles until more load brings no more work (STARTUP), lets what has piled up go (DRAIN), then holds
-    `hold_ratio` times the most work of the last rounds, and tries more and less in two of eight (CRUISE). When many
-    requests fail it backs off and grows again slowly (RECOVER). Rounds in which nobody had to wait change nothing.
+    It doubles until a higher load yields no more work (STARTUP), lets the backlog drain (DRAIN), then holds
+    `hold_ratio` times the maximum work of recent rounds, and probes a higher and a lower load in two of eight rounds
+    (CRUISE). When many requests fail it backs off and grows slowly (RECOVER). Rounds without waiting requests change
+    nothing.
     """
 
     def __init__(
@@ -217,7 +219,7 @@ class SlowStart:
         hold_ratio = HOLD_RATIO[unit] if hold_ratio is None else hold_ratio
         for name, value in (("start", start), ("least", least), ("hold_ratio", hold_ratio)):
             if not (math.isfinite(value) and value > 0):
-                raise AdmissionError(f"slow start: {name} is {value}; give a number above 0")
+                raise AdmissionError(f"slow start: invalid {name} {value}: use a number above 0")
         self._least = least
         self._hold_ratio = hold_ratio
         self._phase = Phase.STARTUP
@@ -257,7 +259,9 @@ class SlowStart:
         return self._value
 
     def _is_overload(self) -> bool:
-        """Whether many fail. Without waiting, and far from the reference, something else must be the reason."""
+        """Whether many requests fail. Without waiting requests, far from the reference, there must be another
+        cause.
+        """
         found = self._round
         if self._usual_share is None or self._hold_off_s > 0:
             return False
@@ -276,13 +280,13 @@ class SlowStart:
             self._right_before = self._value
         self._wrong_share = found.failing_share
         if self._vain_steps >= MOST_VAIN_STEPS:
-            # As many fail with much less load: it is not the load. They have to be borne.
+            # The failures did not decrease with the load, so it is not their cause: accept them.
             self._usual_share = found.failing_share
             self._cruise_at(self._right_before)
             return
         self._recent.forget_above(RECOVERED * self._value)
         self._wrong_at = self._value
-        # Whoever was admitted before may still fail: that says nothing about the new reference.
+        # Requests admitted before may still fail, which says nothing about the new reference.
         self._hold_off_s = max(found.failed_s, found.seconds)
         self._go(Phase.RECOVER, BACK_OFF * self._value)
         self._is_lowered = True
@@ -309,7 +313,7 @@ class SlowStart:
         self._round = _Round(found.number + 1)
 
     def _learn_failures(self) -> None:
-        """Learn what is usual; what fails in the first round, with hardly any load, must be that."""
+        """Learn the usual share of failures; those of the first round, almost without load, are usual."""
         share = self._round.failing_share
         if self._usual_share is None:
             self._usual_share = share
@@ -317,7 +321,7 @@ class SlowStart:
             self._usual_share += USUAL_PART * (share - self._usual_share)
 
     def _pass_over(self) -> None:
-        """A round that says nothing: a probe in it is given up."""
+        """End a round without information; a probe in it is abandoned."""
         if self._phase is Phase.CRUISE:
             self._position = 0
             self._value = self._base
@@ -330,7 +334,7 @@ class SlowStart:
             self._rounds_without_growth = 0
             self._set(2 * self._value)
             return
-        # A slow round alone may be chance; together with work that does not grow it is none.
+        # One slow round may be chance; together with work that does not grow it is not.
         self._rounds_without_growth += 1
         rounds = self._rounds_without_growth
         is_over = rounds >= ROUNDS_WITHOUT_GROWTH or self._is_slow() or (rounds > 1 and self._is_crowded())
@@ -344,7 +348,7 @@ class SlowStart:
         return response_s is not None and response_s > SLOW_RATIO * min(self._responses_s)
 
     def _is_crowded(self) -> bool:
-        """Whether more requests at once do not go with more work."""
+        """Whether more concurrent requests do not yield more work."""
         in_flight, works = zip(*self._in_flight_and_work, strict=True)
         return len(works) >= ROUND_PERIODS and covariance(in_flight, works) <= 0
 
@@ -360,8 +364,8 @@ class SlowStart:
 
     def _cruise(self, has_fallen: bool) -> None:
         if has_fallen and self._position not in PROBES:
-            # The same load brings less work than before, so what was learned of other loads is out of date too.
-            # It may also be chance: the same load once more, then the probes.
+            # The same load yields less work than before, so earlier observations of other loads are outdated too. As
+            # it may be chance, repeat the load once, then probe.
             self._recent.forget_before(self._round.number)
             self._position = SOON
         elif self._position == CYCLE_ROUNDS - 1:
@@ -371,13 +375,13 @@ class SlowStart:
         self._set(self._base * PROBES.get(self._position, 1.0))
 
     def _move_base(self) -> int:
-        """Go to what is to be held; return where the next cycle begins."""
+        """Move to the load to hold; return where the next cycle starts."""
         before = self._base
         self._base = max(self._least, self._held(before), before / MOST_FALL)
         return SOON if abs(self._base - before) > MOVED_RATIO * before else 0
 
     def _held(self, otherwise: float) -> float:
-        """Return what to hold by all that is known."""
+        """Return the load to hold by all observations."""
         most_work = self._recent.most_work
         return otherwise if most_work is None else self._hold_ratio * most_work
 

@@ -1,6 +1,6 @@
-"""For how many more requests there are connections: whoever waits inside for one holds what others need.
+"""Limits admissions by free connections: an admitted request that waits for a connection blocks others.
 
-Time is an argument: knows neither clock nor event loop, nor who waits outside.
+Time is an argument: no clock, no event loop.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Protocol
 from flyball.admission.meter import Meter
 from flyball.admission.use import Use
 
-# A request that has not asked for a connection so long after its admission will not do so soon.
+# A request that has not requested a connection this long after admission will not do so soon.
 FRESH_S = 0.05
-# From so many on, beyond twice those that were left last time, they are looked at one by one.
+# Above this number, and twice the last count, recent requests are checked one by one.
 FRESH_AT_MOST = 32
 
 
 class Begun(Protocol):
-    """A request that was admitted."""
+    """An admitted request."""
 
     @property
     def use(self) -> Use: ...
@@ -32,15 +32,15 @@ class Begun(Protocol):
 
 
 class Room:
-    """Counts busy connections, and requests that will soon take one, against the most that may be busy.
+    """Counts busy connections, and admitted requests that will soon take one, against a limit.
 
-    That is a share of the pools, and `most_busy` if it is less. Others than requests may keep connections for ever,
-    as a WebSocket does that listens: one request at a time has room as long as the pools have a connection for it.
+    The limit is a share of the pools, and `most_busy` if that is lower. Other code may keep connections for ever,
+    such as a listening WebSocket: one request may always start while the pools have a connection for it.
     """
 
     def __init__(self, meter: Meter, full_ratio: float, most_busy: float) -> None:
         self.most_busy = most_busy
-        # How many were admitted while they waited, and do not know it yet.
+        # Requests admitted while waiting whose waiters have not run yet.
         self.woken = 0
         self._meter = meter
         self._full_ratio = full_ratio
@@ -48,7 +48,7 @@ class Room:
         self._look_at_fresh = FRESH_AT_MOST
 
     def begin(self, request: Begun) -> None:
-        """Count a request that may take a connection soon."""
+        """Count a request that may soon take a connection."""
         self._fresh.append(request)
 
     def clear(self) -> None:
@@ -57,7 +57,7 @@ class Room:
         self.woken = 0
 
     def find(self, now_s: float, running: Iterable[Begun], is_pressing: bool) -> int | None:
-        """Return how many more may begin, None if that is not bounded. `is_pressing` if somebody waits for it."""
+        """Return how many more requests may start (None: unbounded). `is_pressing` if requests are waiting."""
         meter = self._meter
         limit = self.most_busy
         size = meter.size
@@ -66,8 +66,8 @@ class Room:
         if limit == math.inf:
             return None
         free = limit - meter.busy
-        # Not all of these are fresh still. To look at each for every request would be dear, and as long as there is
-        # room for all of them it makes no difference.
+        # Upper bound: not all of them are still recent. Checking each for every request is expensive, and unnecessary
+        # while there is room for all.
         fresh = len(self._fresh) + self.woken
         if is_pressing or fresh >= free or len(self._fresh) >= self._look_at_fresh:
             fresh = self._count_fresh(now_s)
@@ -79,7 +79,7 @@ class Room:
         return 1 if has_connection and not awaited and not any(each.use.held for each in running) else 0
 
     def _count_fresh(self, now_s: float) -> int:
-        """Return how many were admitted that will take a connection soon, or wait for their first one."""
+        """Return the number of admitted requests that will soon take a connection, or wait for their first one."""
         if self._fresh:
             since_s = now_s - FRESH_S
             self._fresh = [

@@ -1,7 +1,4 @@
-"""How much work a database has done in the last rounds of a search for its reference, and the most of it.
-
-Knows no clock, and not what follows from it.
-"""
+"""Work done in recent rounds of the search for the reference, and its maximum. No clock."""
 
 from __future__ import annotations
 
@@ -13,13 +10,13 @@ from heapq import nlargest
 from statistics import fmean, variance
 
 RECENT_ROUNDS = 16
-# The quantile of the normal distribution for 1 % of false alarms on one side.
+# Quantile of the normal distribution for 1 % false alarms, one-sided.
 SURE = 2.326
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Some periods with the same reference, and what work was done in each, in cost per second."""
+    """Periods with the same reference, and the work of each, in cost per second."""
 
     number: int
     reference: float
@@ -31,23 +28,23 @@ class Round:
 
 
 class RecentRounds:
-    """The last rounds in which there was plenty to do."""
+    """Recent rounds with enough load."""
 
     def __init__(self) -> None:
         self._rounds: deque[Round] = deque(maxlen=RECENT_ROUNDS)
 
     def add(self, found: Round) -> bool:
-        """Note a round. Return whether it did clearly less than others of its reference."""
+        """Add a round. Return whether it did clearly less work than others of its reference."""
         before = [work for each in self._rounds if each.reference == found.reference for work in each.works]
         self._rounds.append(found)
         return is_more(before, found.works)
 
     def forget_before(self, round_number: int) -> None:
-        """Forget what was before a round: the database is not what it was."""
+        """Forget earlier rounds: the database has changed."""
         self._keep([each for each in self._rounds if each.number >= round_number])
 
     def forget_above(self, reference: float) -> None:
-        """Forget what was seen with larger references: they turned out to be too much."""
+        """Forget rounds with a higher reference, which was too high."""
         self._keep([each for each in self._rounds if each.reference <= reference])
 
     def _keep(self, rounds: Sequence[Round]) -> None:
@@ -55,15 +52,15 @@ class RecentRounds:
 
     @property
     def most_work(self) -> float | None:
-        """The work per second of the second best round, as the best may be chance; None if there was no round."""
+        """The work per second of the second best round, as the best may be chance; None without rounds."""
         best = nlargest(2, (each.work for each in self._rounds))
         return best[-1] if best else None
 
 
 def is_more(some: Sequence[float], others: Sequence[float]) -> bool:
-    """Say whether the mean of `some` is clearly above that of `others`: Welch's test on one side.
+    """Return whether the mean of `some` is clearly above that of `others`: one-sided Welch test.
 
-    Student's quantile is found from that of the normal distribution by Cornish and Fisher's expansion.
+    Student's quantile is approximated from the normal one by a Cornish-Fisher expansion.
     """
     if len(some) < 2 or len(others) < 2:
         return False

@@ -1,6 +1,5 @@
-"""How admission control stands, and what its loop is, as JSON: for the state page, for programs and for people.
-
-Only reads; all of it is known elsewhere.
+"""State and loop description of admission control as JSON: for the state page, programs and the console.
+Read-only.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ UNITS = {Unit.BUSY_MS: "busy ms/s", Unit.CONNECTIONS: "connections/s"}
 
 
 def loop_facts_of(admission: Admission) -> dict[str, Any]:
-    """Return what there is to say of the loop that decides the budget, with the proof that it does not swing."""
+    """Return the description of the budget's control loop, with its stability certificate."""
     law = Integral(admission.gain)
-    # Cost is predicted cost: what is admitted is what is measured, or less where requests wait for something else.
+    # Cost is predicted: the measurement equals the admitted cost, or less where requests wait for something else.
     certificate = certify_integral(law, highest_slope=1.0)
     unit = UNITS[admission.unit]
     return {
         "title": f"admission of {admission.name}",
-        "about": "Lets requests begin as fast as what is behind them can bear; the others wait their turn.",
-        "measures": {"what": "load of what is behind the requests", "unit": unit},
-        "acts": {"what": "cost of the requests that may begin", "unit": unit},
+        "about": "Admits requests at the rate that the backend can handle; the others wait.",
+        "measures": {"what": "load of the backend", "unit": unit},
+        "acts": {"what": "admitted cost", "unit": unit},
         "law": law.kind,
         "gains": {"ki": admission.gain},
         "limits": {"lowest": 0.0, "highest": None},
@@ -36,7 +35,7 @@ def loop_facts_of(admission: Admission) -> dict[str, Any]:
 
 
 def state_of(admission: Admission) -> dict[str, Any]:
-    """Return how things stand, for people and programs. All loads are cost per second in `unit`."""
+    """Return the state for display. All loads are cost per second in `unit`."""
     usage = admission.usage
     return {
         "name": admission.name,

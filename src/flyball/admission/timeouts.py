@@ -1,6 +1,6 @@
-"""Whose time is up: all with the same time limit stand in one line, so that one timer serves all of them.
+"""Deadlines of waiters: those with the same limit are in one queue, so that one timer serves all of them.
 
-Time is an argument: knows neither clock nor event loop, nor who waits for what.
+Time is an argument: no clock, no event loop.
 """
 
 from __future__ import annotations
@@ -10,32 +10,32 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
-Who = TypeVar("Who", bound=Hashable)
+Waiter = TypeVar("Who", bound=Hashable)
 
 
-class Timeouts(Generic[Who]):
-    """Remembers until when each may wait. In a line, whoever came first is the first whose time is up."""
+class Timeouts(Generic[Waiter]):
+    """Deadlines by limit. Within a limit the first waiter is the first to expire."""
 
     def __init__(self) -> None:
-        self._lines: dict[float, OrderedDict[Who, float]] = {}
+        self._lines: dict[float, OrderedDict[Waiter, float]] = {}
 
-    def add(self, who: Who, limit_s: float, since_s: float) -> float:
-        """Let somebody wait; return when its time is up. Nobody of that limit has waited for less time."""
+    def add(self, waiter: Waiter, limit_s: float, since_s: float) -> float:
+        """Add a waiter; return its deadline. It must have waited less than all others of that limit."""
         line = self._lines.get(limit_s)
         if line is None:
             line = self._lines[limit_s] = OrderedDict()
-        until_s = line[who] = since_s + limit_s
+        until_s = line[waiter] = since_s + limit_s
         return until_s
 
-    def remove(self, who: Who, limit_s: float) -> None:
-        """Forget somebody, if it is there."""
+    def remove(self, waiter: Waiter, limit_s: float) -> None:
+        """Remove a waiter, if present."""
         line = self._lines.get(limit_s)
         if line is not None:
-            line.pop(who, None)
+            line.pop(waiter, None)
 
-    def pop_due(self, now_s: float) -> list[Who]:
-        """Remove all whose time is up, and return them."""
-        due: list[Who] = []
+    def pop_due(self, now_s: float) -> list[Waiter]:
+        """Remove and return all expired waiters."""
+        due: list[Waiter] = []
         for limit_s, line in list(self._lines.items()):
             while line and next(iter(line.values())) <= now_s:
                 due.append(line.popitem(last=False)[0])
@@ -44,9 +44,9 @@ class Timeouts(Generic[Who]):
         return due
 
     def next_s(self) -> float:
-        """Return when the next one's time is up; infinity if there is nobody."""
+        """Return the next deadline; infinity without waiters."""
         return min((next(iter(line.values())) for line in self._lines.values() if line), default=math.inf)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all waiters."""
         self._lines.clear()

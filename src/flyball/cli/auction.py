@@ -1,4 +1,4 @@
-"""What `flyball lab auction` does: serve the auction site for people to look at, until Ctrl-C.
+"""`flyball lab auction`: serve the auction site until Ctrl-C.
 
 Needs the packages of flyball[auction].
 """
@@ -19,29 +19,29 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from flyball.errors import LabError
 from flyball.lab.auction.policies import STATE_PATH
-from flyball.lab.auction.serve import Tell, serve
+from flyball.lab.auction.serve import OnProgress, serve
 from flyball.lab.auction.settings import CONTROLLED, SiteSettings
 
 NAME = "auction"
 
 
 def serve_auction(host: str, port: int, options: Mapping[str, Any]) -> None:
-    """Serve the site until Ctrl-C. Raises LabError if an option is wrong or the address is taken."""
+    """Serve the site until Ctrl-C. Raises LabError for an invalid option or an address in use."""
     settings = settings_of(options)
 
     def say_ready(host: str, port: int) -> None:
         address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        typer.echo(f"auction site: {address}/  (policy {settings.policy}; Ctrl-C ends it)")
+        typer.echo(f"auction site: {address}/  (policy {settings.policy}; press Ctrl-C to stop)")
         if settings.policy in CONTROLLED:
             typer.echo(f"admission:    {address}{STATE_PATH}")
 
-    with tempfile.TemporaryDirectory(prefix="flyball-auction-") as folder, _progress() as tell:
-        uvloop.run(serve(Path(folder), NAME, settings, host, port, say_ready, tell))
+    with tempfile.TemporaryDirectory(prefix="flyball-auction-") as folder, _progress() as report:
+        uvloop.run(serve(Path(folder), NAME, settings, host, port, say_ready, report))
     typer.echo("ended")
 
 
 def settings_of(options: Mapping[str, Any]) -> SiteSettings:
-    """Return the settings that options mean; those that are None were not given. Raises LabError."""
+    """Return the settings from the options; None stands for the default. Raises LabError."""
     try:
         return SiteSettings.model_validate({name: value for name, value in options.items() if value is not None})
     except ValidationError as error:
@@ -51,16 +51,16 @@ def settings_of(options: Mapping[str, Any]) -> SiteSettings:
 
 
 @contextmanager
-def _progress() -> Iterator[Tell]:
-    """Show how far the data are, on a terminal."""
+def _progress() -> Iterator[OnProgress]:
+    """Show the progress of filling the database, on a terminal."""
     console = Console(stderr=True)
     columns = BarColumn(bar_width=24), TextColumn("{task.description}")
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("starting", total=1.0)
 
-        def tell(what: str, ratio: float) -> None:
+        def report(what: str, ratio: float) -> None:
             progress.update(task, description=what, completed=ratio)
             if ratio >= 1:
                 progress.stop()
 
-        yield tell
+        yield report

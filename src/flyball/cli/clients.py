@@ -16,26 +16,26 @@ app = typer.Typer(name="client", help="Register, list and delete clients.", no_a
 
 
 class Mode(enum.StrEnum):
-    """What a client may do, as one writes it on the command line."""
+    """Mode of a client, as on the command line."""
 
     FULL = "full"
     READ_ONLY = "read-only"
 
     @classmethod
-    def of(cls, told: str) -> Mode:
-        """Return the mode that a node tells."""
-        return cls(told.replace(" ", "-"))
+    def of(cls, api_name: str) -> Mode:
+        """Return the mode from the node's name of it."""
+        return cls(api_name.replace(" ", "-"))
 
     @property
-    def told(self) -> str:
-        """As a node names it."""
+    def api_name(self) -> str:
+        """The node's name of the mode."""
         return self.value.replace("-", " ")
 
 
 def register_client(api: Api, name: str, mode: Mode, out: Output) -> int:
-    client = api.put("flyball", "clients", name, document={"mode": mode.told}).document
+    client = api.put("flyball", "clients", name, document={"mode": mode.api_name}).document
     facts = {"id": client["id"], "name": name, "mode": mode}
-    out.tell(f"registered {shown(name)} with id {client['id']}", facts)
+    out.show(f"registered {shown(name)} with id {client['id']}", facts)
     return DONE
 
 
@@ -44,14 +44,14 @@ def known_clients(api: Api) -> list[dict[str, Any]]:
     return clients
 
 
-def client_id_of(api: Api, who: str) -> int:
-    """Return the id of the client of that name, or with that number. Raises ClientNotFound."""
+def client_id_of(api: Api, name_or_id: str) -> int:
+    """Return the id of a client by name or number. Raises ClientNotFound."""
     for known in known_clients(api):
-        if known["name"] == who:
+        if known["name"] == name_or_id:
             return int(known["id"])
-    if who.isascii() and who.isdigit() and 0 < int(who) < 2**31:
-        return int(who)
-    raise ClientNotFound(who)
+    if name_or_id.isascii() and name_or_id.isdigit() and 0 < int(name_or_id) < 2**31:
+        return int(name_or_id)
+    raise ClientNotFound(name_or_id)
 
 
 def list_clients(api: Api, out: Output) -> int:
@@ -65,10 +65,10 @@ def list_clients(api: Api, out: Output) -> int:
     return DONE
 
 
-def delete_client(api: Api, who: str, out: Output) -> int:
-    client_id = client_id_of(api, who)
+def delete_client(api: Api, name_or_id: str, out: Output) -> int:
+    client_id = client_id_of(api, name_or_id)
     api.delete("flyball", "clients", str(client_id))
-    out.tell(f"deleted client {shown(who)}", {"id": client_id, "deleted": True})
+    out.show(f"deleted client {shown(name_or_id)}", {"id": client_id, "deleted": True})
     return DONE
 
 

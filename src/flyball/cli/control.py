@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from flyball.cli.control_commands.failures import errors_told
+from flyball.cli.control_commands.failures import reporting_errors
 from flyball.cli.control_commands.requests import (
     ActuatorName,
     Excitation,
@@ -135,16 +135,14 @@ def identify(
 ) -> None:
     """Identify a plant: DIR/model.json and DIR/model.svg.
 
-    From samples that a loop has recorded, or, with --queue, from a queue: its
-    messages are handled, acknowledged and so gone, while the prefetch count (or
-    the pace) changes as --signal says; the samples are kept in DIR.
+    Uses the recorded samples of a loop or, with --queue, consumes a queue while the prefetch count (or rate) follows
+    the test signal; the samples are kept in DIR. Consumed messages are acked, so they are removed from the queue.
 
-    A CSV file has the columns measurement and action, and --sample-time says how
-    far apart its lines are.
+    A CSV file has the columns measurement and action, and one line per --sample-time.
 
     Example: flyball control identify --queue orders --handler-ms 1 --lowest 1 --highest 10
     """
-    with errors_told():
+    with reporting_errors():
         from flyball.cli.control_commands import identification
 
         identification.identify(
@@ -195,12 +193,12 @@ def design(
 ) -> None:
     """Design a controller for a model and certify its stability: DIR/design.json and DIR/design.svg.
 
-    The certificate counts for the whole confidence set of the model. Exit code 1
-    if it says no: design.json is written all the same, but no loop starts with it.
+    The certificate holds for the whole confidence set of the model. Without stability the exit code is 1:
+    design.json is written nevertheless, but no loop starts with it.
 
     Example: flyball control design model.json --law pi --settling-samples 8 --setpoint 400
     """
-    with errors_told():
+    with reporting_errors():
         from flyball.cli.control_commands import controller_design
 
         tuning = Tuning(pole, poles, settling_samples, overshoot, exponent, gains)
@@ -253,14 +251,13 @@ def run(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Consume a queue under control of its rate or latency, or as fast as the handler can; plots DIR/run.svg.
+    """Consume a queue with a controlled rate or latency, or as fast as the handler can; plots DIR/run.svg.
 
-    Messages are handled, acknowledged and so gone from the queue. Runs until
-    Ctrl-C, or for --seconds.
+    Messages are handled and acked, so they are removed from the queue. Runs until Ctrl-C, or for --seconds.
 
     Example: flyball control run --queue orders --rate 400 --handler shop.orders:handle
     """
-    with errors_told():
+    with reporting_errors():
         from flyball.cli.control_commands import closed_loop
 
         closed_loop.run(
@@ -323,7 +320,7 @@ def simulate(
 
     Example: flyball control simulate --plant little:1250,3.34 --law pi --law multiplicative --setpoint 400
     """
-    with errors_told():
+    with reporting_errors():
         from flyball.cli.control_commands import comparison
 
         comparison.simulate(

@@ -1,6 +1,6 @@
-"""What the commands of `flyball lab` do: call the lab and print.
+"""Implementation of `flyball lab`.
 
-The reports come from the pipeline, which is imported only when it is needed.
+Reports need the pipeline, which is imported on demand.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from flyball.lab.workloads import make_workload
 
 
 def list_experiments(folder: Path | None, as_json: bool) -> None:
-    """Print the experiments of a folder, or those that come with Flyball; then what is wrong with the others."""
+    """Print the experiments of a folder, or the built-in ones; then the errors of invalid ones."""
     out = Output(sys.stdout.buffer, as_json)
-    with _errors_told():
+    with _reporting_errors():
         found, mistakes = experiments_in(folder or SHIPPED)
         plans = [plan(experiment) for experiment in found]
     if as_json:
@@ -57,11 +57,11 @@ def list_experiments(folder: Path | None, as_json: bool) -> None:
             ],
         )
     elif not mistakes:
-        out.tell("no experiments here", None)
+        out.show("no experiments here", None)
     if folder is None and not as_json:
-        out.tell("\nPapers that `flyball lab reproduce PAPER` repeats:\n", None)
+        out.show("\nPapers for `flyball lab reproduce PAPER`:\n", None)
         for paper in PAPERS:
-            out.tell(f"{paper.name}\n    {paper.citation}", None)
+            out.show(f"{paper.name}\n    {paper.citation}", None)
     if mistakes:
         fail("; ".join(map(str, mistakes)))
 
@@ -78,24 +78,24 @@ def _facts(laid_out: Plan) -> dict[str, object]:
 
 
 def show(name: str, is_quick: bool, assignments: list[str]) -> None:
-    """Print what an experiment would do."""
-    with _errors_told():
+    """Print the plan of an experiment."""
+    with _reporting_errors():
         laid_out = plan(_changed(find(name), assignments), is_quick=is_quick)
     out = Output(sys.stdout.buffer)
     experiment = laid_out.experiment
-    out.tell(f"{experiment.name}: {experiment.title}", None)
+    out.show(f"{experiment.name}: {experiment.title}", None)
     if experiment.about:
-        out.tell(f"\n{experiment.about.strip()}", None)
-    out.tell("", None)
+        out.show(f"\n{experiment.about.strip()}", None)
+    out.show("", None)
     out.table(("", ""), list(_settings_rows(experiment)))
-    out.tell("", None)
+    out.show("", None)
     cells = [run for run in laid_out.runs if run.repetition == 1]
     cells.sort(key=lambda run: [list(levels).index(run.factors[f]) for f, levels in _labels(experiment).items()])
     if experiment.sweep:
         out.table(list(experiment.sweep), [list(run.factors.values()) for run in cells])
-        out.tell("", None)
+        out.show("", None)
     parts = f"{_count(len(cells), 'cell')}, {_count(experiment.run.repetitions, 'repetition')} each"
-    out.tell(f"{parts}: {_count(len(laid_out.runs), 'run')}, about {duration(laid_out.expected_s)}", None)
+    out.show(f"{parts}: {_count(len(laid_out.runs), 'run')}, about {duration(laid_out.expected_s)}", None)
 
 
 def _labels(experiment: Experiment) -> dict[str, list[object]]:
@@ -119,15 +119,15 @@ def _settings_rows(experiment: Experiment) -> list[tuple[str, str]]:
     times = f"warm-up {run.warm_up_s:g} s, measured {run.length_s:g} s, cool-down {run.cool_down_s:g} s"
     rows.append(("each run", times))
     if experiment.needs:
-        rows.append(("begins with", f"the results of {experiment.needs}"))
+        rows.append(("needs", f"the results of {experiment.needs}"))
     if experiment.source:
         rows.append(("source", experiment.source))
     return rows
 
 
 def run(name: str, out: Path, is_quick: bool, is_fresh: bool, keeps_going: bool, assignments: list[str]) -> None:
-    """Run an experiment, or what is missing of it."""
-    with _errors_told():
+    """Run an experiment, or its missing runs."""
+    with _reporting_errors():
         laid_out = plan(_changed(find(name), assignments), is_quick=is_quick)
         laid_out.check_packages()
         results = Results(out, laid_out, _run_command(name, is_quick, assignments))
@@ -142,7 +142,7 @@ def _run_command(name: str, is_quick: bool, assignments: list[str]) -> str:
 
 
 def _run_plan(laid_out: Plan, results: Results, is_fresh: bool, keeps_going: bool) -> list[Failure]:
-    """Make the runs, print their figures, and return those that failed."""
+    """Run the plan, print the figures, and return the failures."""
     results.open(is_fresh=is_fresh)
     with Display(laid_out) as display:
         failures = run_all(laid_out, results, display, keeps_going=keeps_going)
@@ -154,15 +154,18 @@ def _exit_if_failed(failures: list[Failure]) -> None:
     if failures:
         first = failures[0]
         others = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
-        fail(f"{first.run_id} failed{others}: {first.reason}. Its logs are in {first.folder}; run again to go on")
+        fail(
+            f"{first.run_id} failed{others}: {first.reason}. Its logs are in {first.folder};"
+            " repeat the command to continue"
+        )
 
 
 def compare(folders: list[Path], out: Path) -> None:
-    """Write one report about several folders of results."""
+    """Write one report about several result folders."""
     if len(folders) < 2:
-        fail("give two folders of results or more", WRONG_USE)
-    with _errors_told():
-        # Here, not above: the pipeline takes long to import and may not be installed.
+        fail("use two or more result folders", WRONG_USE)
+    with _reporting_errors():
+        # Imported here: slow, and may not be installed.
         from flyball.cli.pipeline import write_comparison_of
 
         page = write_comparison_of(folders, out)
@@ -171,9 +174,9 @@ def compare(folders: list[Path], out: Path) -> None:
 
 def auction(host: str, port: int, options: Mapping[str, Any]) -> None:
     """Serve the auction site until Ctrl-C."""
-    with _errors_told():
+    with _reporting_errors():
         make_workload({"kind": "auction"}).check_packages()
-        # Here, not above: its packages may not be installed.
+        # Imported here: its packages may not be installed.
         from flyball.cli.auction import serve_auction
 
         serve_auction(host, port, options)
@@ -181,11 +184,11 @@ def auction(host: str, port: int, options: Mapping[str, Any]) -> None:
 
 def reproduce(paper: str, out: Path, is_quick: bool, is_fresh: bool, keeps_going: bool) -> None:
     """Run all experiments of a paper and write a report."""
-    with _errors_told():
-        # Here, not above: the pipeline takes long to import and may not be installed.
+    with _reporting_errors():
+        # Imported here: slow, and may not be installed.
         from flyball.cli.pipeline import check_packages, write_report_of
 
-        # Now, not when all has been measured for hours.
+        # Checked now, not after hours of measurements.
         check_packages()
         plans = [plan(experiment, is_quick=is_quick) for experiment in in_order(_experiments_of(paper))]
         for laid_out in plans:
@@ -201,7 +204,7 @@ def reproduce(paper: str, out: Path, is_quick: bool, is_fresh: bool, keeps_going
             except LabError as error:
                 if not keeps_going:
                     raise
-                # What it needs of another experiment is missing, since that has failed.
+                # Its prerequisite experiment has failed.
                 failures.append(Failure(laid_out.experiment.name, str(error), results.folder))
             if not keeps_going:
                 _exit_if_failed(failures)
@@ -214,31 +217,31 @@ def _experiments_of(paper: str) -> list[Experiment]:
     folders = [each.name for each in PAPERS]
     folder = current_name(paper)
     if folder not in folders:
-        raise LabError(f"no paper {paper!r}: give {', '.join(folders[:-1])} or {folders[-1]}")
+        raise LabError(f"unknown paper {paper!r}: use {', '.join(folders[:-1])} or {folders[-1]}")
     return [experiment for experiment in shipped_experiments() if experiment.name.startswith(f"{folder}/")]
 
 
 def _changed(experiment: Experiment, assignments: list[str]) -> Experiment:
-    """Return the experiment with what --set says, all of it at once: one value may need another."""
+    """Return the experiment with all --set overrides applied together: values may depend on each other."""
     values: dict[str, object] = {}
     sweep: dict[str, list[Any]] = {}
     for text in assignments:
         key, equals, value = text.partition("=")
         key = key.strip()
         if not equals:
-            raise LabError(f"--set {text}: give KEY=VALUE, as in workload.clients=5")
+            raise LabError(f"invalid --set {text}: use KEY=VALUE, as in workload.clients=5")
         if key.startswith("sweep."):
             levels = _value(value)
             sweep[key.removeprefix("sweep.")] = levels if isinstance(levels, list) else [levels]
         elif key in experiment.sweep:
-            raise LabError(f"--set {key}: it is swept; give its levels, as in --set 'sweep.{key}=[1, 2]'")
+            raise LabError(f"--set {key}: the value is swept; set its levels, as in --set 'sweep.{key}=[1, 2]'")
         else:
             values[key] = _value(value)
     return insisted(experiment, values, sweep)
 
 
 def _value(text: str) -> Any:
-    """Return a value as TOML would read it; what it cannot read is a text."""
+    """Parse a TOML value; anything else is a string."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -246,7 +249,7 @@ def _value(text: str) -> Any:
 
 
 class Display:
-    """Shows how runs get on: a bar on a terminal, a line for each run elsewhere."""
+    """Shows the progress of runs: a bar on a terminal, else a line per run."""
 
     def __init__(self, laid_out: Plan) -> None:
         self._plan = laid_out
@@ -324,7 +327,7 @@ class Display:
             Output(sys.stdout.buffer).table((*factors, "runs", "calls/s", "response ms"), rows)
 
     def _update(self, text: str) -> None:
-        # What is left, corrected by how the guesses have turned out.
+        # Remaining time, corrected by the accuracy of earlier estimates.
         ratio = self._made_s / self._expected_made_s if self._expected_made_s else 1.0
         running_s = time.monotonic() - self._began if self._began else 0.0
         left_s = max(0.0, self._expected_left_s * ratio - running_s)
@@ -339,7 +342,7 @@ def _mean(figures: list[Mapping[str, Any]], key: str) -> float:
 
 
 def duration(seconds: float) -> str:
-    """Return a length of time as people say it."""
+    """Format a duration."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     if seconds < 5400:
@@ -352,16 +355,14 @@ def _count(number: int, what: str) -> str:
 
 
 @contextmanager
-def _errors_told() -> Iterator[None]:
+def _reporting_errors() -> Iterator[None]:
     """Turn errors into one line and an exit code."""
     try:
         yield
     except FlyballError as error:
         fail(str(error), FAILED)
     except OSError as error:
-        # A full disk, or a folder that may not be written.
+        # A full disk, or a folder without permission.
         fail(explained(error))
     except KeyboardInterrupt:
-        fail(
-            "interrupted: what is complete stays; the same command, without --fresh, goes on from there", INTERRUPTED
-        )
+        fail("interrupted: completed runs are kept; repeat the command without --fresh to continue", INTERRUPTED)

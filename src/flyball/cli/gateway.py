@@ -16,7 +16,7 @@ from flyball.cli.session import WRONG_USE, fail
 
 
 class GatewayRole(enum.StrEnum):
-    """What clients are taken for that do not tell."""
+    """Default role of clients."""
 
     PRODUCER = "producer"
     CONSUMER = "consumer"

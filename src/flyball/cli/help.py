@@ -1,12 +1,12 @@
-"""How options look in the help: a switch has no type, a value has one in capitals."""
+"""Formatting of parameters in help: switches and arguments have no type, values a name in capitals."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from typer.core import TyperCommand, TyperGroup, TyperOption
+from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
-# Names of values by Typer's names of their types; choices keep theirs, as in newest|oldest.
+# Metavars by Typer's type names; choices keep theirs, as in newest|oldest.
 _VALUES = {
     "bool": "",
     "str": "TEXT",
@@ -21,7 +21,7 @@ _VALUES = {
 
 
 class Commands(TyperGroup):
-    """The `flyball` command. It names the values of its own options and of those of all subcommands."""
+    """The `flyball` command. It sets the metavars of all options, including those of subcommands."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         for command in _below(self):
@@ -29,7 +29,14 @@ class Commands(TyperGroup):
                 if isinstance(option, TyperOption) and option.metavar is None:
                     kind = option.display_type(ctx).strip("<>").removeprefix("list[").removesuffix("]")
                     option.metavar = _VALUES.get(kind, kind)
+                elif isinstance(option, TyperArgument):
+                    # Typer prints <str> after the name of an argument, and has no option against it.
+                    vars(option)["display_type_rich"] = _no_type
         return super().get_params(ctx)
+
+
+def _no_type(ctx: Any) -> None:
+    """Print no type for a parameter."""
 
 
 def _below(command: TyperCommand | TyperGroup) -> list[TyperCommand | TyperGroup]:

@@ -1,4 +1,4 @@
-"""`flyball lab`: the commands and their flags. `experiment_commands` does the work and is slow to import."""
+"""Commands and options of `flyball lab`. `experiment_commands` implements them, and is slow to import."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Set = Annotated[
 @app.command("list")
 def list_experiments(
     folder: Annotated[
-        Path | None, typer.Argument(help="Folder with experiments; default: those that come with Flyball.")
+        Path | None, typer.Argument(help="Folder with experiments; default: the built-in ones.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -37,7 +37,7 @@ def list_experiments(
 
 @app.command()
 def show(name: Name, quick: Quick = False, values: Set = None) -> None:
-    """Show what an experiment does: target, workload, cells, and how long it takes.
+    """Show what an experiment does: target, workload, cells and duration.
 
     Example: flyball lab show thorbangmq/clients
     """

@@ -1,4 +1,4 @@
-"""The `flyball` command: what all its subcommands share."""
+"""The `flyball` command and its global options."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def flyball(
         ),
     ] = None,
 ) -> None:
-    # Its text is ABOUT: Typer would take a docstring instead.
+    # The help text is ABOUT: Typer would use a docstring instead.
     if token_file is not None:
-        # For whichever client the command makes.
+        # For every client that the command creates.
         os.environ[FILE_VARIABLE] = str(token_file)

@@ -1,4 +1,4 @@
-"""`flyball put` and `flyball get`: messages in and out."""
+"""`flyball put` and `flyball get`."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from flyball.client.api import DEFAULT_URL
 from flyball.client.sync import Client
 from flyball.errors import QueueNotFound
 
-# Putting so many messages may take more than a few seconds.
+# With more messages a progress bar is shown.
 _LONG_COUNT = 50_000
 
 QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="Name of the queue.")]
 
 
 def puts(client: Client, queue: str, draft: Draft, out: Output, *, count: int, create: bool) -> int:
-    """Put the message, `count` times."""
+    """Put the message `count` times."""
     try:
         target = client.get_queue(queue)
     except QueueNotFound:
         if not create:
-            fail(f"no queue {queue!r}. Create it with `flyball queue create {shown(queue)}`, or give --create.")
+            fail(f"no queue {queue!r}. Create it with `flyball queue create {shown(queue)}`, or use --create.")
         target = client.create_queue(queue)
     drafts = track(
         itertools.repeat(draft, count),
@@ -53,7 +53,7 @@ def puts(client: Client, queue: str, draft: Draft, out: Output, *, count: int, c
     )
     client.put_many(target, drafts)
     messages = "a message" if count == 1 else f"{count} messages"
-    out.tell(f"put {messages} into {shown(queue)}", {"queue": queue, "count": count})
+    out.show(f"put {messages} into {shown(queue)}", {"queue": queue, "count": count})
     return DONE
 
 
@@ -70,7 +70,7 @@ def get_messages(
     receiver: int | None = None,
     raw: bool = False,
 ) -> int:
-    """Take messages one by one, each printed before the next is taken, until there is none."""
+    """Get messages one by one, printing each before the next is taken."""
     for number in range(count):
         message = client.take(queue, order=order, context=context, sender=sender, receiver=receiver, wait_s=wait_s)
         if message is None:
@@ -80,16 +80,16 @@ def get_messages(
 
 
 def read_body(text: str | None, file: Path | None) -> bytes:
-    """Return the body that the command line gives: a text, standard input or a file."""
+    """Return the body: from the argument, standard input or a file."""
     if (text is None) == (file is None):
-        fail("give the message as TEXT, as - for standard input, or with --file.", WRONG_USE)
+        fail("no message given: use TEXT, - for standard input, or --file.", WRONG_USE)
     if file is not None:
         try:
             return file.read_bytes()
         except OSError as error:
             fail(f"cannot read {file}: {error.strerror}.")
     assert text is not None
-    # What the command line had as bytes that are no UTF-8 goes on as those bytes.
+    # Arguments that are not UTF-8 are passed on as their original bytes.
     return sys.stdin.buffer.read() if text == "-" else text.encode("utf-8", "surrogateescape")
 
 

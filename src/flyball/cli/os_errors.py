@@ -1,4 +1,4 @@
-"""What the operating system refused, in a sentence for people: no error numbers, and the next step."""
+"""Explains errors of the operating system: no error numbers, with the next step."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import os
 import re
 
 _ADVICE = {
-    errno.EADDRINUSE: "Stop the program that uses the address, or give another one.",
-    errno.EADDRNOTAVAIL: "Give an address of this machine.",
-    errno.EACCES: "Give a file, folder or address that this user may use.",
-    errno.EPERM: "Give a file, folder or address that this user may use.",
-    errno.EROFS: "Give a folder that this user may write to.",
-    errno.EEXIST: "Remove the file that is in the way, or give another folder.",
-    errno.ENOTDIR: "Remove the file that is in the way, or give another folder.",
-    errno.EISDIR: "Give a file, not a folder.",
+    errno.EADDRINUSE: "Stop the program that uses the address, or use another one.",
+    errno.EADDRNOTAVAIL: "Use an address of this machine.",
+    errno.EACCES: "Use a file, folder or address that this user has permission for.",
+    errno.EPERM: "Use a file, folder or address that this user has permission for.",
+    errno.EROFS: "Use a writable folder.",
+    errno.EEXIST: "Remove the existing file, or use another folder.",
+    errno.ENOTDIR: "Remove the existing file, or use another folder.",
+    errno.EISDIR: "Use a file, not a folder.",
     errno.ENOENT: "Check the path.",
     errno.ENOSPC: "Free some disk space and run the command again.",
     errno.EMFILE: "Raise the limit of open files (ulimit -n).",
@@ -22,7 +22,7 @@ _ADVICE = {
 
 
 def explained(error: OSError) -> str:
-    """Return what happened, to which file or address, and what to do about it."""
+    """Return the problem, the file or address, and the next step."""
     # asyncio and uvloop put the number into the text as well.
     problem = re.sub(r"\[errno -?\d+\] ?", "", error.strerror or str(error), flags=re.IGNORECASE)
     if error.filename is not None:

@@ -1,4 +1,4 @@
-"""What commands print: lines and tables for people, JSON for machines, bodies byte for byte."""
+"""Output of commands: lines and tables, or JSON, and message bodies byte for byte."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flyball.client import ReceivedMessage
 
 @dataclass(slots=True)
 class Branch:
-    """A line of a tree, and the lines below it."""
+    """A node of a tree."""
 
     text: str
     twigs: list[Branch] = field(default_factory=list)
@@ -31,14 +31,14 @@ def _grow(tree: Tree, branch: Branch) -> None:
 
 
 class Output:
-    """Writes to a stream, as text or, if `is_json`, as JSON documents of one line each."""
+    """Writes to a stream, as text or, if `is_json`, as one JSON document per line."""
 
     def __init__(self, stream: BinaryIO, is_json: bool = False) -> None:
         self._stream = stream
         self.is_json = is_json
 
-    def tell(self, text: str, facts: Any) -> None:
-        """Print the text, or the same facts as JSON."""
+    def show(self, text: str, facts: Any) -> None:
+        """Print the text, or the facts as JSON."""
         if self.is_json:
             self.json(facts)
         else:
@@ -48,7 +48,7 @@ class Output:
         self._write(json.dumps(facts, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n")
 
     def table(self, headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-        """Print rows in columns; numbers stand to the right. Without headings' texts there is no line for them."""
+        """Print a table; numbers are right-aligned. Empty headings print no header."""
         rows = list(rows)
         table = Table(box=None, pad_edge=False, header_style="", show_header=any(headings))
         for number, heading in enumerate(headings):
@@ -59,20 +59,20 @@ class Output:
         self._render(table)
 
     def tree(self, root: Branch) -> None:
-        """Print a tree: a line for each branch, its twigs below it."""
+        """Print a tree."""
         tree = Tree(Text(shown(root.text)))
         _grow(tree, root)
         self._render(tree)
 
     def _render(self, what: RenderableType) -> None:
         text = io.StringIO()
-        # As wide as it needs to be: a cut name is of no use.
+        # Wide enough for all columns: a truncated name is useless.
         Console(file=text, width=10_000, color_system=None).print(what)
         for line in text.getvalue().splitlines():
             self._write(line.rstrip().encode("utf-8", "backslashreplace") + b"\n")
 
     def message(self, message: ReceivedMessage, *, raw: bool = False) -> None:
-        """Print a message: its body and, unless `raw`, a line end; or all about it as JSON."""
+        """Print a message: its body and, unless `raw`, a line end; or all fields as JSON."""
         if self.is_json:
             self.json(facts_of(message))
         else:
@@ -80,17 +80,17 @@ class Output:
 
     def _write(self, data: bytes) -> None:
         self._stream.write(data)
-        # A message has left the node when it is printed: do not keep it in a buffer.
+        # A printed message has left the node: do not keep it in a buffer.
         self._stream.flush()
 
 
 def shown(text: str) -> str:
-    """Return the text so that it cannot confuse a terminal."""
+    """Escape control characters for the terminal."""
     return text if text.isprintable() else repr(text)
 
 
 def facts_of(message: ReceivedMessage) -> dict[str, Any]:
-    """Return all about a message as plain values; a body that is no text as base64."""
+    """Return all fields of a message as plain values; a body that is not UTF-8 as base64."""
     facts: dict[str, Any] = {
         "id": message.id,
         "queue": message.queue,

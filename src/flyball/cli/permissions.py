@@ -1,4 +1,4 @@
-"""`flyball permission ...`: what users may do in virtual hosts."""
+"""`flyball permission`: permissions of users in vhosts."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _ACTIONS = ("configure", "write", "read")
 def set_permission(api: Api, user: str, vhost: str, patterns: tuple[str, str, str], out: Output) -> int:
     permission: dict[str, Any] = {"user": user, "vhost": vhost, **dict(zip(_ACTIONS, patterns, strict=True))}
     api.put("permissions", vhost, user, document=dict(zip(_ACTIONS, patterns, strict=True)))
-    out.tell(f"set the permission of {shown(user)} in {shown(vhost)}", permission)
+    out.show(f"set the permission of {shown(user)} in {shown(vhost)}", permission)
     return DONE
 
 
 def clear_permission(api: Api, user: str, vhost: str, out: Output) -> int:
     api.delete("permissions", vhost, user)
     text = f"cleared the permission of {shown(user)} in {shown(vhost)}"
-    out.tell(text, {"user": user, "vhost": vhost, "cleared": True})
+    out.show(text, {"user": user, "vhost": vhost, "cleared": True})
     return DONE
 
 
@@ -65,8 +65,8 @@ def set_(
 ) -> None:
     """Set the permissions of a user in a virtual host.
 
-    A pattern is a regular expression that fits anywhere in the name of a queue or exchange, and allows nothing if
-    it is empty. What was set before is replaced.
+    A pattern is a regular expression searched in the names of queues and exchanges; an empty pattern
+    matches nothing. Earlier permissions are replaced.
 
     Example: flyball permission set alice --vhost shop --write '^orders$' --read '.*'
     """

@@ -1,4 +1,4 @@
-"""`flyball policy ...`: settings for all queues or exchanges whose names fit."""
+"""`flyball policy`: settings for queues or exchanges with matching names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Vhost = Annotated[str, typer.Option("--vhost", metavar="NAME", help="The virtual
 
 
 class ApplyTo(enum.StrEnum):
-    """What a policy is for."""
+    """Kinds of objects that a policy applies to."""
 
     ALL = "all"
     QUEUES = "queues"
@@ -29,20 +29,20 @@ class ApplyTo(enum.StrEnum):
 
 def set_policy(api: Api, policy: dict[str, Any], out: Output) -> int:
     api.put("policies", policy["vhost"], policy["name"], document={**policy, "apply-to": policy["apply_to"]})
-    out.tell(f"set policy {shown(policy['name'])} in {shown(policy['vhost'])}", policy)
+    out.show(f"set policy {shown(policy['name'])} in {shown(policy['vhost'])}", policy)
     return DONE
 
 
 def clear_policy(api: Api, name: str, vhost: str, out: Output) -> int:
     api.delete("policies", vhost, name)
-    out.tell(f"cleared policy {shown(name)} in {shown(vhost)}", {"name": name, "vhost": vhost, "cleared": True})
+    out.show(f"cleared policy {shown(name)} in {shown(vhost)}", {"name": name, "vhost": vhost, "cleared": True})
     return DONE
 
 
 def list_policies(api: Api, vhost: str | None, out: Output) -> int:
     found = api.get("policies") if vhost is None else api.get("policies", vhost)
     names = ("name", "vhost", "pattern", "priority", "definition")
-    policies = [{"apply_to": told["apply-to"], **{name: told[name] for name in names}} for told in found]
+    policies = [{"apply_to": document["apply-to"], **{name: document[name] for name in names}} for document in found]
     if out.is_json:
         for policy in policies:
             out.json(policy)
@@ -102,9 +102,9 @@ def _read(definition: str) -> dict[str, Any]:
     try:
         found = json.loads(definition)
     except (ValueError, RecursionError) as error:
-        fail(f"DEFINITION is no JSON: {error}.", WRONG_USE)
+        fail(f"DEFINITION is not valid JSON: {error}.", WRONG_USE)
     if not isinstance(found, dict):
-        fail('DEFINITION is no JSON object, such as {"max-length": 1000}.', WRONG_USE)
+        fail('DEFINITION is not a JSON object, such as {"max-length": 1000}.', WRONG_USE)
     return found
 
 

@@ -1,4 +1,4 @@
-"""`flyball queue ...`: create, list, delete, purge and look into queues."""
+"""`flyball queue`: create, list, delete, purge and peek."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ def create_queue(api: Api, name: str, out: Output, *, exist_ok: bool) -> int:
         raise QueueNameTaken(name)
     queue_id = get_queue(api, name)["id"]
     text = f"created {shown(name)} with id {queue_id}" if is_new else f"{shown(name)} exists with id {queue_id}"
-    out.tell(text, {"id": queue_id, "name": name, "created": is_new})
+    out.show(text, {"id": queue_id, "name": name, "created": is_new})
     return DONE
 
 
 def _declare(api: Api, name: str) -> bool:
-    """Return whether there was no such queue before."""
+    """Declare a queue; return whether it is new."""
     return api.put("queues", DEFAULT_VHOST, name, document={"durable": True}).status == _CREATED
 
 
 def find_queue(api: Api, name: str) -> dict[str, Any] | None:
-    """Return what the node tells of a queue, None if there is none."""
+    """Return the node's document of a queue, None if it does not exist."""
     try:
         return get_queue(api, name)
     except Refused as error:
@@ -58,15 +58,15 @@ def find_queue(api: Api, name: str) -> dict[str, Any] | None:
 
 
 def get_queue(api: Api, name: str) -> dict[str, Any]:
-    """Return what the node tells of a queue. Raises Refused if there is none."""
+    """Return the node's document of a queue. Raises Refused if it does not exist."""
     queue: dict[str, Any] = api.get("queues", DEFAULT_VHOST, name, columns=_COLUMNS)
     return queue
 
 
 def list_queues(api: Api, out: Output) -> int:
-    """List the queues of all nodes; whose they are is shown if any belongs to another node than the one asked."""
+    """List the queues of all nodes; with owners, if any belongs to another node than the one asked."""
     here = api.get("whoami")["node"]
-    found = [_facts(told, here) for told in api.get("queues", columns=_COLUMNS)]
+    found = [_facts(document, here) for document in api.get("queues", columns=_COLUMNS)]
     queues = sorted(found, key=lambda queue: queue["id"])
     if out.is_json:
         for queue in queues:
@@ -78,47 +78,47 @@ def list_queues(api: Api, out: Output) -> int:
     return DONE
 
 
-def _facts(told: dict[str, Any], here: str) -> dict[str, Any]:
-    """Return what is shown of a queue at the node `here`; counts are None if the queue's node does not answer."""
+def _facts(document: dict[str, Any], here: str) -> dict[str, Any]:
+    """Return the shown fields of a queue, asked at the node `here`; counts are None if its node does not answer."""
     return {
-        "id": told["id"],
-        "name": told["name"],
-        "vhost": told["vhost"],
-        "node": told["node"],
-        "is_here": told["node"] == here,
-        "ready": told.get("messages_ready"),
-        "leased": told.get("messages_unacknowledged"),
-        "parked": told.get("messages_parked"),
-        "in_memory": told.get("messages_ready_ram"),
-        "consumers": told.get("consumers"),
+        "id": document["id"],
+        "name": document["name"],
+        "vhost": document["vhost"],
+        "node": document["node"],
+        "is_here": document["node"] == here,
+        "ready": document.get("messages_ready"),
+        "leased": document.get("messages_unacknowledged"),
+        "parked": document.get("messages_parked"),
+        "in_memory": document.get("messages_ready_ram"),
+        "consumers": document.get("consumers"),
     }
 
 
 def _cell(value: Any) -> Any:
-    """Return what stands in a table; a node that does not answer has not told how much its queues hold."""
+    """Return a table cell; counts of a node that does not answer are unknown."""
     return "?" if value is None else value
 
 
 def count_messages(api: Api, name: str) -> int:
-    """Return how many messages the queue holds, leased ones included.
+    """Return the number of messages of a queue, unacked ones included.
 
-    Raises Refused if there is none, ClusterError if its node does not say.
+    Raises Refused if it does not exist, ClusterError if its node does not answer.
     """
     queue = get_queue(api, name)
     if "messages_ready" not in queue:
-        raise ClusterError(f"node {queue['node']}, which serves {shown(name)}, does not answer; try again")
+        raise ClusterError(f"node {queue['node']}, which serves {shown(name)}, does not answer: retry")
     return int(queue["messages_ready"] + queue["messages_unacknowledged"])
 
 
 def delete_queue(api: Api, name: str, out: Output) -> int:
     api.delete("queues", DEFAULT_VHOST, name)
-    out.tell(f"deleted {shown(name)}", {"name": name, "deleted": True})
+    out.show(f"deleted {shown(name)}", {"name": name, "deleted": True})
     return DONE
 
 
 def purge_queue(api: Api, name: str, out: Output) -> int:
     count = api.post("flyball", "queues", DEFAULT_VHOST, name, "purge")["purged"]
-    out.tell(f"purged {count} messages from {shown(name)}", {"name": name, "purged": count})
+    out.show(f"purged {count} messages from {shown(name)}", {"name": name, "purged": count})
     return DONE
 
 
@@ -170,7 +170,7 @@ def _confirm_and_delete(queue: str, yes: bool, api: Api, out: Output) -> int:
     count = 0 if yes else count_messages(api, queue)
     if count:
         if not sys.stdin.isatty():
-            fail(f"{shown(queue)} holds {count} messages. Give --yes to delete them with it.")
+            fail(f"{shown(queue)} holds {count} messages. Use --yes to delete them with it.")
         typer.confirm(f"{shown(queue)} holds {count} messages. Delete them with it?", abort=True, err=True)
     return delete_queue(api, queue, out)
 

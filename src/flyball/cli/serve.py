@@ -1,6 +1,6 @@
 """`flyball serve`: run a node until it is interrupted.
 
-The flags are made from the declarations of the settings; nothing about a setting is said here.
+The options are generated from the declarations of the settings.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ Serve = Callable[[Mapping[str, object]], None]
 
 WRONG_USE = 2
 FAILED = 1
-# Starting again does not help before an operator has done what the message says: for RestartPreventExitStatus.
+# Exit code for RestartPreventExitStatus: a restart does not help before an operator has acted.
 OPERATOR_NEEDED = 4
 
 
 def takes_settings(run: Serve) -> Callable[..., None]:
-    """Turn a function of the flags that were given into a command that has a flag for every setting."""
+    """Turn a function of the given flags into a command with an option for each setting."""
 
     def command(context: typer.Context, **flags: object) -> None:
-        # Typer knows defaults and environment only to show them: the settings read both, and so can name the
-        # place of an error.
+        # Typer gets defaults and environment only for help: the settings read both, and can name the source of an
+        # error.
         run({name: value for name, value in flags.items() if _is_from_command_line(context, name)})
 
     parameters = [_parameter("context", typer.Context)]
@@ -74,7 +74,7 @@ def serve(flags: Mapping[str, object]) -> None:
     Example: flyball serve --data /var/lib/flyball --amqp 0.0.0.0:5672
     """
     try:
-        # Here, not above: a node takes long to import, and the other commands do not need it.
+        # Imported here: slow, and other commands do not need it.
         from flyball.broker.cluster import node
         from flyball.broker.management.part import console_part
 
@@ -87,7 +87,7 @@ def serve(flags: Mapping[str, object]) -> None:
 
 
 def _causes(error: Exception) -> Iterator[Exception]:
-    """Yield what went wrong. A node runs its tasks in groups, which wrap the errors of their members."""
+    """Yield the underlying errors. A node runs its tasks in groups, which wrap errors of their members."""
     if isinstance(error, ExceptionGroup):
         for member in error.exceptions:
             yield from _causes(member)

@@ -1,4 +1,4 @@
-"""What the commands that talk to a node share: where it is, who they are, and how they fail."""
+"""Shared by commands that connect to a node: address, credentials, errors."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ class ReadOrder(enum.StrEnum):
 
 
 _ADVICE: dict[type[Exception], str] = {
-    NoAnswer: "Start a node with `flyball serve`, or say where it is with --url.",
+    NoAnswer: "Start a node with `flyball serve`, or set its address with --url.",
     QueueNotFound: "See `flyball queue list`, or create it with `flyball queue create`.",
-    QueueNameTaken: "Give --exist-ok if that is fine.",
+    QueueNameTaken: "Use --exist-ok to accept that.",
     ClientNotFound: "See `flyball client list`.",
     ClientNameTaken: "Choose another name, or see `flyball client list`.",
-    NotPermitted: "Give a user who may do it with --url.",
+    NotPermitted: "Use a user with that permission in --url.",
     RequestTimeout: "See the node's log.",
     StoreUnavailable: "See the node's log.",
 }
@@ -73,7 +73,7 @@ _UNAUTHORIZED = 401
 
 
 def run(url: str, as_json: bool, work: Work) -> NoReturn:
-    """Do the work with the node's HTTP API and exit with its result. An error is one line on stderr."""
+    """Run `work` with the node's HTTP API and exit with its result. An error is one line on stderr."""
     try:
         place = place_at(url)
     except ValueError as error:
@@ -94,12 +94,12 @@ def run(url: str, as_json: bool, work: Work) -> NoReturn:
 
 def _advice_for(error: Refused) -> str | None:
     if error.status == _UNAUTHORIZED and not error.kind:
-        return "Give a user and password with --url, or the node's token with --token-file."
+        return "Set user and password in --url, or the node's token file with --token-file."
     return _ADVICE_BY_KIND.get(error.kind)
 
 
 def amqp_url(api: Api, vhost: str = DEFAULT_VHOST) -> str:
-    """Return the address for AMQP clients of the node, as the same user. It holds the password.
+    """Return the node's address for AMQP clients, with the same user. It contains the password.
 
     Raises ClusterError if the node does not listen for AMQP.
     """
@@ -107,7 +107,7 @@ def amqp_url(api: Api, vhost: str = DEFAULT_VHOST) -> str:
     protocols = ("amqps", "amqp") if api.place.tls is not None else ("amqp", "amqps")
     protocol = next((protocol for protocol in protocols if protocol in listeners), None)
     if protocol is None:
-        raise ClusterError(f"the node at {api.place.shown} does not listen for AMQP; start it with --amqp")
+        raise ClusterError(f"the node at {api.place.shown} does not listen for AMQP: start it with --amqp")
     port = listeners[protocol].rpartition(":")[2]
     host = f"[{api.place.host}]" if ":" in api.place.host else api.place.host
     user, password = quote(api.place.user, safe=""), quote(api.place.password, safe="")
@@ -115,7 +115,7 @@ def amqp_url(api: Api, vhost: str = DEFAULT_VHOST) -> str:
 
 
 def run_client(url: str, as_json: bool, work: ClientWork) -> NoReturn:
-    """Connect a client of AMQP to the node, do the work and exit with its result, as `run` does."""
+    """Connect an AMQP client to the node, run `work` and exit with its result, like `run`."""
 
     def connected(api: Api, out: Output) -> int:
         with Client.connect(amqp_url(api), http_url=api.place.shown + api.place.prefix) as client:
@@ -125,20 +125,20 @@ def run_client(url: str, as_json: bool, work: ClientWork) -> NoReturn:
 
 
 def pipe_closed() -> NoReturn:
-    """Exit without a word: whoever read our output has enough."""
-    # Python would complain when it flushes at exit.
+    """Exit silently: the reader of our output has closed the pipe."""
+    # Otherwise Python reports an error when it flushes at exit.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     raise typer.Exit(FAILED) from None
 
 
 def fail(problem: str, code: int = FAILED) -> NoReturn:
-    """Say what is wrong, in one line, and exit."""
+    """Print an error in one line, and exit."""
     typer.echo(f"flyball: {' '.join(problem.split())}", err=True)
     raise typer.Exit(code)
 
 
 def advised(error: FlyballError) -> str:
-    """Return what happened and what to do about it."""
+    """Return an error with the next step."""
     advice = next((_ADVICE[kind] for kind in type(error).__mro__ if kind in _ADVICE), None)
     return _joined(str(error), advice)
 

@@ -1,4 +1,4 @@
-"""`flyball status`: what a node tells about itself."""
+"""`flyball status`: the state of a node."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def show_status(api: Api, out: Output) -> int:
     )
     queues: list[dict[str, Any]] = report["queues"]
     if queues:
-        out.tell("", None)
+        out.show("", None)
         out.table(
             ("queue", "ready", "leased", "in memory", "consumers"),
             [(q["name"], q["ready"], q["leased"], q["in_memory"], q["consumers"]) for q in queues],

@@ -29,8 +29,8 @@ def store(
 ) -> None:
     """Run a PostgreSQL for the nodes of a domain on this machine, until it is interrupted.
 
-    It prints the URL for their --store. Only the user who started it can connect. Ctrl-C stops it gracefully;
-    confirmed messages stay.
+    It prints the URL for their --store. Only the user that started it can connect. Ctrl-C stops it gracefully;
+    confirmed messages are kept.
 
     Example: flyball store --data ./domain
     """
@@ -43,7 +43,7 @@ def store(
 
 
 async def _serve(data: Path, connections: int) -> None:
-    # Here, not above: other commands do not need them.
+    # Imported here: other commands do not need them.
     from flyball.broker.node.disk import DiskReserve
     from flyball.broker.node.logs import configure_logging
     from flyball.broker.store.postgres.embedded import EmbeddedPostgres
@@ -61,7 +61,7 @@ async def _serve(data: Path, connections: int) -> None:
             tasks.create_task(postgres.supervise())
             typer.echo(f"store in {shown(str(data))}, for up to {connections} connections")
             typer.echo(f"start nodes with: flyball serve --name NAME --store '{postgres.dsn}'")
-            typer.echo("ready; Ctrl-C stops it")
+            typer.echo("ready; press Ctrl-C to stop")
             await stop.wait()
             typer.echo("stopping")
             await postgres.stop()

@@ -1,4 +1,4 @@
-"""`flyball top`: a node as it works, live on a terminal."""
+"""`flyball top`: live view of a node on a terminal."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from flyball.cli.view.screen import screen
 from flyball.client.api import DEFAULT_URL, place_at
 from flyball.client.http import AWAY, Place, Refused, reason_of
 
-FAILED_ADVICE = "Start a node with `flyball serve`, or say where it is with --url."
+FAILED_ADVICE = "Start a node with `flyball serve`, or set its address with --url."
 
 
-class NobodyReads(Exception):
-    """Whoever read our output has enough."""
+class OutputClosed(Exception):
+    """The output pipe was closed."""
 
 
 def top(
@@ -33,8 +33,8 @@ def top(
 ) -> None:
     """Watch a node: rates, latencies by phase, store, memory, alarms, queues and loops, once a second.
 
-    The keys are q to quit, s to sort the queues otherwise, p to pause. With --json
-    each sample is a line; with --once there is one.
+    Keys: q quits, s changes the sort order of queues, p pauses. With --json each sample is a line; with --once only
+    one is printed.
 
     Example: flyball top --url http://guest:guest@127.0.0.1:15672
     """
@@ -43,7 +43,7 @@ def top(
     except ValueError as error:
         fail(f"--url: {error}", WRONG_USE)
     if not (once or as_json or sys.stdout.isatty()):
-        fail("this is no terminal: give --once, or --json for a line each second", WRONG_USE)
+        fail("not a terminal: use --once, or --json for a line per second", WRONG_USE)
     try:
         with asyncio.Runner() as runner:
             if once:
@@ -53,9 +53,9 @@ def top(
             else:
                 runner.run(_Watching(place).run())
     except Refused as error:
-        advice = "Give a user that has the tag monitoring." if error.status in FORBIDDEN else FAILED_ADVICE
+        advice = "Use a user with the tag monitoring in --url." if error.status in FORBIDDEN else FAILED_ADVICE
         fail(f"{place.shown}: {error.reason}. {advice}")
-    except NobodyReads:
+    except OutputClosed:
         pipe_closed()
     except AWAY as error:
         fail(f"{place.shown}: {reason_of(error)}. {FAILED_ADVICE}")
@@ -74,28 +74,28 @@ async def _once(place: Place, as_json: bool) -> None:
 
 
 async def _lines(place: Place) -> None:
-    """Print a line for each sample, until nobody reads them. While the node is away there are none."""
+    """Print a line per sample, until the pipe is closed. While the node is unreachable there are none."""
     seen = Seen(place.shown)
     out = Output(sys.stdout.buffer, True)
-    told_at = 0.0
+    printed_at = 0.0
 
-    def tell() -> None:
-        nonlocal told_at
+    def print_news() -> None:
+        nonlocal printed_at
         if seen.problem is not None:
-            typer.echo(f"flyball: {place.shown}: {seen.problem}; trying again", err=True)
-        elif seen.last["at"] > told_at:
-            told_at = seen.last["at"]
+            typer.echo(f"flyball: {place.shown}: {seen.problem}; retrying", err=True)
+        elif seen.last["at"] > printed_at:
+            printed_at = seen.last["at"]
             try:
                 out.json(seen.document())
             except BrokenPipeError as error:
-                # As such it would look as if the node were away.
-                raise NobodyReads from error
+                # As an OSError it would look as if the node were unreachable.
+                raise OutputClosed from error
 
-    await Feed(place, seen, tell).run()
+    await Feed(place, seen, print_news).run()
 
 
 class _Watching:
-    """The screen while somebody looks at it."""
+    """The interactive screen."""
 
     def __init__(self, place: Place) -> None:
         self._seen = Seen(place.shown)
@@ -107,7 +107,7 @@ class _Watching:
         self._refused: Refused | None = None
 
     async def run(self) -> None:
-        """Show the node until q is pressed. Raises Refused if the node does not let us look."""
+        """Show the node until q is pressed. Raises Refused if access is denied."""
         with self._live, keys_to(self._press):
             self._draw()
             async with asyncio.TaskGroup() as tasks:
@@ -133,7 +133,7 @@ class _Watching:
                 self._draw(is_forced=True)
 
     def _draw(self, *, is_forced: bool = False) -> None:
-        # What comes while it is paused is kept, and shown when it goes on.
+        # Samples that arrive while paused are kept, and shown on resume.
         if self._is_paused and not is_forced:
             return
         size = self._console.size

@@ -1,4 +1,4 @@
-"""`flyball user ...`: those who may log in."""
+"""`flyball user`: users that can log in."""
 
 from __future__ import annotations
 
@@ -37,26 +37,26 @@ def add_user(api: Api, name: str, password: str | None, tags: list[str], out: Ou
     if _exists(api, name):
         raise UserNameTaken(name)
     api.put("users", name, document={"password": password, "tags": tags})
-    out.tell(f"added user {shown(name)}", {"name": name, "tags": tags})
+    out.show(f"added user {shown(name)}", {"name": name, "tags": tags})
     return DONE
 
 
 def change_password(api: Api, name: str, password: str | None, out: Output) -> int:
     api.put("flyball", "users", name, "password", document={"password": password})
     what = "removed" if password is None else "changed"
-    out.tell(f"{what} the password of {shown(name)}", {"name": name, "has_password": password is not None})
+    out.show(f"{what} the password of {shown(name)}", {"name": name, "has_password": password is not None})
     return DONE
 
 
 def set_tags(api: Api, name: str, tags: list[str], out: Output) -> int:
     api.put("flyball", "users", name, "tags", document={"tags": tags})
-    out.tell(f"{shown(name)} has the tags {shown(', '.join(tags)) or 'none'}", {"name": name, "tags": tags})
+    out.show(f"{shown(name)} has the tags {shown(', '.join(tags)) or 'none'}", {"name": name, "tags": tags})
     return DONE
 
 
 def delete_user(api: Api, name: str, out: Output) -> int:
     api.delete("users", name)
-    out.tell(f"deleted user {shown(name)}", {"name": name, "deleted": True})
+    out.show(f"deleted user {shown(name)}", {"name": name, "deleted": True})
     return DONE
 
 
@@ -87,9 +87,9 @@ def _exists(api: Api, name: str) -> bool:
 
 
 def read_password(plain: str | None, file: str | None, none: bool) -> str | None:
-    """Return the password from where the options say, or ask for it twice, if that can be done unseen."""
+    """Return the password from the option that is set, or prompt for it twice on a terminal."""
     if (plain is not None) + (file is not None) + none > 1:
-        fail("give one of --password-file, --password and --no-password.", WRONG_USE)
+        fail("use only one of --password-file, --password and --no-password.", WRONG_USE)
     if none:
         return None
     if plain is not None:
@@ -97,7 +97,7 @@ def read_password(plain: str | None, file: str | None, none: bool) -> str | None
     if file is not None:
         return _without_line_end(_read(file))
     if not sys.stdin.isatty():
-        fail("give the password with --password-file; - is standard input.", WRONG_USE)
+        fail("no terminal to prompt for the password: use --password-file (- is standard input).", WRONG_USE)
     asked: str = typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
     return asked
 
@@ -108,7 +108,7 @@ def _read(file: str) -> str:
     except OSError as error:
         fail(f"cannot read {shown(file)}: {error.strerror}.")
     except ValueError:
-        fail(f"{shown(file)} is no UTF-8 text.")
+        fail(f"{shown(file)} is not UTF-8 text.")
 
 
 def _without_line_end(text: str) -> str:
@@ -129,7 +129,7 @@ def add(
 ) -> None:
     """Add a user. Prompts for the password unless an option gives it.
 
-    It may do nothing yet: see flyball permission set.
+    The user has no permissions yet: see flyball permission set.
 
     Example: flyball user add alice --tag administrator
     """

@@ -24,7 +24,7 @@ _CREATED = 201
 def add_vhost(api: Api, name: str, out: Output) -> int:
     if api.put("vhosts", name).status != _CREATED:
         raise VhostNameTaken(name)
-    out.tell(f"added vhost {shown(name)}", {"name": name})
+    out.show(f"added vhost {shown(name)}", {"name": name})
     return DONE
 
 
@@ -40,7 +40,7 @@ def list_vhosts(api: Api, out: Output) -> int:
 
 def delete_vhost(api: Api, name: str, out: Output) -> int:
     api.delete("vhosts", name)
-    out.tell(f"deleted vhost {shown(name)}", {"name": name, "deleted": True})
+    out.show(f"deleted vhost {shown(name)}", {"name": name, "deleted": True})
     return DONE
 
 
@@ -81,6 +81,6 @@ def delete(
 def _confirm_and_delete(name: str, yes: bool, api: Api, out: Output) -> int:
     if not yes:
         if not sys.stdin.isatty():
-            fail(f"all queues and messages of {shown(name)} go with it. Give --yes to delete them.")
+            fail(f"all queues and messages of {shown(name)} are deleted with it. Use --yes to confirm.")
         typer.confirm(f"Delete {shown(name)} and all its queues and messages?", abort=True, err=True)
     return delete_vhost(api, name, out)

@@ -1,4 +1,4 @@
-"""Where a node is, and who we are there: as an AMQP URL or as host and port."""
+"""Address of a node with credentials: an AMQP URL, or host and port."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HOST_PORT = re.compile(r"(?:\[([^\[\]\s]+)\]|([^\[\]:/\s]+)):([0-9]{1,5})")
 
 @dataclass(frozen=True, slots=True)
 class NodeAddress:
-    """One node, as one user in one virtual host."""
+    """A node, with a user and a vhost."""
 
     host: str
     port: int
@@ -39,11 +39,11 @@ class NodeAddress:
         vhost: str | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> Self:
-        """Read `amqp://user:password@host:port/vhost`, `amqps://...` or `host:port`; the arguments go before.
+        """Parse `amqp://user:password@host:port/vhost`, `amqps://...` or `host:port`; arguments override the URL.
 
-        Raises InvalidValue, which leaves the text out: it may hold a password.
+        Raises InvalidValue, without the text, as it may contain a password.
         """
-        wanted = "an address is host:port, [ipv6]:port or amqp://user:password@host:port/vhost"
+        wanted = "use host:port, [ipv6]:port or amqp://user:password@host:port/vhost"
         found = _HOST_PORT.fullmatch(text)
         if found is not None:
             host, port, path, name, secret = found[1] or found[2], int(found[3]), "", None, None
@@ -54,12 +54,12 @@ class NodeAddress:
                 is_tls = parts.scheme == "amqps"
                 port = parts.port or (TLS_PORT if is_tls else PORT)
             except ValueError:
-                raise InvalidValue(f"{wanted}; this one has no valid port") from None
+                raise InvalidValue(f"invalid port in the address: {wanted}") from None
             if parts.scheme not in ("amqp", "amqps") or not parts.hostname:
-                raise InvalidValue(wanted)
+                raise InvalidValue(f"invalid address: {wanted}")
             host, path, name, secret = parts.hostname, parts.path, parts.username, parts.password
         if not 0 < port < 65536:
-            raise InvalidValue(f"{wanted}; this one has no valid port")
+            raise InvalidValue(f"invalid port in the address: {wanted}")
         return cls(
             host,
             port,
@@ -70,12 +70,12 @@ class NodeAddress:
         )
 
     def at(self, text: str) -> NodeAddress:
-        """Return the same user's way to another node, at host:port."""
+        """Return the address of another node at host:port, with the same credentials."""
         other = NodeAddress.parse(text)
         return NodeAddress(other.host, other.port, self.user, self.password, self.vhost, self.tls)
 
     def http_place(self, port: int | None) -> Place:
-        """Return where the HTTP API of the same node is."""
+        """Return the address of the same node's HTTP API."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         user = f"{quote(self.user, safe='')}:{quote(self.password, safe='')}"
         return Place(f"http://{user}@{host}:{port or HTTP_PORT}")

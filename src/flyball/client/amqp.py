@@ -1,7 +1,7 @@
-"""One AMQP connection to a node: channels, requests and their answers, confirms, deliveries and heartbeats.
+"""One AMQP connection to a node: channels, requests, confirms, deliveries and heartbeats.
 
-It knows frames and channels, but not what the messages mean; when it breaks, it is not used again. It uses the node's
-own codec: aio-pika takes 20 to 40 times as long for a message, and a cancelled request costs a channel there.
+It handles frames and channels, not the meaning of messages; a broken connection is not reused. It uses the node's own
+codec: aio-pika takes 20 to 40 times as long per message, and cancelling a request there costs a channel.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ T = TypeVar("T")
 
 FRAME_MAX = 1024 * 1024
 
-# With more than this unsent, further messages wait until the node has read.
+# With more unsent bytes, publishing waits for the node to read.
 UNSENT_BYTES = 1024 * 1024
 
-# A connection may take this long to send what is left when it is closed.
+# How long closing may take to send buffered data.
 CLOSE_TIME_S = 1.0
 
-# Channels that are kept for the next message of the same kind.
+# Channels kept for reuse.
 MAX_KEPT_CHANNELS = 100
 
 _CAPABILITIES: dict[str, Value] = {
@@ -49,17 +49,17 @@ _PROPERTIES: dict[str, Value] = {
 
 
 class Sink(Protocol):
-    """Where the deliveries of one consumer go."""
+    """Receives the deliveries of one consumer."""
 
     def delivered(self, delivery: amqp.BasicDeliver) -> None:
-        """A message came."""
+        """A message was delivered."""
 
     def lost(self) -> None:
-        """The consumer has ended: its channel or connection is gone, or its queue was deleted."""
+        """The consumer has ended: its channel or connection is closed, or its queue was deleted."""
 
 
 class Confirms:
-    """Messages that are published together, until all of them are confirmed."""
+    """A batch of published messages, until all are confirmed."""
 
     __slots__ = ("_failure", "_left", "answer")
 
@@ -69,14 +69,14 @@ class Confirms:
         self._failure: FlyballError | None = None
 
     def one(self, failure: FlyballError | None) -> None:
-        """One of them is confirmed, or refused."""
+        """One message was confirmed, or nacked."""
         self._failure = self._failure or failure
         self._left -= 1
         if self._left == 0:
             self.fail(self._failure)
 
     def note(self, failure: FlyballError) -> None:
-        """One of them cannot be routed; its confirm follows."""
+        """One message was returned as unroutable; its confirm follows."""
         self._failure = self._failure or failure
 
     def fail(self, failure: FlyballError | None) -> None:
@@ -89,12 +89,12 @@ class Confirms:
 
 
 class Channel:
-    """One channel. Answers come in the order of the requests, so many may be under way."""
+    """A channel. Answers come in the order of requests, so several may be pending."""
 
     def __init__(self, connection: Connection, number: int) -> None:
         self.connection = connection
         self.number = number
-        # Why it is closed; None while it is open.
+        # The error that closed it; None while it is open.
         self.failure: FlyballError | None = None
         # By consumer tag.
         self.sinks: dict[str, Sink] = {}
@@ -112,11 +112,11 @@ class Channel:
     async def call(self, method: Method, kind: type[M]) -> M:
         """Send a method and return its answer.
 
-        Raises what the node has against it, NotSent if the channel was closed before, and ConnectionLost.
+        Raises the node's error, NotSent if the channel was closed before, and ConnectionLost.
         """
         answer = await self.start(method)
         if not isinstance(answer, kind):
-            raise ProtocolError(f"the node answered with {type(answer).__name__}")
+            raise ProtocolError(f"unexpected answer {type(answer).__name__}")
         return answer
 
     def start(self, method: Method, late: Callable[[Method], None] | None = None) -> asyncio.Future[Method]:
@@ -128,16 +128,16 @@ class Channel:
         return answer
 
     def send(self, data: bytes) -> None:
-        """Send what has no answer. Nothing happens on a closed channel."""
+        """Send a method without an answer; a no-op on a closed channel."""
         if self.failure is None:
             self.connection.send(data)
 
     def publish(
         self, exchange: str, routing_key: str, contents: Sequence[tuple[bytes, bytes]]
     ) -> asyncio.Future[None]:
-        """Publish messages, properties and bodies; the future is done when all of them are committed.
+        """Publish messages, given as properties and bodies; the future is done when all are confirmed.
 
-        It raises QueueNotFound if there is no queue for one of them, MessageRefused if the node does not take one.
+        It raises QueueNotFound if one is unroutable, MessageRefused if one is nacked.
         """
         self._check()
         number, frame_max = self.number, self.connection.frame_max
@@ -155,11 +155,11 @@ class Channel:
         if self.failure is not None:
             raise NotSent("a request", str(self.failure))
 
-    # What the node says
+    # Input
 
     def handle(self, command: Command) -> None:
         if self.failure is not None:
-            # We have closed it: what was under way is of no use any more.
+            # This side has closed it: pending input is irrelevant.
             if isinstance(command, amqp.ChannelClose):
                 self.connection.send(amqp.ChannelCloseOk(self.number).encode())
             elif isinstance(command, amqp.ChannelCloseOk):
@@ -172,12 +172,12 @@ class Channel:
                 if sink is not None:
                     sink.delivered(command)
                 else:
-                    # It was under way when the consumer was cancelled.
+                    # Sent before the consumer was cancelled.
                     self.send(amqp.BasicReject(self.number, command.delivery_tag, True).encode())
             case amqp.BasicAck() | amqp.BasicNack():
                 self._confirmed(command)
             case amqp.BasicReturn():
-                # Which of those that are under way it was, it does not say: all go the same way here.
+                # The return does not say which pending message it was: all on this channel have the same target.
                 missing = QueueNotFound(command.routing_key)
                 for confirms in set(self._unconfirmed.values()):
                     confirms.note(missing)
@@ -197,7 +197,7 @@ class Channel:
                 elif late is not None:
                     late(command)
             case _:
-                # No other frame belongs to a channel.
+                # Other frames do not belong to a channel.
                 pass
 
     def _confirmed(self, confirm: amqp.BasicAck | amqp.BasicNack) -> None:
@@ -217,7 +217,7 @@ class Channel:
             unconfirmed.pop(number).one(failure)
 
     def end(self, failure: FlyballError) -> None:
-        """The channel is over: tell all who wait. The first request is the one that the node complains of."""
+        """Close: fail all pending requests. The first one is the one that the node refused."""
         if isinstance(failure, ConnectionLost) and not isinstance(failure, NotSent):
             self._gone.set()
         if self.failure is not None:
@@ -229,33 +229,33 @@ class Channel:
         for answer, _ in requests:
             if not answer.done():
                 answer.set_exception(failure)
-                # Whoever asked may have been cancelled, and not ask any more.
+                # Mark as retrieved: a cancelled caller never awaits it.
                 answer.exception()
             if not isinstance(failure, ConnectionLost):
                 failure = NotSent("a request", str(failure))
-        told = self.failure
-        if len(waiting) > 1 and not isinstance(told, ConnectionLost):
-            # One of them is what the node complains of; of the others nobody knows.
-            told = ConnectionLost("put", str(told))
+        error = self.failure
+        if len(waiting) > 1 and not isinstance(error, ConnectionLost):
+            # The node refused one of them; the outcome of the others is unknown.
+            error = ConnectionLost("put", str(error))
         for confirms in waiting:
-            confirms.fail(told)
+            confirms.fail(error)
         sinks, self.sinks = self.sinks, {}
         for sink in sinks.values():
             sink.lost()
 
     async def close(self) -> None:
-        """Close it: the node has carried out all that was sent, and what is not settled has gone back."""
+        """Close and wait: the node has then executed everything sent before, and requeued unacked deliveries."""
         self.close_soon()
         await self._gone.wait()
 
     def close_soon(self) -> None:
-        """Close it, without waiting for that. What is not settled goes back."""
+        """Close without waiting. Unacked deliveries are requeued."""
         self.send(amqp.ChannelClose(self.number, ReplyCode.REPLY_SUCCESS, "", 0, 0).encode())
         self.end(NotSent("a request", "the channel was closed"))
 
 
 class Connection(asyncio.Protocol):
-    """An open connection. Tasks may share it."""
+    """An open connection, shared by tasks."""
 
     def __init__(self, address: NodeAddress, silence_limit_s: float, on_lost: Callable[[Connection], None]) -> None:
         self.address = address
@@ -269,16 +269,16 @@ class Connection(asyncio.Protocol):
         self._channels: dict[int, Channel] = {}
         self._kept: dict[Hashable, Channel] = {}
         self._opening = asyncio.Lock()
-        # What is waited for on channel 0.
+        # The pending answer on channel 0.
         self._greeting: asyncio.Future[Method] | None = None
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._room: asyncio.Future[None] | None = None
         self._is_write_paused = False
-        self._heard_at = self._sent_at = self._loop.time()
+        self._received_at = self._sent_at = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
         self._loss: str | None = None
-        # Why the node has closed it.
+        # The error with which the node closed it.
         self._refusal: FlyballError | None = None
         self._closed = asyncio.Event()
 
@@ -286,7 +286,7 @@ class Connection(asyncio.Protocol):
     async def open(
         cls, address: NodeAddress, *, silence_limit_s: float, on_lost: Callable[[Connection], None]
     ) -> Self:
-        """Connect and log in. Raises ConnectionFailed, and NotPermitted or CommandRefused if we are not let in."""
+        """Connect and log in. Raises ConnectionFailed, and NotPermitted or CommandRefused if access is refused."""
         connection = cls(address, silence_limit_s, on_lost)
         try:
             await asyncio.get_running_loop().create_connection(
@@ -309,19 +309,19 @@ class Connection(asyncio.Protocol):
         method = amqp.ConnectionStartOk(0, {**_PROPERTIES}, "PLAIN", response, "en_US")
         tune = await self._ask(method.encode(), amqp.ConnectionTune)
         self.frame_max = min(tune.frame_max or FRAME_MAX, FRAME_MAX)
-        # The node says something twice in this time.
+        # The node sends two heartbeats in this time.
         heartbeat_s = max(1, round(self._silence_limit_s / 2))
         tune_ok = amqp.ConnectionTuneOk(0, tune.channel_max, self.frame_max, heartbeat_s)
         await self._ask(tune_ok.encode() + amqp.ConnectionOpen(0, address.vhost).encode(), amqp.ConnectionOpenOk)
         self._beat(heartbeat_s / 2)
 
     async def _ask(self, data: bytes, kind: type[M]) -> M:
-        """Send something on channel 0 and return the answer."""
+        """Send a method on channel 0 and return the answer."""
         self._greeting = self.new_future()
         self.send(data)
         answer = await self._greeting
         if not isinstance(answer, kind):
-            raise ConnectionFailed(str(self.address), f"it answered with {answer.NAME}")
+            raise ConnectionFailed(str(self.address), f"unexpected answer {answer.NAME}")
         return answer
 
     def new_future(self) -> asyncio.Future[T]:
@@ -348,7 +348,7 @@ class Connection(asyncio.Protocol):
         return channel
 
     async def channel_for(self, key: Hashable, *, confirms: bool = False) -> Channel:
-        """Return the channel for everything of one kind: what is wrong with one thing closes only its channel."""
+        """Return the channel for this key: an error about one object closes only its channel."""
         channel = self._kept.get(key)
         if channel is not None and channel.failure is None:
             return channel
@@ -360,7 +360,7 @@ class Connection(asyncio.Protocol):
         return channel
 
     async def publish(self, key: Hashable, queue: str, contents: Sequence[tuple[bytes, bytes]]) -> None:
-        """Publish to a queue, when there is room, on the channel for this kind; return when all is committed."""
+        """Publish to a queue, on the channel for this key, once there is room; return when all is confirmed."""
         channel = await self.channel_for(key, confirms=True)
         await self.room()
         await channel.publish("", queue, contents)
@@ -375,14 +375,14 @@ class Connection(asyncio.Protocol):
                 return
 
     def forget(self, channel: Channel) -> None:
-        """The channel is closed: its number is free."""
+        """Release the number of a closed channel."""
         if self._channels.get(channel.number) is channel:
             del self._channels[channel.number]
 
-    # Writing
+    # Output
 
     def send(self, data: bytes) -> None:
-        """Send the bytes with the next write."""
+        """Queue bytes for the next write."""
         if self._loss is not None:
             return
         if not self._out:
@@ -395,7 +395,7 @@ class Connection(asyncio.Protocol):
         return not self._is_write_paused and self._out_bytes <= UNSENT_BYTES
 
     async def room(self) -> None:
-        """Return when there is room for more. Raises NotSent."""
+        """Wait for room in the output buffer. Raises NotSent."""
         while self._loss is None and not self.has_room:
             if self._room is None:
                 self._room = self.new_future()
@@ -415,15 +415,15 @@ class Connection(asyncio.Protocol):
             self._room.set_result(None)
             self._room = None
 
-    # What the transport calls
+    # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are no subclasses of asyncio's.
+        # uvloop's transports do not inherit from asyncio's.
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=UNSENT_BYTES)
 
     def data_received(self, data: bytes) -> None:
-        self._heard_at = self._loop.time()
+        self._received_at = self._loop.time()
         decoder, channels = self._decoder, self._channels
         try:
             decoder.feed(data)
@@ -435,7 +435,7 @@ class Connection(asyncio.Protocol):
                 elif number == 0:
                     self._handle(command)
         except (AmqpError, IndexError) as error:
-            self._lose(f"the node broke the protocol: {error}")
+            self._lose(f"protocol error by the node: {error}")
             self.abort()
 
     def _handle(self, command: Command) -> None:
@@ -463,7 +463,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._lose("the node closed it" if exc is None else str(exc))
+        self._lose("closed by the node" if exc is None else str(exc))
         self._closed.set()
 
     def pause_writing(self) -> None:
@@ -473,22 +473,22 @@ class Connection(asyncio.Protocol):
         self._is_write_paused = False
         self._wake()
 
-    # Silence
+    # Heartbeats
 
     def _beat(self, period_s: float) -> None:
-        """Give the connection up when the node is silent for too long; let it know that we are not."""
+        """Send heartbeats, and close the connection if the node is silent for too long."""
         if self._loss is not None:
             return
         now = self._loop.time()
-        if now - self._heard_at > self._silence_limit_s:
-            self._lose(f"the node was silent for {self._silence_limit_s:g} s")
+        if now - self._received_at > self._silence_limit_s:
+            self._lose(f"no heartbeat for {self._silence_limit_s:g} s")
             self.abort()
             return
         if now - self._sent_at >= period_s:
             self.send(amqp.HEARTBEAT)
         self._timer = self._loop.call_later(period_s / 2, self._beat, period_s)
 
-    # The end
+    # Close
 
     @property
     def is_lost(self) -> bool:
@@ -502,7 +502,7 @@ class Connection(asyncio.Protocol):
             self._timer.cancel()
         if self._greeting is not None and not self._greeting.done():
             failed = ConnectionFailed(str(self.address), reason)
-            # A node that is busy or stops may be asked again; the rest is about who we are.
+            # A busy or stopping node can be retried; other refusals concern the credentials.
             self._greeting.set_exception(self._refusal if isinstance(self._refusal, RequestError) else failed)
         self._wake()
         channels, self._channels = self._channels, {}
@@ -511,12 +511,12 @@ class Connection(asyncio.Protocol):
         self._on_lost(self)
 
     def abort(self) -> None:
-        """End it at once."""
+        """Close without sending buffered data."""
         if self._transport is not None:
             self._transport.abort()
 
     async def close(self) -> None:
-        """Send what is left and end it: the node has carried out all of it then. May be called twice."""
+        """Send buffered data and close; the node has then executed all of it. May be called twice."""
         self.send(amqp.ConnectionClose(0, ReplyCode.REPLY_SUCCESS, "", 0, 0).encode())
         self._flush()
         self._lose("the client was closed")
@@ -530,7 +530,7 @@ class Connection(asyncio.Protocol):
 
 
 def _reason(error: OSError) -> str:
-    # asyncio puts the address into the text, which the error has already; resolvers have codes below 0.
+    # asyncio puts the address into the text, where the error has it already; resolver errors have negative codes.
     if error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
     return error.strerror or str(error)

@@ -1,6 +1,6 @@
-"""A node's HTTP API without asyncio, one request after the other: for the command line, scripts and tests.
+"""Blocking client of a node's HTTP API, without asyncio: for the command line, scripts and tests.
 
-Knows how to ask, nothing of what is asked: docs/reference/http-api.md says that.
+The resources are described in docs/reference/http-api.md.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from flyball.errors import FlyballError
 from flyball.model import OWNER
 
 DEFAULT_URL = "http://127.0.0.1:15672"
-# A node that has not answered by then does not answer.
+# Time limit of an answer.
 TIME_LIMIT_S = 30.0
-# The size of a list of half a million queues, with the fields that the command line wants.
+# Size of a list of half a million queues, with the fields that the command line uses.
 LONGEST_ANSWER_BYTES = 64 * 2**20
 
 
 class NoAnswer(FlyballError):
-    """The node cannot be reached, or has not answered: what was asked may or may not be done."""
+    """The node is unreachable or has not answered: the operation may or may not have been done."""
 
     def __init__(self, place: Place, reason: str) -> None:
         super().__init__(f"no answer from {place.shown}: {reason}")
 
 
 class Api:
-    """Asks a node, where no event loop runs. Parts of paths are given one by one and may hold any character.
+    """Blocking HTTP API client. Path segments are separate arguments and may contain any character.
 
-    Every request raises Refused if the node does not do it, and NoAnswer.
+    Every request raises Refused for an error response, and NoAnswer.
     """
 
     def __init__(self, place: Place, *, time_limit_s: float = TIME_LIMIT_S) -> None:
@@ -49,7 +49,7 @@ class Api:
         self.close()
 
     def close(self) -> None:
-        """Close the connection. It may be closed already."""
+        """Close the connection. Idempotent."""
         self._line.close()
         self._runner.close()
 
@@ -61,14 +61,14 @@ class Api:
         return self.ask("PUT", path_of(*parts), document)
 
     def post(self, *parts: str, document: Any = None, time_limit_s: float | None = None) -> Any:
-        """Return the document that comes back."""
+        """Return the response document."""
         return self.ask("POST", path_of(*parts), document, time_limit_s).document
 
     def delete(self, *parts: str, **query: object) -> Answer:
         return self.ask("DELETE", path_of(*parts, **query))
 
     def ask(self, method: str, path: str, document: Any = None, time_limit_s: float | None = None) -> Answer:
-        """Send a request to a path of the node."""
+        """Send a request."""
         limit_s = self.time_limit_s if time_limit_s is None else time_limit_s
         try:
             return self._runner.run(self._ask(method, path, document, limit_s))
@@ -83,10 +83,10 @@ class Api:
 
 
 def place_at(url: str = DEFAULT_URL) -> Place:
-    """Return where a node is and who we are there.
+    """Return the address and credentials of a node.
 
-    That is the user in the URL; without one the node's owner if it is on this machine and we can read its token, else
-    guest. Raises ValueError.
+    Credentials from the URL; otherwise the owner token of a local node, if it is readable, or guest. Raises
+    ValueError.
     """
     place = Place(url)
     if place.has_user or not place.is_loopback:

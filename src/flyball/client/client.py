@@ -1,4 +1,4 @@
-"""The asynchronous client: everything a program can ask of a Flyball node."""
+"""The asynchronous client of a Flyball node."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ DEFAULT_ADDRESS = "127.0.0.1:5672"
 DEFAULT_TIME_LIMIT_S = 30.0
 DEFAULT_SILENCE_LIMIT_S = 20.0
 
-# Messages that are taken in one call.
+# Maximum messages per call.
 MAX_TAKEN = 10_000
-# Ids that are listed in one call.
+# Maximum ids per call.
 MAX_IDS = 100_000
 
 _LONGEST_ANSWER_BYTES = 64 * 2**20
@@ -55,24 +55,24 @@ M = TypeVar("M", bound=Method)
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """A queue as the node has described it."""
+    """A queue as described by the node."""
 
     name: str
-    # How many were ready.
+    # Ready messages.
     messages: int
     consumers: int
 
 
-# A queue: by name, or as returned by this client.
+# A queue: its name, or a Queue returned by this client.
 QueueRef = str | Queue
 
 
 class Client:
-    """A client of one node, used inside `async with Client.connect(...) as client`.
+    """A client of one node, used with `async with Client.connect(...) as client`.
 
     Calls may run concurrently. Every call has a time limit (`time_limit_s`) and raises RequestTimeout beyond it.
-    After a lost connection the client reconnects; calls meanwhile wait for it, within their limits. A call that
-    was under way is repeated if it only reads, and raises ConnectionLost otherwise: its outcome is unknown.
+    After a lost connection the client reconnects; calls meanwhile wait for it, within their limits. A pending call is
+    repeated if it only reads, and raises ConnectionLost otherwise: its outcome is unknown.
     """
 
     def __init__(self, link: Link, http: Place | None) -> None:
@@ -99,9 +99,10 @@ class Client:
     ) -> Self:
         """Return a client that connects when it is entered or opened.
 
-        The address is `host:port` or `amqp://user:password@host:port/vhost`, with `amqps` for TLS; without a user it
-        is guest. What AMQP cannot say goes to the node's HTTP API: where the node says it is, or at `http_url`, as
-        the same user unless that names another. A node that says nothing for `silence_limit_s` is given up.
+        The address is `host:port` or `amqp://user:password@host:port/vhost`, with `amqps` for TLS; the default user
+        is guest. Operations that AMQP lacks use the node's HTTP API, at the address that the node announces or at
+        `http_url`, as the same user unless that URL names another. A connection that is silent for `silence_limit_s`
+        is closed.
         """
         node = NodeAddress.parse(address, user=user, password=password, vhost=vhost, tls=tls)
         try:
@@ -116,14 +117,14 @@ class Client:
         )
         return cls(link, http)
 
-    # Life
+    # Lifecycle
 
     async def open(self) -> None:
-        """Connect. Raises ConnectionFailed, and NotPermitted or CommandRefused if the node does not let us in."""
+        """Connect. Raises ConnectionFailed, and NotPermitted or CommandRefused if access is refused."""
         await self._link.open()
 
     async def close(self) -> None:
-        """Disconnect. What consumers hold goes back to its place. May be called twice."""
+        """Disconnect. Unacked messages of consumers are requeued. May be called twice."""
         await self._link.close()
         if self._line is not None:
             self._line.close()
@@ -139,24 +140,24 @@ class Client:
 
     @property
     def vhost(self) -> str:
-        """The virtual host that it uses."""
+        """The vhost in use."""
         return self._link.address.vhost
 
     async def ping(self, *, time_limit_s: float | None = None) -> float:
-        """Return the time of a round trip to the node, in seconds."""
+        """Return the round-trip time to the node, in seconds."""
         async with self._link.time_limit("ping", time_limit_s):
-            # Not the loop's time: uvloop's counts in milliseconds.
+            # Not the loop's time: uvloop's has a resolution of a millisecond.
             started = time.perf_counter()
             await self._ask(lambda number: amqp.BasicQos(number, 0, 0, False), amqp.BasicQosOk, repeatable=True)
             return time.perf_counter() - started
 
     async def http_place(self, *, time_limit_s: float | None = None) -> Place:
-        """Return where the node's HTTP API is, and who we are there: for what this client has no method for."""
+        """Return the address and credentials of the node's HTTP API, for operations without a method here."""
         async with self._link.time_limit("http_place", time_limit_s):
             return await self._place()
 
     async def status(self, *, time_limit_s: float | None = None) -> dict[str, Any]:
-        """Return what the node tells about itself and its queues. Needs the tag monitoring."""
+        """Return the state of the node and its queues. Requires the tag monitoring."""
         found: dict[str, Any] = await self._api("GET", path_of("flyball", "status"), "status", time_limit_s)
         return found
 
@@ -165,13 +166,13 @@ class Client:
     async def create_queue(
         self, name: str, *, arguments: dict[str, Any] | None = None, time_limit_s: float | None = None
     ) -> Queue:
-        """Create a durable queue, or see that it is there. Raises CommandRefused if it has other `arguments`."""
+        """Create a durable queue unless it exists. Raises CommandRefused if it exists with other `arguments`."""
         declare = partial(_declaration, check_name(name), arguments or {}, False)
         async with self._link.time_limit("create_queue", time_limit_s):
             return _queue_of(await self._ask(declare, amqp.QueueDeclareOk, repeatable=True))
 
     async def delete_queue(self, queue: QueueRef, *, time_limit_s: float | None = None) -> int:
-        """Delete a queue and its messages; return how many were ready. It need not exist."""
+        """Delete a queue and its messages; return the number of ready ones. The queue need not exist."""
         name = _name_of(queue)
         async with self._link.time_limit("delete_queue", time_limit_s):
             answer = await self._ask(
@@ -182,24 +183,24 @@ class Client:
         return answer.message_count
 
     async def get_queue(self, queue: QueueRef, *, time_limit_s: float | None = None) -> Queue:
-        """Return a queue with its present counts. Raises QueueNotFound."""
+        """Return a queue with its current counts. Raises QueueNotFound."""
         async with self._link.time_limit("get_queue", time_limit_s):
             return await self._get_queue(_name_of(queue))
 
     async def get_queues(self, *, time_limit_s: float | None = None) -> list[Queue]:
-        """Return all queues of the virtual host. Needs the tag management."""
+        """Return all queues of the vhost. Requires the tag management."""
         path = path_of("queues", self._link.address.vhost, columns="name,messages_ready,consumers")
         found = await self._api("GET", path, "get_queues", time_limit_s)
         return [Queue(queue["name"], queue.get("messages_ready", 0), queue.get("consumers", 0)) for queue in found]
 
     async def purge(self, queue: QueueRef, *, time_limit_s: float | None = None) -> int:
-        """Remove all messages that nobody has leased; return how many there were. Raises QueueNotFound."""
+        """Delete all ready messages; return their number. Raises QueueNotFound."""
         name = _name_of(queue)
         async with self._link.time_limit("purge", time_limit_s):
             answer = await self._ask(lambda number: amqp.QueuePurge(number, name, False), amqp.QueuePurgeOk)
         return answer.message_count
 
-    # Putting
+    # Put
 
     async def put(
         self,
@@ -215,7 +216,7 @@ class Client:
         sender: int | None = None,
         time_limit_s: float | None = None,
     ) -> None:
-        """Put a message into a queue; on return it is committed. The fields are those of a Draft.
+        """Put a message into a queue; on return it is committed. The parameters are those of a Draft.
 
         Raises QueueNotFound, MessageRefused if the queue is full, and ConnectionLost: then the outcome is unknown.
         """
@@ -226,10 +227,10 @@ class Client:
     async def put_many(
         self, queue: QueueRef, drafts: Iterable[Draft | bytes | str], *, time_limit_s: float | None = None
     ) -> int:
-        """Put many messages, in that order; on return all are committed. Return how many there were.
+        """Put many messages, in order; on return all are committed. Return their number.
 
-        They are published 1000, or a megabyte, at a time. If one fails, those before it are stored. The time limit is
-        for each part. `drafts` may be a generator: no more than a part of it is held at a time.
+        They are published in batches of 1000 or one megabyte. If one fails, earlier ones are stored. The time limit
+        applies to each batch. `drafts` may be a generator: at most one batch of it is in memory.
         """
         name, count = _name_of(queue), 0
         for batch in batches(drafts):
@@ -252,10 +253,10 @@ class Client:
         sender: int | None = None,
         time_limit_s: float | None = None,
     ) -> None:
-        """Put a message into each of the queues, in one transaction. Raises QueueNotFound if one is missing."""
+        """Put a message into each of the queues, in one transaction. Raises QueueNotFound if one does not exist."""
         names = [_name_of(queue) for queue in queues]
         if not names:
-            raise InvalidValue("a message is put into at least one queue")
+            raise InvalidValue("no queue given: use at least one")
         draft = Draft(body, receiver, context, priority, ttl_s, persistent, properties, sender)
         content = with_copies(content_of(draft), names[1:])
         async with self._link.time_limit("put_to_queues", time_limit_s):
@@ -278,10 +279,10 @@ class Client:
         properties: bytes = b"",
         time_limit_s: float | None = None,
     ) -> ReceivedMessage:
-        """Put a request into a queue and return the response to it.
+        """Put a request into a queue and return the response (RPC).
 
-        Whoever takes the request answers with `reply`. Raises QueueNotFound, ConnectionLost, and RequestTimeout if no
-        response comes within the time limit: then the request is removed, unless somebody has taken it.
+        The consumer answers with `reply`. Raises QueueNotFound, ConnectionLost, and RequestTimeout without a
+        response: then the request is removed, unless it was already delivered.
         """
         limit_s = self._link.limit_s(time_limit_s)
         ttl_s = None if math.isinf(limit_s) else limit_s
@@ -305,9 +306,9 @@ class Client:
         properties: bytes = b"",
         time_limit_s: float | None = None,
     ) -> None:
-        """Answer a request. If nobody waits for the response any more it is dropped."""
+        """Answer a request. A response that is no longer awaited is dropped."""
         if request.reply_to is None:
-            raise InvalidValue("the message is no request: it does not say where to reply to")
+            raise InvalidValue("the message is not a request: it has no reply_to")
         reply_to = request.reply_to
         draft = Draft(body, None, request.context, request.priority, None, False, properties)
         content = content_of(draft, correlation_id=request.correlation_id)
@@ -316,10 +317,10 @@ class Client:
             try:
                 await self._link.run(lambda connection: connection.publish("replies", reply_to, [content]))
             except QueueNotFound:
-                # Of direct replies this is said also if they were delivered.
+                # A direct reply is returned even if it was delivered.
                 return
 
-    # Taking
+    # Take
 
     async def take(
         self,
@@ -332,14 +333,14 @@ class Client:
         wait_s: float = 0.0,
         time_limit_s: float | None = None,
     ) -> ReceivedMessage | None:
-        """Remove a message and return it; None if none is there, or comes within `wait_s`.
+        """Remove and return a message; None if none is ready or arrives within `wait_s`.
 
-        Without a selection it is the first of the queue. `order` says which comes first; the others select: messages
-        of a context, of a sender, or to a receiver or to nobody. Nothing is polled. The time limit is counted beside
-        the waiting. With a selection and no wait, a message that the node has to read back from its store, or that is
-        on another node, may be missed: give a short `wait_s`.
+        Without a selection it is the first one of the queue. `order` selects which comes first; the other parameters
+        filter by context, sender, or receiver (including messages without one). It does not poll. `wait_s` is added
+        to the time limit. With a filter and no wait, a message that the node must read from its store, or that is on
+        another node, may be missed: use a short `wait_s`.
 
-        A message goes back to its queue if the call is cancelled, or its connection breaks before it is acknowledged.
+        The message is requeued if the call is cancelled, or the connection is lost before the ack.
         """
         found = await self.take_many(
             queue,
@@ -365,9 +366,9 @@ class Client:
         wait_s: float = 0.0,
         time_limit_s: float | None = None,
     ) -> list[ReceivedMessage]:
-        """Remove up to `most` messages (10000 at the most) and return them; like `take` otherwise.
+        """Remove and return up to `most` messages (at most 10000); otherwise like `take`.
 
-        Waits for the first only.
+        Waits for the first message only.
         """
         name = _name_of(queue)
         wanted = selection(order, context, sender, receiver)
@@ -380,7 +381,7 @@ class Client:
                     lambda connection: consume_ready(self._link, connection, name, most), repeatable=True
                 )
             if not wanted and not found:
-                # What has to be read from the store, or comes from another node, comes after an answer only.
+                # Messages from the store or another node are missed by this call.
                 found = await self._link.run(lambda connection: get_messages(connection, name, most), repeatable=True)
             if found or not (wanted or wait_s):
                 return found
@@ -389,7 +390,7 @@ class Client:
                 repeatable=True,
             )
 
-    # Looking
+    # Browse
 
     async def peek(
         self,
@@ -401,7 +402,7 @@ class Client:
         receiver: int | None = None,
         time_limit_s: float | None = None,
     ) -> ReceivedMessage | None:
-        """Return the message that `take` would remove, without removing it. Raises QueueNotFound."""
+        """Return the message that `take` would return, without removing it. Raises QueueNotFound."""
         name = _name_of(queue)
         path = self._messages_path(name, "first", **selection(order, context, sender, receiver))
         found = await self._api("GET", path, "peek", time_limit_s, name)
@@ -410,10 +411,10 @@ class Client:
     async def read_messages(
         self, queue: QueueRef, *, most: int | None = None, after_id: int = 0, time_limit_s: float | None = None
     ) -> list[ReceivedMessage]:
-        """Return the ready messages of a queue with an id above `after_id`, oldest first, without removing them.
+        """Return the ready messages with ids above `after_id`, oldest first, without removing them.
 
-        All of them, or the first `most`. For a long queue use `iterate_messages`. The time limit is for each part of
-        the answer.
+        All of them, or the first `most`. For a long queue use `iterate_messages`. The time limit applies to each
+        page.
         """
         return [
             message
@@ -423,7 +424,7 @@ class Client:
     async def iterate_messages(
         self, queue: QueueRef, *, most: int | None = None, after_id: int = 0, time_limit_s: float | None = None
     ) -> AsyncIterator[ReceivedMessage]:
-        """Yield the messages of a queue like `read_messages`, as they come."""
+        """Yield the messages of a queue like `read_messages`, page by page."""
         name = _name_of(queue)
         query: dict[str, int] = {"after": check_int("after_id", after_id, 0, MAX_LONG)}
         if most is not None:
@@ -449,10 +450,10 @@ class Client:
     async def list_ids(
         self, queue: QueueRef, *, after_id: int = 0, most: int = MAX_IDS, time_limit_s: float | None = None
     ) -> list[int]:
-        """Return the ids of the messages that `read_messages` would return, up to 100000 of them.
+        """Return the ids of the messages that `read_messages` would return, at most 100000.
 
-        They count up. All messages up to the last of them are committed: whoever reads them again finds the same, as
-        long as nobody removes any and none expires.
+        Ids are ascending. All messages up to the last id are committed: reading them again returns the same, unless
+        they were removed or have expired.
         """
         name = _name_of(queue)
         query = {
@@ -464,9 +465,9 @@ class Client:
         return ids
 
     async def remove_messages(self, queue: QueueRef, *, up_to_id: int, time_limit_s: float | None = None) -> int:
-        """Remove all messages up to an id that nobody has leased; return how many there were.
+        """Delete all ready messages up to an id; return their number.
 
-        On return they are gone for good.
+        On return the deletion is durable.
         """
         name = _name_of(queue)
         path = self._messages_path(name, up_to=check_int("up_to_id", up_to_id, 0, MAX_LONG))
@@ -485,8 +486,8 @@ class Client:
     ) -> Consumer:
         """Return a consumer: `async with client.consume(queue) as consumer: async for delivery in consumer: ...`.
 
-        Up to `prefetch` messages may be delivered and not settled at a time; a fraction holds on average, 0 stops
-        the deliveries. The selection is that of `take`.
+        At most `prefetch` messages are unacked; a fraction holds on average, 0 pauses deliveries. The selection is
+        that of `take`.
         """
         return Consumer(
             self._link, queue_named(_name_of(queue)), selection(order, context, sender, receiver), prefetch
@@ -501,11 +502,11 @@ class Client:
     def subscribe(
         self, topic: str, *, durable: str | None = None, pattern: str = ALL, prefetch: float = 10
     ) -> Consumer:
-        """Return a consumer of what is published to a topic, or to one below it, with a key that fits the pattern.
+        """Return a consumer of messages published to a topic, or to one below it, whose key matches the pattern.
 
-        With the name of a `durable` subscription it gets what was published since that was made, also while nobody
-        consumed; several consumers of the name share the messages. Another pattern is added to those that it has.
-        Without, it gets what is published while it is open and connected. Opening it raises TopicNotFound.
+        A `durable` subscription receives everything published since it was created, also while it had no consumer;
+        its consumers share the messages. A new pattern is added to its earlier ones. Without `durable` the consumer
+        receives what is published while it is open and connected. Opening it raises TopicNotFound.
         """
         subscription = "" if durable is None else check_name(durable)
         check_name(f"{topic}/{subscription}")
@@ -515,7 +516,7 @@ class Client:
         return Consumer(self._link, find_queue, {}, prefetch)
 
     async def create_topic(self, name: str, *, parent: str | None = None, time_limit_s: float | None = None) -> None:
-        """Create a topic, or see that it is there. What is published to it also reaches subscribers of the parent."""
+        """Create a topic unless it exists. Messages published to it also reach subscribers of the parent."""
         document = {} if parent is None else {"parent": check_name(parent)}
         await self._api("PUT", self._topic_path(name), "create_topic", time_limit_s, parent or name, document)
 
@@ -524,14 +525,14 @@ class Client:
         await self._api("DELETE", self._topic_path(name), "delete_topic", time_limit_s, name)
 
     async def unsubscribe(self, topic: str, durable: str, *, time_limit_s: float | None = None) -> None:
-        """End a durable subscription, with the messages that wait. Raises CommandRefused while it has a consumer."""
+        """Delete a durable subscription with its messages. Raises CommandRefused while it has a consumer."""
         path = self._topic_path(topic, "subscriptions", check_name(durable))
         await self._api("DELETE", path, "unsubscribe", time_limit_s, topic)
 
-    # Inside
+    # Internals
 
     async def _ask(self, method: Callable[[int], Method], kind: type[M], *, repeatable: bool = False) -> M:
-        """Send a method, made for the number of a channel, and return its answer."""
+        """Send a method, built for a channel number, and return its answer."""
 
         async def ask(connection: Connection) -> M:
             channel = await connection.channel_for("requests")
@@ -543,7 +544,7 @@ class Client:
         return _queue_of(await self._ask(partial(_declaration, name, {}, True), amqp.QueueDeclareOk, repeatable=True))
 
     async def _place(self) -> Place:
-        """Return where the node's HTTP API is."""
+        """Return the address of the node's HTTP API."""
         if self._http is None:
             connection = await self._link.connected()
             port = connection.server_properties.get("flyball_http_port")
@@ -559,7 +560,7 @@ class Client:
         subject: str = "",
         document: object = None,
     ) -> Any:
-        """Ask the HTTP API and return its document. A lost connection is opened again once."""
+        """Send a request to the HTTP API and return its document. A lost connection is reopened once."""
         async with self._link.time_limit(operation, time_limit_s), self._asking:
             place = await self._place()
             if self._line is None:

@@ -1,4 +1,4 @@
-"""Consuming: messages come as they arrive, each leased until it is acknowledged, requeued or dropped."""
+"""Consumers: messages are delivered as they arrive, each leased until it is acked, requeued or dropped."""
 
 from __future__ import annotations
 
@@ -21,21 +21,20 @@ from flyball.client.values import check_prefetch, check_seconds
 
 
 class Outcome(enum.Enum):
-    """What becomes of a delivered message."""
+    """Ways to settle a delivered message."""
 
     ACKNOWLEDGE = "acknowledge"
-    # It goes back to its old place.
+    # Requeue it at its old position.
     REQUEUE = "requeue"
-    # It is removed, or goes to the dead-letter exchange of its queue.
+    # Remove it, or dead-letter it if the queue has a dead-letter exchange.
     DROP = "drop"
 
 
 class Delivery:
-    """One hand-over of a message, to be settled once: by `ack`, `requeue` or `drop`.
+    """A delivered message, to be settled once: by `ack`, `requeue` or `drop`.
 
-    Settling raises LeaseLost when the connection that brought it is gone or its consumer closed: then the message
-    goes back to its place, and is delivered again. AMQP does not answer a settlement: a node that crashes right after
-    it may deliver the message again.
+    Raises LeaseLost if its connection is lost or its consumer closed: the message is then requeued and delivered
+    again. AMQP does not confirm acks: if the node crashes right after one, the message may be delivered again.
     """
 
     __slots__ = ("_consumer", "_lease", "_tag", "message")
@@ -47,35 +46,35 @@ class Delivery:
         self.message = message
 
     async def ack(self, *, time_limit_s: float | None = None) -> None:
-        """The message is dealt with: remove it."""
+        """Ack: remove the message."""
         await self._consumer.settle([self], Outcome.ACKNOWLEDGE, time_limit_s=time_limit_s)
 
     async def requeue(self, *, time_limit_s: float | None = None) -> None:
-        """Put the message back to its old place, for whoever comes next."""
+        """Requeue the message at its old position."""
         await self._consumer.settle([self], Outcome.REQUEUE, time_limit_s=time_limit_s)
 
     async def drop(self, *, time_limit_s: float | None = None) -> None:
-        """The message cannot be dealt with: remove it."""
+        """Reject the message: remove or dead-letter it."""
         await self._consumer.settle([self], Outcome.DROP, time_limit_s=time_limit_s)
 
 
 class _Lease:
-    """One subscription on one channel: what was delivered through it and is not settled. The channel's sink."""
+    """One subscription on one channel, with its unsettled deliveries. The channel's sink."""
 
     def __init__(self, consumer: Consumer, channel: Channel, queue: str, tag: str) -> None:
         self.channel = channel
         self.queue = queue
         self.tag = tag
-        # By delivery tag, in the order of delivery.
+        # By delivery tag, in delivery order.
         self.held: dict[int, Delivery] = {}
         self.is_over = False
-        # Set when something has been settled, or nothing can be any more.
+        # Set after a settlement, and when none is possible any longer.
         self.changed = asyncio.Event()
         self._consumer = consumer
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing is left to be settled."""
+        """Whether all deliveries are settled."""
         return self.is_over or not self.held
 
     def delivered(self, delivery: amqp.BasicDeliver) -> None:
@@ -91,11 +90,11 @@ class _Lease:
         self._consumer._ended(self)
 
     async def cancel(self) -> None:
-        """End the deliveries; what has come can still be settled."""
+        """Stop deliveries; earlier ones can still be settled."""
         await self.channel.call(amqp.BasicCancel(self.channel.number, self.tag, False), amqp.BasicCancelOk)
 
     def settle(self, tags: list[int], outcome: Outcome) -> None:
-        """Tell the node. It understands «all up to this» as well: a frame instead of a hundred."""
+        """Send the settlements, using `multiple` for ranges: one frame instead of a hundred."""
         number = self.channel.number
         wanted = set(tags)
         first: list[int] = []
@@ -121,7 +120,7 @@ def _settlement(number: int, tag: int, outcome: Outcome, *, multiple: bool) -> b
 
 
 def queue_named(name: str) -> Callable[[Channel], Awaitable[str]]:
-    """Return what finds a queue that is known by its name."""
+    """Return a function that returns the name of a queue."""
 
     async def find_queue(_: Channel) -> str:
         return name
@@ -132,8 +131,8 @@ def queue_named(name: str) -> Callable[[Channel], Awaitable[str]]:
 class Consumer:
     """Deliveries of one queue, as an asynchronous iterator inside an `async with` block.
 
-    After a lost connection it subscribes again when the next delivery is asked for. At the end of the block
-    whatever is not settled goes back to its place. Several tasks may share a consumer.
+    After a lost connection it subscribes again when the next delivery is requested. At the end of the block unsettled
+    messages are requeued. Several tasks may share a consumer.
     """
 
     def __init__(
@@ -143,7 +142,7 @@ class Consumer:
         selection: Mapping[str, int | str],
         prefetch: float,
     ) -> None:
-        """`find_queue` returns the name of the queue to consume; it may declare it on the channel of the consumer."""
+        """`find_queue` returns the queue's name; it may declare the queue on the consumer's channel."""
         self._link = link
         self._find_queue = find_queue
         self._selection = {f"x-{name}": value for name, value in selection.items()}
@@ -156,10 +155,10 @@ class Consumer:
 
     @property
     def prefetch(self) -> float:
-        """How many messages may be unsettled at a time."""
+        """The maximum number of unsettled messages."""
         return self._prefetch
 
-    # Life
+    # Lifecycle
 
     async def __aenter__(self) -> Self:
         self._is_open = True
@@ -172,18 +171,18 @@ class Consumer:
         await self.close()
 
     async def close(self) -> None:
-        """Stop consuming and give back what is not settled. May be called twice."""
+        """Stop consuming and requeue unsettled messages. May be called twice."""
         self._is_open = False
         self._wakened.set()
         lease = self._lease
         if lease is not None and not lease.is_over:
             with contextlib.suppress(ConnectionLost, RequestTimeout):
                 async with self._link.time_limit("close", None):
-                    # On return all that was sent is carried out.
+                    # Waits until the node has executed everything sent before.
                     await lease.channel.close()
 
     async def stop(self) -> None:
-        """Be sent no more, and give back what nobody has seen yet; what was handed out can still be settled.
+        """Stop deliveries, and requeue those not returned by `next` yet; earlier ones can still be settled.
 
         From now on `next` returns None. May be called twice.
         """
@@ -194,19 +193,19 @@ class Consumer:
             with contextlib.suppress(ConnectionLost):
                 async with self._link.time_limit("stop", None):
                     await lease.cancel()
-            # Now nothing more can come.
+            # From here on nothing more arrives.
             unseen, self._ready = list(self._ready), deque()
             if unseen and not lease.is_over:
                 lease.settle([delivery._tag for delivery in unseen], Outcome.REQUEUE)
 
     async def wait_settled(self) -> None:
-        """Wait until all that was handed out is settled, or cannot be any more."""
+        """Wait until all returned deliveries are settled, or can no longer be."""
         lease = self._lease
         while lease is not None and not lease.is_settled:
             lease.changed.clear()
             await lease.changed.wait()
 
-    # Taking with a consumer
+    # Taking messages
 
     async def _subscribe_on(self, connection: Connection) -> None:
         """Subscribe on this connection, to take some messages."""
@@ -214,20 +213,20 @@ class Consumer:
         self._lease = await self._ask(connection)
 
     async def _stop_sending(self) -> list[Delivery]:
-        """Be sent no more, and return what came and was not taken."""
+        """Stop deliveries, and return those that were not taken."""
         lease = self._lease
-        assert lease is not None, "it has subscribed"
+        assert lease is not None, "subscribed before"
         await lease.cancel()
         return list(self._ready)
 
     def _acknowledge_all(self) -> None:
-        """Acknowledge all that came."""
+        """Ack all deliveries."""
         lease = self._lease
         if lease is not None and lease.held:
             lease.settle(list(lease.held), Outcome.ACKNOWLEDGE)
 
     def _abandon(self) -> None:
-        """Give back what is not acknowledged, without waiting for that."""
+        """Requeue unacked deliveries, without waiting."""
         self._is_open = False
         if self._lease is not None:
             self._lease.channel.close_soon()
@@ -238,7 +237,7 @@ class Consumer:
                 await self._subscribe()
 
     async def _subscribe(self) -> None:
-        """Subscribe, on the next connection if need be."""
+        """Subscribe, on the next connection if necessary."""
         async with self._link.time_limit("consume", None):
             self._lease = await self._link.run(self._ask, repeatable=True)
 
@@ -248,7 +247,7 @@ class Consumer:
             queue = await self._find_queue(channel)
             tag = f"flyball-{secrets.token_hex(8)}"
             lease = _Lease(self, channel, queue, tag)
-            # From now on, as deliveries may follow the answer in the same segment.
+            # Before the await: deliveries may follow the answer in the same segment.
             channel.sinks[tag] = self._lease = lease
             await channel.call(self._request(lease), amqp.BasicConsumeOk)
         except BaseException:
@@ -260,7 +259,7 @@ class Consumer:
         arguments: dict[str, Value] = {**self._selection, "x-prefetch": self._prefetch, "x-delivery-count": True}
         return amqp.BasicConsume(lease.channel.number, lease.queue, lease.tag, False, False, False, False, arguments)
 
-    # What the lease tells
+    # Callbacks of the lease
 
     def _arrived(self, delivery: Delivery) -> None:
         self._ready.append(delivery)
@@ -268,7 +267,7 @@ class Consumer:
 
     def _ended(self, lease: _Lease) -> None:
         if lease is self._lease:
-            # What nobody has seen yet is delivered again.
+            # Deliveries that `next` has not returned are redelivered.
             self._ready.clear()
             self._wakened.set()
 
@@ -284,12 +283,12 @@ class Consumer:
         return delivery
 
     async def next(self, wait_s: float | None = None) -> Delivery | None:
-        """Return the next delivery; None if none comes within `wait_s`, or when the consumer is closed.
+        """Return the next delivery; None if none arrives within `wait_s`, or when the consumer is closed.
 
-        A cancellation loses nothing. Raises QueueNotFound when the queue is deleted.
+        Cancellation-safe. Raises QueueNotFound when the queue is deleted.
         """
         if self._ready and self._is_open:
-            # At once: most come in bursts.
+            # Fast path: most come in bursts.
             return self._ready.popleft()
         if wait_s is None:
             return await self._next()
@@ -311,12 +310,12 @@ class Consumer:
         return self._ready.popleft()
 
     async def set_prefetch(self, prefetch: float, *, time_limit_s: float | None = None) -> None:
-        """Change how many messages may be unsettled at a time; a fraction holds on average."""
+        """Change the maximum number of unsettled messages; a fraction holds on average."""
         self._prefetch = check_prefetch(prefetch)
         lease = self._lease
         if lease is None or lease.is_over:
             return
-        # If the connection breaks, the next subscription brings the new prefetch.
+        # If the connection is lost, the next subscription uses the new prefetch.
         with contextlib.suppress(ConnectionLost):
             async with self._link.time_limit("set_prefetch", time_limit_s):
                 await lease.channel.call(self._request(lease), amqp.BasicConsumeOk)
@@ -324,14 +323,14 @@ class Consumer:
     async def settle(
         self, deliveries: Iterable[Delivery], outcome: Outcome, *, time_limit_s: float | None = None
     ) -> None:
-        """Settle several deliveries of this consumer together. Raises LeaseLost, and settles none, if one is gone."""
+        """Settle several deliveries of this consumer together. Raises LeaseLost, and settles none, if one is lost."""
         settled = list(deliveries)
         if not settled:
             return
         lease = settled[0]._lease
         for delivery in settled:
             if delivery._consumer is not self:
-                raise InvalidValue("deliveries of several consumers cannot be settled together")
+                raise InvalidValue("the deliveries belong to different consumers: settle each consumer's separately")
             if delivery._lease is not lease or lease.held.get(delivery._tag) is not delivery:
                 raise LeaseLost(delivery._tag)
         lease.settle([delivery._tag for delivery in settled], outcome)

@@ -1,18 +1,18 @@
-"""What can go wrong in a client, beside the errors that a node reports.
+"""Errors of the client, in addition to those that a node reports.
 
 FlyballError
-├── ConnectionFailed           the node cannot be reached, or does not speak the protocol
-├── ConnectionLost             the connection broke under a request: whether it was carried out is unknown
-│   └── NotSent                ... before the request was sent: it was not carried out
-├── RequestTimeout             no answer within the time limit: whether it was carried out is unknown
-├── ClientClosed               the client was closed, or never opened
-├── MessageRefused             the node does not take a message: its queue is full or unavailable
-├── ServerError                the node failed at it; `code` and `details` are its own words
-└── RequestError
-    ├── InvalidValue           an argument is out of range; nothing was sent
-    ├── CommandRefused         the node does not carry it out; the text says why
-    └── LeaseNotFound
-        └── LeaseLost          the delivery's connection or consumer is gone: its message is delivered again
+    ├── ConnectionFailed           the node is unreachable, or does not speak the protocol
+    ├── ConnectionLost             the connection was lost during a request: its outcome is unknown
+    │   └── NotSent                ... before the request was sent: it was not executed
+    ├── RequestTimeout             no answer within the time limit: the outcome is unknown
+    ├── ClientClosed               the client is closed, or was never opened
+    ├── MessageRefused             the node does not accept a message: its queue is full or unavailable
+    ├── ServerError                the node failed; `code` and `details` are from the node
+    └── RequestError
+        ├── InvalidValue           an argument is invalid; nothing was sent
+        ├── CommandRefused         the node refuses the operation; the text has the reason
+        └── LeaseNotFound
+            └── LeaseLost          the delivery's connection or consumer is gone: the message is delivered again
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from flyball.errors import FlyballError, LeaseNotFound, RequestError
 
 
 class ConnectionFailed(FlyballError):
-    """There is no node at the address, or not one that speaks the protocol."""
+    """There is no node at the address, or it does not speak the protocol."""
 
     def __init__(self, address: str, reason: str) -> None:
         super().__init__(f"no connection to {address}: {reason}")
@@ -35,20 +35,20 @@ class ConnectionFailed(FlyballError):
 
 
 class ConnectionLost(FlyballError):
-    """The connection broke while a request was under way. It may or may not have been carried out."""
+    """The connection was lost during a request, which may or may not have been executed."""
 
     def __init__(self, operation: str, reason: str) -> None:
-        super().__init__(f"the connection broke under {operation} ({reason}): whether it was carried out is unknown")
+        super().__init__(f"connection lost during {operation} ({reason}): its outcome is unknown")
         self.operation = operation
         self.reason = reason
 
 
 class NotSent(ConnectionLost):
-    """The connection broke before the request was sent: it was not carried out."""
+    """The connection was lost before the request was sent: it was not executed."""
 
 
 class RequestTimeout(FlyballError):
-    """The node did not answer within the time limit. The request may or may not have been carried out."""
+    """The node did not answer within the time limit. The request may or may not have been executed."""
 
     def __init__(self, operation: str, time_limit_s: float) -> None:
         super().__init__(f"{operation}: no answer within {time_limit_s:g} s")
@@ -57,18 +57,18 @@ class RequestTimeout(FlyballError):
 
 
 class ClientClosed(FlyballError):
-    """The client was closed, or never opened."""
+    """The client is closed, or was never opened."""
 
 
 class MessageRefused(FlyballError):
-    """The node does not take a message: its queue is full, or the store or the queue's node did not answer."""
+    """The node does not accept a message: its queue is full, or the store or the queue's node did not answer."""
 
     def __init__(self) -> None:
-        super().__init__("the message was refused: its queue is full or unavailable, whether it is stored is unknown")
+        super().__init__("message refused: its queue is full or unavailable; it may or may not be stored")
 
 
 class ServerError(FlyballError):
-    """The node failed to carry out the request."""
+    """The node failed to execute the request."""
 
     def __init__(self, code: int, details: str) -> None:
         super().__init__(f"the node failed with code {code}: {details}")
@@ -77,20 +77,20 @@ class ServerError(FlyballError):
 
 
 class InvalidValue(RequestError):
-    """An argument is out of range. Nothing was sent."""
+    """An argument is invalid. Nothing was sent."""
 
 
 class CommandRefused(RequestError):
-    """The node does not carry out the request."""
+    """The node refuses the operation."""
 
 
 class LeaseLost(LeaseNotFound):
-    """The delivery can no longer be settled: its consumer is closed or its connection gone, its message returned."""
+    """The delivery can no longer be settled: its consumer or connection is closed and the message was requeued."""
 
 
 _NO_QUEUE = re.compile(r"no queue '(.*)' in vhost '(.*)'", re.DOTALL)
 _NO_EXCHANGE = re.compile(r"no exchange '(.*)' in vhost '(.*)'", re.DOTALL)
-# The codes with which a node says that it never will.
+# Reply codes of permanent refusals.
 _REFUSALS = frozenset(
     {
         ReplyCode.RESOURCE_LOCKED,
@@ -104,7 +104,7 @@ _REFUSALS = frozenset(
 
 
 def error_of(code: int, text: str) -> FlyballError:
-    """Return the error for which a node has closed a channel or a connection of AMQP."""
+    """Return the error for the reply of a closed channel or connection."""
     said = text.partition(" - ")[2] or text
     if code == ReplyCode.ACCESS_REFUSED or (code == ReplyCode.NOT_ALLOWED and " refused for user " in said):
         return errors.NotPermitted(said)
@@ -116,7 +116,7 @@ def error_of(code: int, text: str) -> FlyballError:
 
 
 def error_of_api(refused: Refused, subject: str) -> FlyballError:
-    """Return the error for which a node has refused a request about something to its HTTP API."""
+    """Return the error for an error response of the HTTP API."""
     match refused.kind:
         case "QueueNotFound":
             return errors.QueueNotFound(subject)

@@ -1,4 +1,6 @@
-"""Connection factories: producers and consumers of a queue that are sent to the best node, and move when asked."""
+"""Connection factories: producers and consumers of a queue on the node chosen by the domain, which move on
+request.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,10 @@ DEFAULT_SILENCE_LIMIT_S = 6.0
 
 
 class ConnectionFactory:
-    """Makes producers and consumers of queues, each on the node that suits it best.
+    """Creates producers and consumers of queues, each on the node chosen by the domain.
 
-    It asks any of the addresses, the next one if one does not answer, and the producer or consumer goes to the node
-    that the manager elects. With `clustered=False` nobody is elected: it stays with the first address that answers.
+    It asks the addresses in turn until one answers, and connects to the node that the leader chose. With
+    `clustered=False` it stays with the first address that answers.
     """
 
     def __init__(
@@ -44,14 +46,14 @@ class ConnectionFactory:
         silence_limit_s: float = DEFAULT_SILENCE_LIMIT_S,
         backoff: Backoff | None = None,
     ) -> None:
-        """Remember where the nodes are; nothing is connected yet.
+        """Does not connect yet.
 
-        Addresses are those of Client.connect. A node that says nothing for `silence_limit_s` is given up. A message
-        whose answer was lost with its node is sent again, so it may be there twice; with `resend=False` that is
-        ConnectionLost instead.
+        Addresses are those of Client.connect. A connection that is silent for `silence_limit_s` is closed. A message
+        whose confirm was lost with its node is sent again, so it may be duplicated; with `resend=False`
+        ConnectionLost is raised instead.
         """
         if not addresses:
-            raise InvalidValue("a factory needs the address of at least one node")
+            raise InvalidValue("no address given: use at least one node's address")
         self._options = PlacementOptions(
             tuple(NodeAddress.parse(address, user=user, password=password, vhost=vhost) for address in addresses),
             clustered,
@@ -68,9 +70,9 @@ class ConnectionFactory:
     async def connect(self, role: Literal["consumer"], queue: str, *, prefetch: float = 10) -> QueueConsumer: ...
 
     async def connect(self, role: str, queue: str, *, prefetch: float = 10) -> QueueProducer | QueueConsumer:
-        """Return a producer or a consumer of a queue, connected to the node that it was sent to.
+        """Return a producer or consumer of a queue, connected to the chosen node.
 
-        Raises ConnectionFailed if no node answers, QueueNotFound, and RequestTimeout if there is no place in time.
+        Raises ConnectionFailed if no node answers, QueueNotFound, and RequestTimeout without a place in time.
         """
         return await self._connect(role, queue, prefetch=prefetch)
 
@@ -81,7 +83,7 @@ class ConnectionFactory:
         elif role == "consumer":
             made = QueueConsumer(self._options, queue, prefetch)
         else:
-            raise InvalidValue(f"the role is producer or consumer, not {role!r}")
+            raise InvalidValue(f"invalid role {role!r}: use producer or consumer")
         try:
             await made.open()
         except BaseException:
@@ -91,7 +93,7 @@ class ConnectionFactory:
 
 
 class QueueProducer(PlacedClient):
-    """Sends messages to a queue. Made by ConnectionFactory.connect("producer", ...); tasks may share it."""
+    """Sends messages to a queue. Created by ConnectionFactory.connect("producer", ...); tasks may share it."""
 
     ROLE = "producer"
 
@@ -108,16 +110,16 @@ class QueueProducer(PlacedClient):
     ) -> None:
         """Send a message; on return it is committed.
 
-        If its node is lost before it has answered, the message is sent again at another one, and may be there twice.
+        If its node is lost before the confirm, the message is sent again through another one, and may be duplicated.
         """
         content = content_of(Draft(body, None, context, priority, ttl_s, persistent, properties))
         async with self._time_limit(time_limit_s):
             await self._put([content])
 
     async def send_many(self, drafts: Iterable[Draft | bytes | str], *, time_limit_s: float | None = None) -> int:
-        """Send many messages, in that order, and return how many. They are published up to 1000 at a time.
+        """Send many messages, in order, and return their number. They are published in batches of up to 1000.
 
-        If one fails, those before it are stored. The time limit is for each part.
+        If one fails, earlier ones are stored. The time limit applies to each batch.
         """
         count = 0
         for batch in batches(drafts):
@@ -137,7 +139,7 @@ class QueueProducer(PlacedClient):
             try:
                 await placed.put(self._queue_name, contents)
             except (ConnectionFailed, NotSent, QueueNotFound):
-                # Surely not stored: the node is gone, or does not have the queue any more.
+                # Certainly not stored: the node is down, or no longer has the queue.
                 self._release(placed)
             except ConnectionLost:
                 self._release(placed)
@@ -148,21 +150,22 @@ class QueueProducer(PlacedClient):
                 return
 
     async def _make_safe(self, placed: PlacedConnection, deadline_at: float) -> bool:
-        """Wait until all puts under way are answered; new ones wait."""
+        """Wait until all pending puts are confirmed; new ones wait."""
         try:
             async with asyncio.timeout_at(deadline_at):
                 await placed.answered()
         except TimeoutError:
-            log.info("the producer stays: puts are still under way")
+            log.info("the producer does not move: puts are pending")
             return False
         return True
 
 
 class QueueConsumer(PlacedClient):
-    """Receives messages of a queue, as an asynchronous iterator. Made by ConnectionFactory.connect("consumer", ...).
+    """Receives messages of a queue, as an asynchronous iterator. Created by ConnectionFactory.connect("consumer",
+    ...).
 
-    Each delivery is to be settled. When the consumer is asked to move it hands out nothing until what it has handed
-    out is settled; what is not settled in time goes back, and settling it raises LeaseLost. Tasks may share it.
+    Each delivery must be settled. When the consumer is asked to move, it pauses until its deliveries are settled;
+    those not settled in time are requeued, and settling them raises LeaseLost. Tasks may share it.
     """
 
     ROLE = "consumer"
@@ -179,7 +182,7 @@ class QueueConsumer(PlacedClient):
 
     @property
     def prefetch(self) -> float:
-        """How many messages may be unsettled at a time."""
+        """The maximum number of unsettled messages."""
         return self._prefetch
 
     def __aiter__(self) -> Self:
@@ -192,9 +195,9 @@ class QueueConsumer(PlacedClient):
         return delivery
 
     async def receive(self, wait_s: float | None = None) -> Delivery | None:
-        """Return the next delivery; None if none comes within `wait_s`, or when the consumer is closed.
+        """Return the next delivery; None if none arrives within `wait_s`, or when the consumer is closed.
 
-        A cancellation loses nothing. Raises QueueNotFound when the queue is deleted.
+        Cancellation-safe. Raises QueueNotFound when the queue is deleted.
         """
         if wait_s is None:
             return await self._receive()
@@ -207,13 +210,13 @@ class QueueConsumer(PlacedClient):
     async def settle(
         self, deliveries: Iterable[Delivery], outcome: Outcome, *, time_limit_s: float | None = None
     ) -> None:
-        """Settle several deliveries in one request: all or none. They must have come from one node."""
+        """Settle several deliveries in one request: all or none. They must come from one node."""
         settled = list(deliveries)
         if settled:
             await settled[0]._consumer.settle(settled, outcome, time_limit_s=time_limit_s)
 
     async def set_prefetch(self, prefetch: float) -> None:
-        """Change how many messages may be unsettled at a time; a fraction holds on average."""
+        """Change the maximum number of unsettled messages; a fraction holds on average."""
         self._prefetch = check_prefetch(prefetch)
         placed = self._placed
         if placed is not None and placed.consumer is not None:
@@ -245,11 +248,11 @@ class QueueConsumer(PlacedClient):
             return placed.consumer
 
     async def _make_safe(self, placed: PlacedConnection, deadline_at: float) -> bool:
-        """Wait until what was handed out is settled, or until the time is up: then it goes back."""
+        """Wait until all deliveries are settled, or until the deadline: then they are requeued."""
         consumer = placed.consumer
         if consumer is None:
             return True
-        # If it stays after all, even since it cannot say here that it goes, it subscribes again.
+        # If it does not move after all, it subscribes again.
         placed.consumer = None
         with contextlib.suppress(TimeoutError, RequestError, *GONE):
             async with asyncio.timeout_at(deadline_at):

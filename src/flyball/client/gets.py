@@ -1,6 +1,6 @@
-"""The ways to take messages that are there: ask for each of them, or consume for a moment.
+"""Takes ready messages: with basic.get, or with a short-lived consumer.
 
-A message goes back to its queue if this is cancelled, or the connection breaks before it is acknowledged.
+Messages are requeued on cancellation, or if the connection is lost before the ack.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from flyball.client.link import Link
 from flyball.client.messages import ReceivedMessage, received
 from flyball.client.values import MAX_PREFETCH
 
-# Requests for a message that are sent before the first is answered.
+# Pipelined requests.
 _GETS_AT_ONCE = 100
 
 
 async def get_messages(connection: Connection, queue: str, most: int) -> list[ReceivedMessage]:
-    """Ask for one message after the other, and acknowledge those that are there."""
+    """Get messages one by one, and ack them."""
     channel = await connection.channel_for(("get", queue))
     number = channel.number
 
@@ -32,7 +32,7 @@ async def get_messages(connection: Connection, queue: str, most: int) -> list[Re
     answers: list[asyncio.Future[Method]] = []
     try:
         while len(found) < most:
-            # One first: most queues are asked when they are empty.
+            # One first: most queues are empty when asked.
             count = min(most - len(found), _GETS_AT_ONCE if found else 1)
             answers = [channel.start(amqp.BasicGet(number, queue, False), give_back) for _ in range(count)]
             got = [answer for answer in await asyncio.gather(*answers) if isinstance(answer, amqp.BasicGetOk)]
@@ -52,7 +52,7 @@ async def get_messages(connection: Connection, queue: str, most: int) -> list[Re
 
 
 async def consume_ready(link: Link, connection: Connection, queue: str, most: int) -> list[ReceivedMessage]:
-    """Take what a consumer is sent at once. Nothing is acknowledged before all is there: it may be cancelled."""
+    """Take what a consumer receives at once. Acks come last, as the call may be cancelled."""
     consumers: list[Consumer] = []
     found: list[Delivery] = []
     try:
@@ -75,7 +75,7 @@ async def consume_ready(link: Link, connection: Connection, queue: str, most: in
 async def consume_until(
     link: Link, connection: Connection, queue: str, most: int, wanted: dict[str, int | str], give_up_at: float
 ) -> list[ReceivedMessage]:
-    """Consume until a message comes, or the time is up."""
+    """Consume until a message arrives, or until the deadline."""
     consumer = Consumer(link, queue_named(queue), wanted, most)
     try:
         await consumer._subscribe_on(connection)

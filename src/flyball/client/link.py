@@ -1,6 +1,6 @@
-"""A connection that comes back: opened once, and opened again whenever it breaks.
+"""A reconnecting connection to a node.
 
-It knows which requests may be sent twice, but not what they are about.
+It knows which requests can be repeated, not what they do.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class TimeLimit:
-    """Turns what takes too long into a RequestTimeout."""
+    """Turns a timeout into RequestTimeout."""
 
     __slots__ = ("_limit_s", "_operation", "_timer")
 
@@ -47,11 +47,11 @@ class TimeLimit:
 
 
 class Link:
-    """The way to one node, for one client.
+    """The connection of one client to one node.
 
-    `open` fails at once if the node is not there; afterwards a lost connection is opened again, with growing delays,
-    until `close`. Only a refusal to let us in ends that: every call then raises it. One that does not reconnect
-    raises ConnectionFailed instead from then on.
+    `open` fails at once if the node is unreachable; later, a lost connection is reopened with backoff, until `close`.
+    Only an access refusal ends that: every call then raises it. Without reconnecting, calls raise ConnectionFailed
+    after a loss.
     """
 
     def __init__(
@@ -69,27 +69,27 @@ class Link:
         self._backoff = backoff
         self._reconnects = reconnects
         self._connection: Connection | None = None
-        # Set while there is a connection, or will never be one again.
+        # Set while connected, and after the final close.
         self._changed = asyncio.Event()
         self._lost = asyncio.Event()
         self._failure: FlyballError | None = None
         self._is_closed = False
         self._supervisor: asyncio.Task[None] | None = None
 
-    # Life
+    # Lifecycle
 
     async def open(self) -> None:
-        """Connect. Raises ConnectionFailed, and NotPermitted or CommandRefused if the node does not let us in."""
+        """Connect. Raises ConnectionFailed, and NotPermitted or CommandRefused if access is refused."""
         if self._is_closed:
-            raise ClientClosed("the client was closed")
+            raise ClientClosed("the client is closed")
         if self._supervisor is not None:
             return
         self._install(await self._establish())
-        # Stored, awaited in `close`, and its failure is told to every caller: see `_supervise`.
+        # Kept here, awaited in `close`; callers get its failure: see `_supervise`.
         self._supervisor = asyncio.get_running_loop().create_task(self._supervise())
 
     async def close(self) -> None:
-        """End the connection. Requests under way fail. May be called twice."""
+        """Close the connection. Pending requests fail. May be called twice."""
         self._is_closed = True
         if self._supervisor is not None:
             self._supervisor.cancel()
@@ -114,7 +114,7 @@ class Link:
             self._failure = error
             self._changed.set()
         except Exception as error:
-            # A bug: nobody awaits this task before the end, so callers must hear of it now.
+            # A bug: this task is only awaited at the end, so report it to callers now.
             self._failure = ClientClosed(f"reconnecting failed unexpectedly: {error!r}")
             self._changed.set()
             raise
@@ -137,7 +137,7 @@ class Link:
             self._changed.clear()
             self._lost.set()
         else:
-            self._failure = ConnectionFailed(str(self.address), "it was lost")
+            self._failure = ConnectionFailed(str(self.address), "connection lost")
             self._changed.set()
 
     async def _reconnect(self) -> Connection:
@@ -149,7 +149,7 @@ class Link:
             except RequestError:
                 raise
             except FlyballError as error:
-                log.info("attempt %d to reconnect: %s", retries.attempts, error)
+                log.info("reconnect attempt %d failed: %s", retries.attempts, error)
 
     async def _establish(self) -> Connection:
         async with TimeLimit("connect", self._time_limit_s):
@@ -158,11 +158,11 @@ class Link:
     # Requests
 
     def time_limit(self, operation: str, limit_s: float | None, more_s: float = 0.0) -> TimeLimit:
-        """Return a context that ends what takes longer than the limit (this client's if None) and `more_s`."""
+        """Return a context with this time limit (None: the client's) plus `more_s`."""
         return TimeLimit(operation, self.limit_s(limit_s) + more_s)
 
     def limit_s(self, limit_s: float | None) -> float:
-        """Return the limit of a call that was given this one; None stands for this client's."""
+        """Return a call's time limit; None stands for the client's."""
         return self._time_limit_s if limit_s is None else check_seconds("time_limit_s", limit_s, math.inf, above=0)
 
     def require_open(self) -> None:
@@ -171,7 +171,7 @@ class Link:
             raise ClientClosed("the client is not open: use it in an `async with` block")
 
     async def connected(self) -> Connection:
-        """Return the connection, as soon as there is one."""
+        """Return the connection, once there is one."""
         while True:
             self.require_open()
             if self._connection is not None:
@@ -183,8 +183,8 @@ class Link:
     async def run(self, send: Callable[[Connection], Awaitable[T]], *, repeatable: bool = False) -> T:
         """Call `send` with the connection.
 
-        What was surely not sent is sent again on the next connection; what may have been carried out only if it is
-        `repeatable`. There is no time limit here: use `time_limit` around it.
+        A request that was certainly not sent is repeated on the next connection; one that may have been executed only
+        if it is `repeatable`. There is no time limit here: use `time_limit` around it.
         """
         while True:
             connection = self._connection or await self.connected()

@@ -1,4 +1,4 @@
-"""A thread with an event loop, in which synchronous code runs coroutines and waits for them."""
+"""A thread with an event loop, in which synchronous code runs coroutines."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class LoopThread:
         if self._thread is not None:
             return
         started = threading.Event()
-        # A daemon: a program that forgets to close its client still ends.
+        # Daemon: a program that forgets to close its client can still exit.
         self._thread = threading.Thread(target=self._main, args=(started,), name="flyball-client", daemon=True)
         self._thread.start()
         started.wait()
 
     def stop(self) -> None:
-        """End the loop; calls of other threads raise ClientClosed."""
+        """Stop the loop; calls of other threads raise ClientClosed."""
         loop, thread = self._loop, self._thread
         self._loop = self._thread = None
         if loop is not None and thread is not None:
@@ -56,7 +56,7 @@ class LoopThread:
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run the coroutine and return its result.
 
-        If the caller is interrupted, the coroutine is cancelled, and has ended when the interruption goes on.
+        If the caller is interrupted, the coroutine is cancelled, and has ended when the interruption propagates.
         """
         if self._loop is None:
             coroutine.close()
@@ -65,20 +65,20 @@ class LoopThread:
             coroutine.close()
             raise RuntimeError("the synchronous client was called from its own event loop")
         ended = threading.Event()
-        future = asyncio.run_coroutine_threadsafe(_telling(coroutine, ended), self._loop)
+        future = asyncio.run_coroutine_threadsafe(_signalling(coroutine, ended), self._loop)
         try:
             return _result_of(future)
         except concurrent.futures.CancelledError:
             raise ClientClosed("the client was closed by another thread") from None
         except BaseException:
-            # Ctrl-C most likely: take the request back before going on.
+            # Ctrl-C most likely: cancel the request before propagating.
             if future.cancel():
                 ended.wait()
             raise
 
 
 def _result_of(future: concurrent.futures.Future[T]) -> T:
-    """Wait for the result. A Ctrl-C just before the thread sleeps would not wake it: so it never sleeps for long."""
+    """Wait for the result. A Ctrl-C just before the thread sleeps does not wake it, so sleep in short intervals."""
     while True:
         try:
             return future.result(_LONGEST_SLEEP_S)
@@ -87,7 +87,7 @@ def _result_of(future: concurrent.futures.Future[T]) -> T:
                 raise
 
 
-async def _telling(coroutine: Coroutine[Any, Any, T], ended: threading.Event) -> T:
+async def _signalling(coroutine: Coroutine[Any, Any, T], ended: threading.Event) -> T:
     try:
         return await coroutine
     finally:

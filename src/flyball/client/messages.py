@@ -1,4 +1,4 @@
-"""Messages as users of the client see them: drafts on their way in, received ones on their way out."""
+"""Messages of the client: drafts to send and received messages."""
 
 from __future__ import annotations
 
@@ -33,45 +33,45 @@ _DELIVERY_COUNT = "x-delivery-count"
 
 PERSISTENT, TRANSIENT = 2, 1
 
-# What is published and confirmed together; a longer batch is several.
+# Limits of a batch that is published and confirmed together.
 BATCH_MESSAGES = 1000
 BATCH_BYTES = 1024 * 1024
 
-# Properties are the same for most messages: so many different ones are remembered.
+# Most messages have the same properties: this many are cached.
 _REMEMBERED = 1000
 
-# The properties and the body of a message, as AMQP has them.
+# Properties and body, AMQP-encoded.
 Content = tuple[bytes, bytes]
 
 
 @dataclass(slots=True)
 class Draft:
-    """A message to be put. A body given as text is sent as UTF-8."""
+    """A message to send. A body given as str is encoded as UTF-8."""
 
     body: bytes | str
-    # Who is to read it, for those who select messages by that.
+    # Receiver id, for consumers that filter by it.
     receiver: int | None = None
-    # A number that links messages.
+    # A number that correlates messages.
     context: int | None = None
     # 0 to 255.
     priority: int = 0
-    # How long it may wait; None for ever.
+    # Time to live; None for unlimited.
     ttl_s: float | None = None
-    # Whether it outlives the node.
+    # Whether it survives a restart of the node.
     persistent: bool = True
-    # Opaque to the node, given out with the message.
+    # Opaque to the node, returned with the message.
     properties: bytes = b""
-    # Who has sent it, for those who select messages by that.
+    # Sender id, for consumers that filter by it.
     sender: int | None = None
 
 
 @dataclass(slots=True)
 class ReceivedMessage:
-    """A message as the node gave it out. `sender`, `receiver` and `context` are None where there is none."""
+    """A message from a queue. `sender`, `receiver` and `context` are None if they were not set."""
 
     body: bytes
     queue: str = ""
-    # It counts up in the order of arrival; known of messages that were listed or peeked at.
+    # Ascending in order of arrival; known for listed and peeked messages.
     id: int | None = None
     sender: int | None = None
     receiver: int | None = None
@@ -80,30 +80,30 @@ class ReceivedMessage:
     arrived_us: int | None = None
     properties: bytes = b""
     persistent: bool = True
-    # How often it was handed to a consumer before and came back; of a message that was taken, 0 or 1.
+    # Number of earlier deliveries; for a taken message 0 or 1.
     delivery_count: int = 0
     redelivered: bool = False
     correlation_id: str | None = None
     reply_to: str | None = None
-    # All headers of AMQP, of a message that was taken or consumed.
+    # AMQP headers of a message that was taken or consumed.
     headers: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
-        """The body as text. Raises UnicodeDecodeError if it is not UTF-8."""
+        """The body as text. Raises UnicodeDecodeError for invalid UTF-8."""
         return self.body.decode()
 
     @property
     def arrived(self) -> datetime | None:
-        """When the node took it in, in UTC; known of messages that were listed or peeked at."""
+        """Arrival time at the node, in UTC; known for listed and peeked messages."""
         return None if self.arrived_us is None else _EPOCH + timedelta(microseconds=self.arrived_us)
 
 
-# Going out
+# Encoding
 
 
 def content_of(draft: Draft, *, reply_to: str | None = None, correlation_id: str | None = None) -> Content:
-    """Return a draft as AMQP carries it. Raises InvalidBody, InvalidValue."""
+    """Encode a draft for AMQP. Raises InvalidBody, InvalidValue."""
     properties = _encoded(
         None if draft.sender is None else check_int("sender", draft.sender, 1, MAX_INT),
         None if draft.receiver is None else check_int("receiver", draft.receiver, 1, MAX_INT),
@@ -143,7 +143,7 @@ def _encoded(
 
 
 def with_copies(content: Content, queues: Sequence[str]) -> Content:
-    """Return a message of which these queues get a copy, too."""
+    """Return the message with a CC header for these queues."""
     if not queues:
         return content
     properties = Properties.decode(content[0])
@@ -155,7 +155,7 @@ def with_copies(content: Content, queues: Sequence[str]) -> Content:
 
 
 def batches(drafts: Iterable[Draft | bytes | str]) -> Iterator[list[Content]]:
-    """Cut messages into what is published together. Raises InvalidBody, InvalidValue."""
+    """Split messages into batches. Raises InvalidBody, InvalidValue."""
     batch: list[Content] = []
     left_bytes = BATCH_BYTES
     for draft in drafts:
@@ -169,7 +169,7 @@ def batches(drafts: Iterable[Draft | bytes | str]) -> Iterator[list[Content]]:
         yield batch
 
 
-# Coming in
+# Decoding
 
 
 class _Known(NamedTuple):
@@ -214,7 +214,7 @@ def _number(headers: Mapping[str, Any], name: str) -> int | None:
 
 
 def received(queue: str, properties: bytes, body: bytes, redelivered: bool) -> ReceivedMessage:
-    """Return a message that AMQP has brought."""
+    """Return a message delivered by AMQP."""
     known = _decoded(properties)
     return ReceivedMessage(
         body,
@@ -236,7 +236,7 @@ def received(queue: str, properties: bytes, body: bytes, redelivered: bool) -> R
 
 
 def listed(document: Mapping[str, Any]) -> ReceivedMessage:
-    """Return a message that the HTTP API has listed."""
+    """Return a message from the HTTP API."""
     return ReceivedMessage(
         base64.b64decode(document["body"]),
         document["queue"],
@@ -253,13 +253,13 @@ def listed(document: Mapping[str, Any]) -> ReceivedMessage:
     )
 
 
-# Selecting
+# Selection
 
 
 def selection(
     order: Order | None, context: int | None, sender: int | None, receiver: int | None
 ) -> dict[str, int | str]:
-    """Return what a reader asks for, by name. Raises InvalidValue."""
+    """Return the consumer arguments of a selection. Raises InvalidValue."""
     found: dict[str, int | str] = {}
     if order is not None:
         found["order"] = Order(order).name.lower()

@@ -1,6 +1,6 @@
-"""A session at a queue that is served at one node at a time: it asks where to go, goes there, and moves.
+"""A session of a queue that is served by one node at a time: it asks for a place, connects, and moves on request.
 
-Where a client goes the nodes decide. What a session does at its place is its role's business.
+The nodes choose the place. What the session does there depends on its role.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from flyball.errors import FlyballError, StoreUnavailable
 
 log = logging.getLogger(__name__)
 
-# A session that consumes this pseudo queue says which one it is, and is sent where it should go.
+# Consuming this pseudo-queue registers the session; move requests are delivered to it.
 PLACEMENT = "amq.flyball.placement"
 
 _TAG = "placement"
 
-# A queue without a place at present is asked for again after this time.
+# Retry delay for a queue without a place.
 _RETRY_S = 0.5
 _BUSY = 503
 
-# Time limit for reporting the end to the manager, which finds out anyway.
+# Time limit for reporting the end of a session to the leader, which detects it in any case.
 _LEAVE_TIME_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementOptions:
-    """What all connections of a factory have in common."""
+    """Options shared by all connections of a factory."""
 
     addresses: tuple[NodeAddress, ...]
     clustered: bool
@@ -61,20 +61,20 @@ class PlacementOptions:
 
 
 class _NotYet(FlyballError):
-    """The manager has no place at present."""
+    """The leader has no place at present."""
 
     def __init__(self, retry_s: float, reason: str) -> None:
         super().__init__(reason)
         self.retry_s = retry_s
 
 
-# What is wrong with one node, and need not be with another.
+# Errors of one node; another one may work.
 GONE = (ConnectionFailed, ConnectionLost, RequestTimeout, StoreUnavailable, ServerError)
 
 
 @dataclass(frozen=True, slots=True)
 class MoveRequest:
-    """A node asks a session to go on elsewhere."""
+    """A node's request that a session moves."""
 
     session_id: str
     node: str
@@ -83,7 +83,7 @@ class MoveRequest:
 
 
 class PlacedConnection:
-    """One connection to one node, where a session is served. The sink of what the node asks of it."""
+    """A session's connection to one node. The sink of move requests."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class PlacedConnection:
             await self.link.open()
 
     async def arrive(self, session_id: str) -> None:
-        """Tell the node that the session is here."""
+        """Register the session with the node."""
         async with TimeLimit("arrive", self._silence_limit_s):
             channel = self._placement = await (await self.link.connected()).channel()
             channel.sinks[_TAG] = self
@@ -125,7 +125,7 @@ class PlacedConnection:
             )
 
     async def leave(self) -> None:
-        """Tell the node that the session is over, if it still hears us."""
+        """Unregister the session, if the node is still connected."""
         if self._placement is not None:
             with contextlib.suppress(FlyballError):
                 async with TimeLimit("leave", _LEAVE_TIME_S):
@@ -140,7 +140,7 @@ class PlacedConnection:
         )
 
     def lost(self) -> None:
-        """The link tells it as well."""
+        """The link reports it as well."""
 
     async def put(self, queue: str, contents: list[Content]) -> None:
         self._under_way += 1
@@ -152,7 +152,7 @@ class PlacedConnection:
                 self._calm.set()
 
     async def answered(self) -> None:
-        """Wait until no put is under way."""
+        """Wait until no put is pending."""
         while self._under_way:
             self._calm.clear()
             await self._calm.wait()
@@ -164,7 +164,7 @@ class PlacedConnection:
 
 
 class PlacedClient:
-    """What producers and consumers have in common: a session that is served at one node at a time."""
+    """Base of producers and consumers: a session that is served by one node at a time."""
 
     ROLE: str
 
@@ -173,30 +173,30 @@ class PlacedClient:
         self._queue_name = check_name(queue_name)
         self._session_id = ""
         self._placed: PlacedConnection | None = None
-        # Seats that are no longer used, to be closed.
+        # Former connections, to be closed.
         self._left: list[PlacedConnection] = []
         self._avoid = ""
-        # The number of the address that has answered last.
+        # Index of the address that answered last.
         self._asked = 0
         self._retries = Retries(options.backoff)
-        # The wait before the next place is looked for.
+        # Backoff before the next place is requested.
         self._delay_s = 0.0
-        # Held while the session has no place, or is between two.
+        # Held while the session has no place, or moves.
         self._changing = asyncio.Lock()
         self._closing = asyncio.Event()
         self._is_moving = False
         self._movers: set[asyncio.Task[None]] = set()
         self._moves = 0
 
-    # Life
+    # Lifecycle
 
     async def open(self) -> None:
-        """Go to the first place. Raises ConnectionFailed if no node answers."""
+        """Connect to the first place. Raises ConnectionFailed if no node answers."""
         async with self._changing, TimeLimit("connect", self._options.time_limit_s):
             await self._find_seat(is_first=True)
 
     async def close(self) -> None:
-        """Leave. What a consumer holds goes back to its place, and the manager hears of it. May be called twice."""
+        """Close the session and report it to the leader. Unacked messages are requeued. May be called twice."""
         self._closing.set()
         movers = list(self._movers)
         for mover in movers:
@@ -226,28 +226,28 @@ class PlacedClient:
 
     @property
     def node(self) -> str:
-        """The name of the node where it is served, as far as it was told; empty while it looks for a place."""
+        """The name of the node that serves it, if known; empty while it has no place."""
         return "" if self._placed is None else self._placed.node
 
     @property
     def address(self) -> str:
-        """The address where it is served; empty while it looks for a place."""
+        """The address of the node that serves it; empty while it has no place."""
         return "" if self._placed is None else str(self._placed.address)
 
     @property
     def session_id(self) -> str:
-        """Under which the manager knows it; empty without one."""
+        """Its id at the leader; empty without one."""
         return self._session_id
 
     @property
     def moves(self) -> int:
-        """How often it has moved to another node because it was asked to."""
+        """How often it has moved on request."""
         return self._moves
 
     # Places
 
     async def _connected(self) -> PlacedConnection:
-        """Return where the session is served; find a new place if the last one is lost."""
+        """Return the current connection; get a new place if the last one is lost."""
         while True:
             if self._closing.is_set():
                 raise ClientClosed(f"the {self.ROLE} was closed")
@@ -258,7 +258,7 @@ class PlacedClient:
                     await self._find_seat()
 
     def _release(self, placed: PlacedConnection) -> None:
-        """The place is no good any more."""
+        """Give up a place."""
         if self._placed is placed:
             self._delay_s = self._retries.next_delay_s()
             self._placed = None
@@ -266,7 +266,7 @@ class PlacedClient:
             self._left.append(placed)
 
     async def _find_seat(self, is_first: bool = False) -> None:
-        """Go to a place, as soon as there is one. The lock is held."""
+        """Connect to a place, once there is one. The lock is held."""
         await self._clear_left()
         await self._pause(self._delay_s)
         while not self._closing.is_set():
@@ -300,9 +300,9 @@ class PlacedClient:
         return placed
 
     async def _ask(self) -> tuple[NodeAddress, str]:
-        """Ask one address after the other for a place: return address and node.
+        """Ask the addresses in turn for a place: return address and node.
 
-        Raises ConnectionFailed if nobody answers.
+        Raises ConnectionFailed if none answers.
         """
         addresses = self._options.addresses
         problems: list[str] = []
@@ -338,7 +338,7 @@ class PlacedClient:
             await link.close()
 
     async def _ask_over(self, address: NodeAddress, http_port: int | None) -> tuple[NodeAddress, str]:
-        """Ask a node's HTTP API where the session belongs."""
+        """Ask a node's HTTP API for a place."""
         place = address.http_place(http_port)
         line = Line(place)
         query = {
@@ -369,7 +369,7 @@ class PlacedClient:
                 self._left.remove(placed)
 
     async def _pause(self, delay_s: float) -> None:
-        """Wait, but not longer than until the end."""
+        """Sleep, but not beyond close."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(delay_s):
                 await self._closing.wait()
@@ -379,20 +379,20 @@ class PlacedClient:
     def _asked_to_move(self, placed: PlacedConnection, request: MoveRequest) -> None:
         if placed is self._placed and request.session_id == self._session_id and not self._is_moving:
             self._is_moving = True
-            # Stored, awaited in `close`.
+            # Kept here, awaited in `close`.
             mover = asyncio.get_running_loop().create_task(self._move(placed, request))
             self._movers.add(mover)
             mover.add_done_callback(self._movers.discard)
 
     async def _move(self, placed: PlacedConnection, request: MoveRequest) -> None:
-        """Go on at another node; stay if that is not possible."""
+        """Move to another node; stay if that fails."""
         deadline_at = asyncio.get_running_loop().time() + request.deadline_s
         try:
             address = placed.address.at(request.address)
             next_placed = await self._connect_to(address, request.node, arrive=False)
             await self._switch(placed, next_placed, deadline_at)
         except FlyballError as error:
-            log.info("the %s stays: %s", self.ROLE, error)
+            log.info("the %s does not move: %s", self.ROLE, error)
         finally:
             self._is_moving = False
         await self._clear_left()
@@ -408,5 +408,7 @@ class PlacedClient:
                 self._left.append(placed)
 
     async def _make_safe(self, placed: PlacedConnection, deadline_at: float) -> bool:
-        """Bring the session to a point where nothing is lost or doubled if it moves, before that time if possible."""
+        """Bring the session to a safe point for moving, where nothing is lost or duplicated, before the deadline if
+        possible.
+        """
         raise NotImplementedError

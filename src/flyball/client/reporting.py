@@ -1,7 +1,7 @@
-"""Tells a Flyball node how the loops of this process are doing, so that its console can show and switch them.
+"""Reports the loops of this process to a Flyball node, so that its console can show and switch them.
 
-Whoever is watched never waits for it: samples go into a bounded buffer, a task of its own sends them about once a
-second, and while the node is away the oldest are lost. It knows neither consumers nor what they measure.
+The observed code never waits: samples go into a bounded buffer, which a task sends about once a second; while the
+node is unreachable the oldest are dropped. It does not depend on consumers or measurements.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from flyball.errors import ControlError
 log = logging.getLogger(__name__)
 
 PERIOD_S = 1.0
-# A node that has not answered by then counts as away.
+# Time limit of the node's answer.
 ANSWER_S = 5.0
 KEPT_SAMPLES = 300
-# Kinds of requests that admission control reports: those that come most often.
+# Kinds of requests in a report of admission control: the most frequent ones.
 MOST_KEYS = 200
-# Time limit for reporting the rest when something stops.
+# Time limit for the final report at shutdown.
 FAREWELL_S = 1.0
 
 _RETRIES = Backoff(first_s=2.0, max_s=30.0)
@@ -41,35 +41,35 @@ _used_names: dict[str, itertools.count[int]] = {}
 
 
 class Reported(ABC):
-    """Something that is told about."""
+    """Something that is reported."""
 
     def __init__(self, path: str) -> None:
-        # Where to, below the node's address.
+        # Path below the node's URL.
         self.path = path
-        # One document after the other: what was not heard goes before what is new.
-        self.telling = asyncio.Lock()
-        # How often in a row the node did not want to hear of it, or there was nothing to be had.
+        # One document at once: a failed one is repeated before new ones.
+        self.sending = asyncio.Lock()
+        # Backoff after refusals and failures.
         self.setbacks = Retries(_RETRIES)
-        # It is not told before this, by the clock of the event loop.
+        # Not before this time of the event loop's clock.
         self.next_s = 0.0
 
     @abstractmethod
     def document(self) -> dict[str, Any] | None:
-        """Return what there is to tell now, None if nothing."""
+        """Return the document to send now; None if there is none."""
 
     @abstractmethod
-    def heard(self, answer: Mapping[str, Any]) -> None:
-        """The node has got the last document, and answers."""
+    def accepted(self, answer: Mapping[str, Any]) -> None:
+        """The node accepted the last document, and answered."""
 
-    def missed(self) -> None:  # noqa: B027  # most tell the present, and need not tell the past
-        """The node has not got the last document, or does not want it."""
+    def missed(self) -> None:  # noqa: B027  # most reports are of the present state only
+        """The node did not receive the last document, or refused it."""
 
 
 class ReportedLoop(Reported):
-    """A loop: what it is is told once, then its samples. Who wants it in another mode says so in the answer."""
+    """A loop: its description is sent once, then its samples. The answer may request another mode."""
 
     def __init__(self, name: str, facts: Mapping[str, Any], on_mode: Callable[[str], str | None]) -> None:
-        """`on_mode` is called with "shadow" or "active" when the loop is to change; it returns why it does not."""
+        """`on_mode` is called with "shadow" or "active" on a mode request; it returns a reason to refuse."""
         super().__init__(path_of("flyball", "loops", name, "samples"))
         self.name = name
         self.is_shadow = False
@@ -81,12 +81,12 @@ class ReportedLoop(Reported):
         self._refusal: str | None = None
 
     def change(self, facts: Mapping[str, Any]) -> None:
-        """Tell these facts anew: they are others now."""
+        """Send changed facts."""
         self._facts |= facts
         self._needs_facts = True
 
     def record(self, sample: Sample) -> None:
-        """Tell of a sample, soon."""
+        """Report a sample."""
         self._samples.append(
             {
                 "at": time.time(),
@@ -99,10 +99,10 @@ class ReportedLoop(Reported):
     def document(self) -> dict[str, Any]:
         self._on_way = list(self._samples)
         self._samples.clear()
-        told = {"is_shadow": self.is_shadow, "refusal": self._refusal, "samples": self._on_way}
-        return {"facts": self._facts, **told} if self._needs_facts else told
+        report = {"is_shadow": self.is_shadow, "refusal": self._refusal, "samples": self._on_way}
+        return {"facts": self._facts, **report} if self._needs_facts else report
 
-    def heard(self, answer: Mapping[str, Any]) -> None:
+    def accepted(self, answer: Mapping[str, Any]) -> None:
         self._needs_facts = bool(answer.get("needs_facts"))
         if self._needs_facts:
             self.missed()
@@ -110,7 +110,7 @@ class ReportedLoop(Reported):
         if mode in ("shadow", "active") and (mode == "shadow") != self.is_shadow:
             refusal = self._on_mode(mode)
             if refusal is not None and refusal != self._refusal:
-                log.warning("the loop %r does not become %s: %s", self.name, mode, refusal)
+                log.warning("loop %r refused mode %s: %s", self.name, mode, refusal)
             self._refusal = refusal
 
     def missed(self) -> None:
@@ -122,7 +122,7 @@ class ReportedLoop(Reported):
 
 
 class ReportedState(Reported):
-    """Something whose present state is told each time, as that of admission control."""
+    """A state that is sent in full each time, such as that of admission control."""
 
     def __init__(
         self,
@@ -144,13 +144,13 @@ class ReportedState(Reported):
             state["keys"] = {key: keys[key] for key in often}
         return {**state, "facts": {**self._facts, "client": process_name()}}
 
-    def heard(self, answer: Mapping[str, Any]) -> None:
+    def accepted(self, answer: Mapping[str, Any]) -> None:
         if answer.get("mode") in ("shadow", "active"):
             self._on_mode(answer["mode"])
 
 
 class LoopReporter:
-    """Reports to one node. It may be shared by all loops of a process that run on one event loop."""
+    """Reports to one node. May be shared by all loops of a process on one event loop."""
 
     def __init__(self, url: str, *, period_s: float = PERIOD_S) -> None:
         """`url` is the address of a node's console, http://user:password@host:15672. Raises ControlError."""
@@ -167,18 +167,18 @@ class LoopReporter:
 
     @property
     def address(self) -> str:
-        """Where it reports, without user and password."""
+        """The node's address, without credentials."""
         return self._place.shown
 
     def watch(self, reported: Reported) -> None:
-        """Tell of this from now on. Must be called on a running event loop."""
+        """Start reporting an object. Must be called on a running event loop."""
         self._reported[reported] = None
         if self._task is None:
-            # Stored, and awaited in `forget`.
+            # Kept here, and awaited in `forget`.
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def forget(self, reported: Reported) -> None:
-        """Tell the rest of it, if that is quickly done, and no more. Never raises."""
+        """Send the rest within a short time limit, and stop reporting. Never raises."""
         if reported not in self._reported:
             return
         del self._reported[reported]
@@ -186,14 +186,16 @@ class LoopReporter:
             line = Line(self._place)
             with contextlib.suppress(Exception), contextlib.closing(line):
                 async with asyncio.timeout(FAREWELL_S):
-                    await self._tell(line, reported)
+                    await self._send(line, reported)
         if not self._reported and self._task is not None:
             task, self._task = self._task, None
             task.cancel()
             await asyncio.wait([task])
 
     def watch_loop(self, title: str, facts: Mapping[str, Any], on_mode: Callable[[str], str | None]) -> ReportedLoop:
-        """Tell of a loop, under its title and the name of this process, and return what takes its samples."""
+        """Start reporting a loop, under its title and this process's name, and return the object that takes its
+        samples.
+        """
         name = own_name(title)
         reported = ReportedLoop(name, {"title": title, "client": process_name(), **facts}, on_mode)
         self.watch(reported)
@@ -206,13 +208,13 @@ class LoopReporter:
         facts: Mapping[str, Any],
         set_shadow: Callable[[bool], None],
     ) -> ReportedState:
-        """Tell of admission control, which stands as `state` says, and let it be switched."""
+        """Start reporting admission control, and let the console switch it."""
         reported = ReportedState(own_name(name), state, facts, lambda mode: set_shadow(mode == "shadow"))
         self.watch(reported)
         return reported
 
     async def _run(self) -> None:
-        """Tell of everything about once a second; when the node does not answer, try again later and later."""
+        """Report everything about once a second; back off while the node does not answer."""
         line = Line(self._place)
         loop = asyncio.get_running_loop()
         retries = Retries(_RETRIES)
@@ -221,51 +223,51 @@ class LoopReporter:
                 is_there = True
                 for reported in list(self._reported):
                     if loop.time() >= reported.next_s:
-                        is_there = await self._try_to_tell(line, reported) and is_there
+                        is_there = await self._try_to_send(line, reported) and is_there
                 if is_there:
                     retries.reset()
                 await asyncio.sleep(max(self._period_s, 0.0 if is_there else retries.next_delay_s()))
         finally:
             line.close()
 
-    async def _try_to_tell(self, line: Line, reported: Reported) -> bool:
-        """Return whether the node is there, though it may not want to hear of this one."""
+    async def _try_to_send(self, line: Line, reported: Reported) -> bool:
+        """Return whether the node is reachable, even if it refuses this report."""
         try:
             async with asyncio.timeout(ANSWER_S):
-                await self._tell(line, reported)
+                await self._send(line, reported)
         except Refused as error:
             if error.status >= _FAULTS:
                 self._note_away(error)
                 return False
-            self._put_off(reported, f"{self.address} does not take it: {error}")
+            self._put_off(reported, f"refused by {self.address}: {error}")
         except AWAY as error:
             self._note_away(error)
             return False
         except Exception as error:
-            # What is told about is somebody else's code: it must not silence the others.
-            self._put_off(reported, "it cannot be told", error)
+            # Reported objects are code of others: a failure must not stop the other reports.
+            self._put_off(reported, "report failed", error)
         else:
             reported.setbacks.reset()
         if self._is_away:
             self._is_away = False
-            log.warning("reporting to %s again", self.address)
+            log.warning("resumed reporting to %s", self.address)
         return True
 
     def _note_away(self, error: Exception) -> None:
         self.failures += 1
         if not self._is_away:
             self._is_away = True
-            log.warning("cannot report to %s, it is tried again: %s", self.address, error or type(error).__name__)
+            log.warning("reporting to %s failed; retrying: %s", self.address, error or type(error).__name__)
 
     def _put_off(self, reported: Reported, why: str, error: Exception | None = None) -> None:
-        """Tell of one later; the others go on."""
+        """Delay one report; the others continue."""
         self.failures += 1
         if not reported.setbacks.attempts:
-            log.warning("%s is not reported, it is tried again: %s", reported.path, why, exc_info=error)
+            log.warning("report %s failed; retrying: %s", reported.path, why, exc_info=error)
         reported.next_s = asyncio.get_running_loop().time() + reported.setbacks.next_delay_s()
 
-    async def _tell(self, line: Line, reported: Reported) -> None:
-        async with reported.telling:
+    async def _send(self, line: Line, reported: Reported) -> None:
+        async with reported.sending:
             document = reported.document()
             if document is None:
                 return
@@ -276,23 +278,23 @@ class LoopReporter:
             except BaseException:
                 reported.missed()
                 raise
-            reported.heard(answer)
+            reported.accepted(answer)
 
 
 def process_name() -> str:
-    """Return what tells this process from others."""
+    """Return a name that identifies this process."""
     return f"{socket.gethostname()}-{os.getpid()}"
 
 
 def own_name(title: str) -> str:
-    """Return a name for something that other processes, and this one, may have as well."""
+    """Return a unique name with this title: other loops may have the same title."""
     name = f"{title}@{process_name()}"
     number = next(_used_names.setdefault(name, itertools.count(1)))
     return name if number == 1 else f"{name}-{number}"
 
 
 def _without_nan(value: Any) -> Any:
-    """Return a document in which JSON can say every number."""
+    """Replace NaN and infinities, which JSON lacks, by null."""
     if isinstance(value, float):
         return value if abs(value) < float("inf") else None
     if isinstance(value, Mapping):

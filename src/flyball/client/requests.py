@@ -1,4 +1,4 @@
-"""Requests and their responses: AMQP's direct reply-to, one channel for all requests of a connection."""
+"""Request/response over AMQP's direct reply-to, with one channel for all requests of a connection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TAG = "replies"
 
 
 class Requests:
-    """The requests of one connection that wait for their responses. The sink of its channel."""
+    """Pending requests of one connection. The sink of its channel."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -25,7 +25,7 @@ class Requests:
 
     @classmethod
     async def on(cls, connection: Connection) -> Requests:
-        """Begin to receive responses."""
+        """Start receiving responses."""
         channel = await connection.channel(confirms=True)
         requests = cls(channel)
         channel.sinks[_TAG] = requests
@@ -59,5 +59,5 @@ class Requests:
         for response in self._waiting.values():
             if not response.done():
                 response.set_exception(ConnectionLost("send_request_response", str(self._channel.failure)))
-                # Whoever put the request may have heard of the loss already, and never ask.
+                # Mark as retrieved: the put may have failed first, and then the response is never awaited.
                 response.exception()

@@ -1,4 +1,4 @@
-"""The synchronous client: the asynchronous one, run on an event loop in a thread of its own, with the same names."""
+"""The synchronous client: the asynchronous one, run on an event loop in a thread, with the same names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Publishing to topics and subscribing to them. Creating and deleting them is the client's business."""
+"""Publish to topics and subscribe to them. They are created and deleted by the client."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from flyball.client.link import Link
 from flyball.client.messages import Draft, content_of
 from flyball.errors import ExchangeNotFound, QueueNotFound, TopicNotFound
 
-# The pattern that every key fits.
+# The pattern that matches every key.
 ALL = "#"
 
 
 class Topic:
-    """Where messages are published for all who have subscribed, also to the topic's ancestors."""
+    """A topic: messages published to it reach its subscribers and those of its ancestors."""
 
     def __init__(self, link: Link, name: str) -> None:
         self._link = link
@@ -35,7 +35,7 @@ class Topic:
     ) -> bool:
         """Publish a message; on return it is committed for every subscriber. Return whether there is one.
 
-        The `key` is what patterns of subscribers are about: words with dots between them. Raises TopicNotFound.
+        Subscribers match patterns against the `key`: words separated by dots. Raises TopicNotFound.
         """
         content = content_of(Draft(body, None, context, priority, ttl_s, persistent, properties))
 

@@ -1,4 +1,4 @@
-"""What users pass is checked here, before it is encoded, so that a mistake is a clear error at its place."""
+"""Validates arguments of users before they are encoded."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ MAX_PREFETCH = 65_535
 
 
 def body_bytes(body: bytes | str) -> bytes:
-    """Return the body as bytes; text as UTF-8."""
+    """Return the body as bytes; str is encoded as UTF-8."""
     if isinstance(body, bytes):
         return body
     if isinstance(body, str):
         try:
             return body.encode()
         except UnicodeEncodeError as error:
-            raise InvalidBody(f"the text has half a character at {error.start}: a lone surrogate") from None
+            raise InvalidBody(f"body is not valid Unicode: lone surrogate at index {error.start}") from None
     if isinstance(body, bytearray | memoryview):
         return bytes(body)
-    raise InvalidBody(f"a body is bytes or text, not {type(body).__name__}")
+    raise InvalidBody(f"invalid body of type {type(body).__name__}: use bytes or str")
 
 
 def check_name(name: str) -> str:
-    """Return the name of a client or queue if it can be one."""
+    """Return the name of a client or queue, if it is valid."""
     if not isinstance(name, str):
-        raise InvalidName(f"a name is text, not {type(name).__name__}")
+        raise InvalidName(f"invalid name of type {type(name).__name__}: use str")
     if len(name) > MAX_NAME_LENGTH:
-        raise InvalidName(f"a name of {len(name)} characters is longer than {MAX_NAME_LENGTH}")
+        raise InvalidName(f"name of {len(name)} characters exceeds {MAX_NAME_LENGTH}")
     if "\0" in name:
-        raise InvalidName("a name must not contain a zero character")
+        raise InvalidName("name contains a NUL character")
     try:
         name.encode()
     except UnicodeEncodeError as error:
-        raise InvalidName(f"the name has half a character at {error.start}: a lone surrogate") from None
+        raise InvalidName(f"name is not valid Unicode: lone surrogate at index {error.start}") from None
     return name
 
 
@@ -47,20 +47,20 @@ def check_int(what: str, value: int, least: int, most: int) -> int:
     try:
         number = operator.index(value)
     except TypeError:
-        raise InvalidValue(f"{what} is a whole number, not {value!r}") from None
+        raise InvalidValue(f"invalid {what} {value!r}: use an integer") from None
     if not least <= number <= most:
-        raise InvalidValue(f"{what} lies between {least} and {most}; {value} does not")
+        raise InvalidValue(f"invalid {what} {value}: use a value from {least} to {most}")
     return number
 
 
 def check_seconds(what: str, value: float, most: float, above: float = -1.0) -> float:
-    """Return the duration if it is a number above `above`, at least 0, and at most `most`."""
+    """Return the duration if it is above `above`, at least 0, and at most `most`."""
     try:
         seconds = float(value)
     except (TypeError, ValueError):
-        raise InvalidValue(f"{what} is a number of seconds, not {value!r}") from None
+        raise InvalidValue(f"invalid {what} {value!r}: use a number of seconds") from None
     if math.isnan(seconds) or seconds < 0 or seconds <= above or seconds > most:
-        raise InvalidValue(f"{what} lies between 0 and {most} seconds; {value} does not")
+        raise InvalidValue(f"invalid {what} {value}: use 0 to {most} seconds")
     return seconds
 
 
@@ -68,7 +68,7 @@ def check_prefetch(prefetch: float) -> float:
     try:
         number = float(prefetch)
     except (TypeError, ValueError):
-        raise InvalidValue(f"a prefetch is a number, not {prefetch!r}") from None
+        raise InvalidValue(f"invalid prefetch {prefetch!r}: use a number") from None
     if math.isnan(number) or not 0 <= number <= MAX_PREFETCH:
-        raise InvalidValue(f"a prefetch lies between 0 and {MAX_PREFETCH}; {prefetch} does not")
+        raise InvalidValue(f"invalid prefetch {prefetch}: use a value from 0 to {MAX_PREFETCH}")
     return number

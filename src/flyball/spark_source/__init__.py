@@ -1,6 +1,6 @@
 """Queues as a Spark data source: `spark.read.format("flyball")`, `readStream`, `write` and `writeStream`.
 
-Knows Spark and Flyball's client, and nothing of nodes. docs/guides/spark.md says what each part promises.
+Built on Flyball's client. See docs/guides/spark.md for the guarantees.
 """
 
 from __future__ import annotations
@@ -15,5 +15,5 @@ __all__ = ["FlyballSource", "InvalidOption", "acknowledge", "register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format `flyball` known to a session, where Spark has not found it by itself."""
+    """Register the format `flyball` with a session that has not found it by itself."""
     spark.dataSource.register(FlyballSource)

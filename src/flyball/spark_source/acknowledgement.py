@@ -1,4 +1,4 @@
-"""What a stream has read and Spark will not ask for again, removed without waiting for the next batch."""
+"""Acks the last committed batch of a stream, without waiting for the next batch."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ def acknowledge(
     vhost: str | None = None,
     http_url: str | None = None,
 ) -> dict[str, int]:
-    """Remove the messages of all committed batches of a stream in mode consume; return how many went, by queue.
+    """Remove the messages of all committed batches of a stream in mode consume; return their number by queue.
 
-    Spark tells a source that a batch is committed when it plans the next one: after a run with
+    Spark reports a committed batch to the source when it plans the next one: after a run with
     `trigger(availableNow=True)`, or a stop, the messages of the last batch are still in the queue. They would not be
-    read again, and go with the next run. This removes them now. The query must not be running. May be called twice.
+    read again, and would be removed by the next run; this removes them now. The query must not be running. May be
+    called twice.
 
-    Raises PipelineError if there is no checkpoint of a stream.
+    Raises PipelineError without a stream's checkpoint.
     """
     access = Access(address, user, password, vhost, http_url)
     ends = _committed(spark, checkpoint)
@@ -45,21 +46,21 @@ def acknowledge(
 
 
 def _committed(spark: SparkSession, checkpoint: str) -> dict[str, int]:
-    """Return where the last committed batch has ended in each queue that is consumed."""
+    """Return the last committed id of each consumed queue."""
     try:
         commits = _files(spark, f"{checkpoint}/commits")
         offsets = _files(spark, f"{checkpoint}/offsets")
     except AnalysisException:
-        raise PipelineError(f"no checkpoint of a stream at {checkpoint}: give its checkpointLocation") from None
+        raise PipelineError(f"no stream checkpoint at {checkpoint}: use the query's checkpointLocation") from None
     ends: dict[str, int] = {}
     if commits:
-        # A version, Spark's own data, then one line for each source.
+        # A version, Spark's metadata, then one line per source.
         for line in offsets[max(commits)].splitlines()[2:]:
             ends |= places.consumed(json.loads(line) if line.startswith("{") else None)
     return ends
 
 
 def _files(spark: SparkSession, folder: str) -> dict[int, str]:
-    """Return the texts of a checkpoint's files by their numbers, from wherever Spark can read them."""
+    """Return the contents of a checkpoint's files by number, from any storage that Spark can read."""
     found = spark.read.text(folder, wholetext=True).select("_metadata.file_name", "value").collect()
     return {int(row["file_name"]): row["value"] for row in found if row["file_name"].isdigit()}

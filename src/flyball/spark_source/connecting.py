@@ -1,4 +1,4 @@
-"""A client for one task or one planner, and what goes wrong there in one line that says what to do."""
+"""Creates the client of a task or planner, and explains its errors in one line."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from flyball.spark_source.options import Access, InvalidOption
 
 
 class SourceFailed(FlyballError):
-    """The node cannot be reached, or has no such queue."""
+    """The node is unreachable, or has no such queue."""
 
 
 def new_client(access: Access) -> Client:
-    """Return a client that is not connected yet. Raises InvalidOption if the address cannot be one."""
+    """Return a client, not yet connected. Raises InvalidOption for an invalid address."""
     try:
         return Client.connect(
             access.address,
@@ -31,13 +31,17 @@ def new_client(access: Access) -> Client:
 
 @contextmanager
 def explained(access: Access) -> Iterator[None]:
-    """Turn what the client raises into a line for the user of Spark."""
+    """Translate errors of the client for users of Spark."""
     try:
         yield
     except ConnectionFailed as error:
-        raise SourceFailed(f"{error}. Does `flyball serve` run there, and is it its AMQP address?") from None
+        raise SourceFailed(
+            f"{error}: check that `flyball serve` runs there, and that this is its AMQP address"
+        ) from None
     except NotPermitted as error:
-        raise SourceFailed(f"{error}. See the options 'user' and 'password', and `flyball permission list`") from None
+        raise SourceFailed(
+            f"{error}: check the options 'user' and 'password', and `flyball permission list`"
+        ) from None
     except QueueNotFound as error:
         raise SourceFailed(
             f"no queue {error.queue!r} at {access.shown}: create it with `flyball queue create`"
@@ -46,6 +50,6 @@ def explained(access: Access) -> Iterator[None]:
 
 @contextmanager
 def connected(access: Access) -> Iterator[Client]:
-    """Connect for the block."""
+    """Connect for the duration of the block."""
     with explained(access), new_client(access) as client:
         yield client

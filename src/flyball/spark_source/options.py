@@ -1,4 +1,4 @@
-"""What a user may say with `.option(...)`, checked before anything is read or written."""
+"""Options of the data source, checked before reading or writing."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ PEEK, CONSUME = "peek", "consume"
 
 _COMMON = ("address", "user", "password", "vhost", "httpUrl", "queue")
 _READ = (*_COMMON, "queues", "mode", "partitions", "maxRowsPerBatch")
-# What Spark passes on to every source.
+# Options that Spark passes to every source.
 _OF_SPARK = frozenset({"checkpointlocation"})
 
 
 class InvalidOption(FlyballError):
-    """An option, a column or a mode that the source does not have. Nothing was read or written."""
+    """An invalid option, column or mode. Nothing was read or written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Which node, and as which user. What is None is said by the address, or is the default of the client."""
+    """A node with credentials. None means the address's value, or the client's default."""
 
     address: str = field(default=DEFAULT_ADDRESS, repr=False)
     user: str | None = None
@@ -40,12 +40,12 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What to read, and in which parts."""
+    """Options of a read."""
 
     access: Access
     queues: tuple[str, ...]
     mode: str
-    # None: so many that each has enough to do.
+    # None: chosen by the number of messages.
     partitions: int | None
     max_rows_per_batch: int
 
@@ -55,16 +55,16 @@ class WriteOptions:
     """Where to publish."""
 
     access: Access
-    # None: the column `queue` says it, row by row.
+    # None: the column `queue` of each row.
     queue: str | None
 
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
-    """Return what is to be read. Raises InvalidOption."""
+    """Parse the options of a read. Raises InvalidOption."""
     given = _given(options, _READ)
     mode = given.get("mode", PEEK)
     if mode not in (PEEK, CONSUME):
-        raise InvalidOption(f"option 'mode' is {PEEK!r} or {CONSUME!r}, not {mode!r}")
+        raise InvalidOption(f"invalid option 'mode' {mode!r}: use {PEEK!r} or {CONSUME!r}")
     return ReadOptions(
         _access(given),
         _queues(given),
@@ -75,7 +75,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
 
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
-    """Return where to publish. Raises InvalidOption."""
+    """Parse the options of a write. Raises InvalidOption."""
     given = _given(options, _COMMON)
     return WriteOptions(_access(given), given.get("queue"))
 
@@ -84,7 +84,7 @@ def _given(options: Mapping[str, str], known: tuple[str, ...]) -> dict[str, str]
     given = {name.lower(): value for name, value in options.items()}
     unknown = given.keys() - {name.lower() for name in known} - _OF_SPARK
     if unknown:
-        raise InvalidOption(f"there is no option {min(unknown)!r}; there are {', '.join(known)}")
+        raise InvalidOption(f"unknown option {min(unknown)!r}; available: {', '.join(known)}")
     return given
 
 
@@ -100,17 +100,17 @@ def _access(given: Mapping[str, str]) -> Access:
 
 def _queues(given: Mapping[str, str]) -> tuple[str, ...]:
     if ("queue" in given) == ("queues" in given):
-        raise InvalidOption("say which queue to read: option 'queue', or 'queues' with several names and commas")
+        raise InvalidOption("no queue given: use option 'queue', or 'queues' with comma-separated names")
     if "queue" in given:
         return (given["queue"],)
     names = [name.strip() for name in given["queues"].split(",") if name.strip()]
     if not names:
-        raise InvalidOption("option 'queues' names no queue")
+        raise InvalidOption("option 'queues' is empty")
     return tuple(dict.fromkeys(names))
 
 
 def _number(given: Mapping[str, str], name: str) -> int:
     text = given[name.lower()]
     if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise InvalidOption(f"option {name!r} is a whole number above 0, not {text!r}")
+        raise InvalidOption(f"invalid option {name!r} {text!r}: use an integer above 0")
     return int(text)

@@ -1,4 +1,4 @@
-"""How far a stream has read, as Spark keeps it in its checkpoint: the mode, and the last message id of each queue."""
+"""The offset of a stream in Spark's checkpoint: the mode, and the last message id of each queue."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from flyball.spark_source.options import CONSUME, PEEK
 
 
 def offset(mode: str, last_ids: dict[str, int]) -> dict[str, Any]:
-    """Return an offset for Spark. The mode is in it, so that a checkpoint tells what may be removed."""
+    """Return an offset for Spark. It has the mode, so that a checkpoint shows which messages may be removed."""
     return {mode: last_ids}
 
 
@@ -19,6 +19,6 @@ def of(offset: dict[str, Any]) -> dict[str, int]:
 
 
 def consumed(offset: Any) -> dict[str, int]:
-    """Return the last message id of each queue that is being consumed; none for the offset of anything else."""
+    """Return the last message id of each queue in mode consume; empty for other offsets."""
     found = offset.get(CONSUME) if isinstance(offset, dict) else None
     return found if isinstance(found, dict) else {}

@@ -1,4 +1,4 @@
-"""Which messages make up a batch, and how they are cut into partitions. Knows no connection."""
+"""Selects the messages of a batch and partitions them. Pure."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from pyspark.sql.datasource import InputPartition
 
-# Unless told otherwise there is a partition for so many messages.
+# Default number of messages per partition.
 ROWS_PER_PARTITION = 50_000
 
 
 @dataclass(frozen=True, slots=True)
 class Range(InputPartition):
-    """The messages of a queue above one id and up to another; `count` of them when it was planned."""
+    """Messages of a queue between two ids; `count` of them when it was planned."""
 
     queue: str
     after_id: int
@@ -23,7 +23,7 @@ class Range(InputPartition):
 
 
 def shares(available: Mapping[str, int], most: int) -> dict[str, int]:
-    """Divide `most` messages among queues: each the same, and what a short one leaves to the others."""
+    """Divide `most` messages among queues evenly; what a short queue leaves goes to the others."""
     left = most
     given: dict[str, int] = {}
     for number, queue in enumerate(sorted(available, key=lambda queue: available[queue])):
@@ -33,9 +33,9 @@ def shares(available: Mapping[str, int], most: int) -> dict[str, int]:
 
 
 def ranges(starts: Mapping[str, int], ids: Mapping[str, Sequence[int]], partitions: int | None) -> list[Range]:
-    """Cut the messages with these ids, which count up and lie above their queue's start, into about equal ranges.
+    """Partition messages with these ascending ids into ranges of about equal size.
 
-    There are as many as asked for, but at least one for each queue that has messages, and none is empty.
+    As many as requested, but at least one per non-empty queue, and none is empty.
     """
     total = sum(len(of_queue) for of_queue in ids.values())
     wanted = partitions or math.ceil(total / ROWS_PER_PARTITION)

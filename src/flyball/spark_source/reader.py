@@ -1,6 +1,6 @@
-"""Reading: ranges of message ids, listed without removing them, so that they can be read again.
+"""Reads ranges of message ids without removing them, so that they can be read again.
 
-A stream in mode consume removes what it has read when Spark says that it will not ask for it again.
+A stream in mode consume removes messages once Spark has committed them.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from flyball.spark_source.plan import Range, ranges, shares
 _ARROW_STREAM = "application/vnd.apache.arrow.stream"
 _OK = 200
 
-# A node that sends nothing for this long is given up.
+# A connection that is silent for this long is closed.
 _SILENCE_S = 60.0
 _IDS_AT_ONCE = 100_000
 _NO_END = 2**63 - 1
 
 
 class BatchReader(DataSourceReader):
-    """What is in the queues when the query is planned."""
+    """The contents of the queues when the query is planned."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
@@ -47,7 +47,7 @@ class BatchReader(DataSourceReader):
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """What comes into the queues, batch by batch. An offset is the last message id of each queue."""
+    """Arrivals in the queues, batch by batch. An offset is the last message id of each queue."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
@@ -96,7 +96,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_range(self._options.access, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark will not ask for messages up to `end` again."""
+        """Spark will not request messages up to `end` again."""
         if self._options.mode == CONSUME:
             ends = places.of(end)
             with explained(self._options.access):
@@ -110,7 +110,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             client.close()
 
     def _starts(self, offset: dict[str, Any]) -> dict[str, int]:
-        """Return where each queue goes on. One that the checkpoint does not know begins with its oldest message."""
+        """Return the start of each queue. One that is not in the checkpoint starts with its oldest message."""
         known = places.of(offset)
         return {queue: known.get(queue, 0) for queue in self._options.queues}
 
@@ -118,7 +118,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _NO_END if self._target is None else self._target[queue]
 
     def _client(self) -> Client:
-        """Return a client that lives as long as the reader: an idle stream looks for messages all the time."""
+        """Return a client for the lifetime of the reader: an idle stream polls for messages."""
         if self._open_client is None:
             client = new_client(self._options.access)
             client.open()
@@ -127,8 +127,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def read_range(access: Access, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of a range as the node sends them: it has them as rows already."""
-    # Spark makes a partition of its own where there is none: an empty queue.
+    """Yield the messages of a range as record batches, as the node sends them."""
+    # For an empty queue Spark creates a partition of its own.
     if not isinstance(partition, Range):
         return
     with connected(access) as client:
@@ -146,12 +146,12 @@ def read_range(access: Access, partition: InputPartition) -> Iterator[pa.RecordB
         response = connection.getresponse()
         if response.status != _OK:
             text = response.read(10_000).decode(errors="replace")
-            raise SourceFailed(f"{place.shown} does not list queue {partition.queue!r}: {text}")
+            raise SourceFailed(f"{place.shown} refused to list queue {partition.queue!r}: {text}")
         yield from pa.ipc.open_stream(response)
 
 
 def ids_between(client: Client, queue: str, after_id: int, up_to_id: int, most: int) -> list[int]:
-    """Return the ids of the oldest messages of a queue between two ids, so many at the most."""
+    """Return the ids of the oldest messages of a queue between two ids, at most `most`."""
     found: list[int] = []
     while len(found) < most:
         ids = client.list_ids(queue, after_id=after_id, most=min(_IDS_AT_ONCE, most - len(found)))
@@ -171,10 +171,9 @@ def last_id(client: Client, queue: str) -> int:
 
 
 def check_alone(client: Client, queues: Sequence[str]) -> None:
-    """Raise SourceFailed if somebody else consumes one of the queues: what he gives back would be removed unread."""
+    """Raise SourceFailed if a queue has other consumers: messages that they requeue would be removed unread."""
     for queue in queues:
         if client.get_queue(queue).consumers:
             raise SourceFailed(
-                f"queue {queue!r} is read by others: in mode consume it must be Spark's alone, in mode peek it need"
-                " not"
+                f"queue {queue!r} has other consumers: mode consume needs exclusive use, mode peek does not"
             )

@@ -1,4 +1,4 @@
-"""Messages as rows and rows as messages, in Arrow's record batches."""
+"""Converts between messages and rows, as Arrow record batches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pyspark.sql.types import (
 from flyball.client import Draft
 from flyball.spark_source.options import InvalidOption
 
-# The columns of the stream that a node sends.
+# The columns of the node's stream.
 SCHEMA = StructType(
     [
         StructField("id", LongType()),
@@ -46,12 +46,12 @@ _WRITTEN: dict[str, tuple[type[DataType], ...]] = {
     "properties": (BinaryType, StringType),
     "persistent": (BooleanType,),
 }
-# What the node decides: rows that were read may be written as they are.
+# Set by the node: rows that were read can be written without changes.
 _ONLY_READ = frozenset({"id", "arrived", "delivery_count"})
 
 
 def check_read(schema: StructType) -> None:
-    """Raise InvalidOption if a user wants other columns than a queue has."""
+    """Raise InvalidOption for a schema with other columns than a queue has."""
     found = {field.name: field.dataType for field in schema.fields}
     if found != {field.name: field.dataType for field in SCHEMA.fields}:
         raise InvalidOption(f"the columns of a queue are {', '.join(SCHEMA.names)}: leave out schema(...)")
@@ -64,17 +64,17 @@ def check_written(schema: StructType, has_queue: bool) -> None:
             continue
         kinds = _WRITTEN.get(field.name)
         if kinds is None:
-            raise InvalidOption(f"a message has no column {field.name!r}; it has {', '.join(_WRITTEN)}")
+            raise InvalidOption(f"unknown column {field.name!r}; available: {', '.join(_WRITTEN)}")
         if not isinstance(field.dataType, kinds):
-            raise InvalidOption(f"column {field.name!r} cannot be {field.dataType.simpleString()}")
+            raise InvalidOption(f"unsupported type {field.dataType.simpleString()} of column {field.name!r}")
     if "body" not in schema.names:
-        raise InvalidOption("rows to be published need a column 'body'")
+        raise InvalidOption("missing column 'body'")
     if not has_queue and "queue" not in schema.names:
-        raise InvalidOption("say where to publish: option 'queue', or a column 'queue'")
+        raise InvalidOption("no queue given: use option 'queue', or a column 'queue'")
 
 
 def drafts(batch: pa.RecordBatch, queue: str | None) -> dict[str, list[Draft]]:
-    """Return rows as messages, by the queue they go to: the one that is given, or the one the row names."""
+    """Return rows as messages by queue: the given one, or that of the row."""
     nothing = [None] * batch.num_rows
     columns = {name: batch.column(name).to_pylist() if name in batch.schema.names else nothing for name in _WRITTEN}
     found: dict[str, list[Draft]] = {}
@@ -83,9 +83,9 @@ def drafts(batch: pa.RecordBatch, queue: str | None) -> dict[str, list[Draft]]:
     ):
         where = queue if queue is not None else own_queue
         if where is None:
-            raise InvalidOption("a row names no queue to publish it to")
+            raise InvalidOption("a row has no queue")
         if body is None:
-            raise InvalidOption("a row has no body to publish")
+            raise InvalidOption("a row has no body")
         draft = Draft(
             body, receiver, context, priority or 0, None, persistent is not False, _properties(properties), sender
         )

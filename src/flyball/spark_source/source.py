@@ -1,4 +1,4 @@
-"""The data source as Spark sees it: the name of the format, and who reads and writes."""
+"""The data source: format name, readers and writers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flyball.spark_source.writer import BatchWriter, StreamWriter
 
 
 class FlyballSource(DataSource):
-    """Queues of a Flyball node. Every method raises InvalidOption for options that make no sense."""
+    """Queues of a Flyball node. All methods raise InvalidOption for invalid options."""
 
     @classmethod
     def name(cls) -> str:
@@ -33,8 +33,8 @@ class FlyballSource(DataSource):
         rows.check_read(schema)
         if options.mode == CONSUME:
             raise InvalidOption(
-                "mode consume needs readStream: spark.read is never told that its rows are safe. Read in mode peek,"
-                " and remove with Client.remove_messages"
+                "mode consume needs readStream, as batch reads are not committed: read in mode peek,"
+                " then remove with Client.remove_messages"
             )
         return BatchReader(options)
 
@@ -53,5 +53,5 @@ class FlyballSource(DataSource):
         options = write_options(self.options)
         rows.check_written(schema, options.queue is not None)
         if overwrite:
-            raise InvalidOption("a queue cannot be overwritten: use mode append")
+            raise InvalidOption("mode overwrite is not supported: use mode append")
         return options

@@ -1,4 +1,4 @@
-"""Publishing: every row is a message. A task that Spark runs again publishes again."""
+"""Publishes rows as messages. A task that Spark repeats publishes again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flyball.spark_source.rows import drafts
 
 @dataclass(frozen=True, slots=True)
 class Published(WriterCommitMessage):
-    """How many messages of a partition are committed in the node."""
+    """Number of committed messages of a partition."""
 
     count: int
 
@@ -31,7 +31,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Publishes the rows of every batch."""
+    """Publishes the rows of each batch."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
@@ -41,7 +41,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def publish(options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> Published:
-    """Publish rows in their order; on return all are committed."""
+    """Publish rows in order; on return all are committed."""
     count = 0
     with connected(options.access) as client:
         for batch in batches:

@@ -1,6 +1,6 @@
-"""Records what became of the requests of an application under admission control, and what each has cost.
+"""Records outcome and cost of an application's requests under admission control.
 
-Cheap enough to record every one; the writer's thread turns records into files. Knows nothing of how it is decided.
+Cheap enough for every request; the writer's thread turns records into files.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from flyball.trace.files import ADMISSIONS, TraceFiles
 from flyball.trace.schema import Outcome, names_of
 from flyball.trace.writer import RecordWriter
 
-# The key of requests whose keys are too many to tell apart.
+# The key of requests beyond the maximum number of keys.
 OTHER = "other"
 
 BUFFER_RECORDS = 8_192
@@ -39,10 +39,10 @@ ADMISSION = Layout(
 
 
 class AdmissionWriter(RecordWriter):
-    """Writes what became of the requests of one application as Parquet files into a folder.
+    """Writes the outcomes of one application's requests as Parquet files.
 
-    `record` belongs to one thread, the event loop's, whose clock is the process's monotonic one. Memory is bounded:
-    when the disk cannot follow, records are dropped and counted in `dropped`.
+    `record` must be called in one thread, the event loop's, whose clock is the monotonic one. Memory is bounded: when
+    the disk is too slow, records are dropped and counted in `dropped`.
     """
 
     __slots__ = ("_keys", "_other")
@@ -59,10 +59,10 @@ class AdmissionWriter(RecordWriter):
         most_keys: int = 2**15 - 1,
         files: TraceFiles | None = None,
     ) -> None:
-        """Prepare to record; no file is touched and no thread runs before `start`.
+        """Does not touch files or start the thread before `start`.
 
         `name` is the application's. Beyond `keep_bytes` the oldest files are removed; by default all are kept.
-        `files` replaces where the records go: tests pass a place that blocks or breaks.
+        `files` replaces the destination: tests pass one that blocks or fails.
         """
         self._keys = Texts(most=most_keys)
         self._other = self._keys.code_of(OTHER)
@@ -81,10 +81,10 @@ class AdmissionWriter(RecordWriter):
         busy_s: float,
         pool_s: float,
     ) -> None:
-        """Note what became of a request: its outcome is the name of an `Outcome`, in small letters. Never blocks.
+        """Record the outcome of a request: the name of an `Outcome` in lower case. Never blocks.
 
-        It arrived at `arrived_s` of the event loop's clock, waited to be admitted, was served, and meanwhile waited
-        `pool_s` for the connections that it held for `busy_s` in all.
+        The request arrived at `arrived_s` of the event loop's clock, waited for admission, was served, and meanwhile
+        waited `pool_s` for its connections, which were busy for `busy_s`.
         """
         self._put(
             _CODES[outcome],

@@ -1,7 +1,7 @@
-"""Buffers of packed trace records, and the way from there to Arrow columns.
+"""Buffers of packed trace records, and their conversion to Arrow columns.
 
-A record is packed as `struct` packs it, in native order: it never leaves the process. Numpy views the same bytes as
-columns and computes what lies between the points in time, without a loop in Python.
+Records are packed with `struct` in native order: they never leave the process. Numpy views the same bytes as columns
+and computes durations without a Python loop.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ import pyarrow as pa
 from flyball.trace.files import Table
 
 Numbers = npt.NDArray[np.int64]
-# A column for each field of a record, and for what was computed of them.
+# A column for each field of a record, and for each computed value.
 Columns = dict[str, npt.NDArray[Any]]
 
 _WORD_BYTES = 8
 
 
 class Texts:
-    """Numbers texts in the order in which they are first met, from 0 up to a most."""
+    """Numbers texts in order of first use, up to a maximum."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._codes: dict[str, int] = {}
 
     def code_of(self, text: str) -> int:
-        """Return the text's number. Raises ValueError when there are too many of them."""
+        """Return the text's number. Raises ValueError when there are too many texts."""
         code = self._codes.get(text)
         if code is None:
             code = len(self._codes)
             if code > self._most:
-                raise ValueError(f"there are more than {self._most + 1} texts in one column: {text!r}")
+                raise ValueError(f"more than {self._most + 1} different texts in a column: {text!r}")
             self._codes[text] = code
         return code
 
     def column(self) -> pa.Array:
-        # Another thread may add texts meanwhile; a copy made in one step has all that any record can name by now.
+        # Another thread may add texts; an atomic copy contains all that existing records refer to.
         return pa.array(list(self._codes), pa.string())
 
 
@@ -53,15 +53,15 @@ def _nothing(columns: Columns, epoch_ns: int) -> Columns:
 
 @dataclass(frozen=True)
 class Layout:
-    """How one kind of record is packed, and how the columns of its table follow from that.
+    """How a kind of record is packed, and how its table's columns are derived.
 
-    `fields` are the codes of `struct` and their fields' names, so that no padding is needed at the end. Fields of
-    `texts` are numbers of texts. `derived` gets the columns, and what to add to points in time to count from 1970.
+    `fields` are `struct` codes and field names, ordered so that no padding is needed at the end. Fields in `texts`
+    are numbers of texts. `derived` gets the columns, and the offset from timestamps to 1970.
     """
 
     table: Table
     fields: tuple[tuple[str, tuple[str, ...]], ...]
-    # The column that says who has recorded it; none if empty.
+    # The column with the recording process; empty for none.
     origin: str = ""
     texts: Mapping[str, pa.Array] = field(default_factory=dict)
     derived: Callable[[Columns, int], Columns] = _nothing
@@ -73,14 +73,14 @@ class Layout:
         object.__setattr__(self, "packed", struct.Struct("".join(code for _, code in each)))
         object.__setattr__(self, "dtype", np.dtype(each, align=True))
         if self.dtype.itemsize != self.packed.size or self.packed.size % _WORD_BYTES:
-            raise ValueError(f"a record of {self.table.name} has no whole number of words")
+            raise ValueError(f"the record size of {self.table.name} is not a multiple of the word size")
 
 
 class RecordBuffer:
-    """Room for `capacity` records of one kind. One thread packs records in, another takes them out.
+    """A buffer for `capacity` records of one kind. One thread packs records, another takes them.
 
-    `used_bytes` belongs to the packing thread and grows only after a record is whole; `taken` belongs to the
-    other. So the taking thread may take what is there while the buffer is still being filled.
+    Lock-free: `used_bytes` is written by the packing thread only, after a record is complete; `taken` by the other
+    one only. So records can be taken while the buffer is being filled.
     """
 
     __slots__ = (
@@ -106,18 +106,18 @@ class RecordBuffer:
 
     @property
     def waiting(self) -> int:
-        """How many records nobody has taken yet."""
+        """Records not taken yet."""
         return self.used_bytes // self.record_bytes - self.taken
 
     def columns(self, start_bytes: int, count: int) -> Columns:
-        """Return the fields of the records from a place on."""
+        """Return the fields of records from a position on."""
         records = np.frombuffer(self.words, self._layout.dtype, count, start_bytes)
         return {name: np.ascontiguousarray(records[name]) for name in self._layout.dtype.names or ()}
 
     def take(self, count: int, origin: str, epoch_ns: int) -> pa.RecordBatch:
-        """Return the next `count` of the waiting records as columns, made by `origin`.
+        """Return the next `count` waiting records as columns.
 
-        `epoch_ns` is what must be added to points in time to count from 1970.
+        `epoch_ns` is the offset from timestamps to 1970.
         """
         layout, first = self._layout, self.first_sequence + self.taken
         numbers = self.columns(self.taken * self.record_bytes, count)
@@ -140,11 +140,11 @@ class RecordBuffer:
         )
 
     def clear(self) -> None:
-        """Make the buffer empty again. Only when neither thread uses it."""
+        """Empty the buffer. Only while neither thread uses it."""
         self.used_bytes = 0
         self.taken = 0
 
 
 def coded(codes: npt.NDArray[np.integer[Any]], texts: pa.Array) -> pa.Array:
-    """Return the text that each code stands for, as a column."""
+    """Return the texts of codes, as a column."""
     return pa.DictionaryArray.from_arrays(pa.array(codes), texts)

@@ -1,7 +1,6 @@
-"""Records what clients saw of their calls, cheaply enough to record every one.
+"""Records the calls of clients; cheap enough for every call.
 
-Texts are numbered once and recorded as numbers; the writer's thread turns records into files. Knows nothing of the
-protocols and of who the clients are.
+Texts are numbered once; the writer's thread turns records into files. Independent of protocols.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ CALL = Layout(
 
 
 class CallWriter(RecordWriter):
-    """Writes what the clients of one process saw as Parquet files into a folder.
+    """Writes the calls of one process's clients as Parquet files.
 
-    `record` belongs to one thread, the event loop's. Memory is bounded: when the disk cannot follow, records are
+    `record` must be called in one thread, the event loop's. Memory is bounded: when the disk is too slow, records are
     dropped and counted in `dropped`.
     """
 
@@ -46,28 +45,28 @@ class CallWriter(RecordWriter):
         buffer_records: int = BUFFER_RECORDS,
         files: TraceFiles | None = None,
     ) -> None:
-        """Prepare to record; no file is touched and no thread runs before `start`.
+        """Does not touch files or start the thread before `start`.
 
-        `files` replaces where the records go: tests pass a place that blocks or breaks.
+        `files` replaces the destination: tests pass one that blocks or fails.
         """
         self._roles = Texts(most=2**7 - 1)
         self._targets = Texts(most=2**7 - 1)
         self._queues = Texts(most=2**15 - 1)
-        # A run's traces are kept whole, so no file is ever too old.
+        # The traces of a run are kept completely.
         files = files or TraceFiles(folder, worker, 1.0, rotate_bytes, keep_bytes=2**62, table=CALLS)
         texts = {"role": self._roles, "target": self._targets, "queue": self._queues}
         super().__init__(files, worker, CALL, rotate_s, max_buffers, buffer_records, texts)
 
     def role(self, text: str) -> int:
-        """Return the number that stands for a role in `record`."""
+        """Return the number of a role for `record`."""
         return self._roles.code_of(text)
 
     def target(self, text: str) -> int:
-        """Return the number that stands for a target in `record`."""
+        """Return the number of a target for `record`."""
         return self._targets.code_of(text)
 
     def queue(self, text: str) -> int:
-        """Return the number that stands for a queue in `record`."""
+        """Return the number of a queue for `record`."""
         return self._queues.code_of(text)
 
     def record(
@@ -86,7 +85,7 @@ class CallWriter(RecordWriter):
         think_ns: int,
         message_count: int,
     ) -> None:
-        """Note a call that has ended. Never blocks."""
+        """Record a completed call. Never blocks."""
         self._put(
             kind,
             protocol,

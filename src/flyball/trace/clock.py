@@ -1,4 +1,4 @@
-"""How the clock that measures and the clock of the world belong together."""
+"""Offset between the monotonic clock and wall-clock time."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ READINGS = 5
 
 
 def epoch_ns() -> int:
-    """Return what must be added to times of `time.perf_counter_ns` to count from 1970.
+    """Return the offset from `time.perf_counter_ns` to 1970.
 
-    A thread that is interrupted between the two clocks would take the break for a difference: of some readings the
-    quickest counts.
+    A thread switch between the two readings would distort the offset: take the quickest of several.
     """
     readings = []
     for _ in range(READINGS):

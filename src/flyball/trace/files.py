@@ -1,7 +1,7 @@
-"""The trace files of one node or client process: how they are named, closed, and removed when they grow too many.
+"""Trace files of one node or client process: naming, completion, removal of old ones.
 
-A file has its final name only when it is complete, because a reader that meets half a file may never look at
-it again. Knows nothing of threads or of requests.
+A file gets its final name only when it is complete, because a reader that meets a partial file may never read it
+again. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from flyball.trace.schema import (
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One of the tables of a trace: its name, how the names of its files begin, and its columns."""
+    """A table of a trace: its name, file prefix and columns."""
 
     name: str
     prefix: str
@@ -46,9 +46,9 @@ ADMISSIONS = Table("admissions", "admissions", ADMISSION_SCHEMA)
 
 
 class TraceFiles:
-    """Writes records of one table into one open file at a time. Not for use by several threads at once.
+    """Writes records of one table to one open file. Not thread-safe.
 
-    `node` is who writes: the name of a node, or of the process of clients, control loops or an application.
+    `node` is the writer: a node, or the process of clients, control loops or an application.
     """
 
     def __init__(
@@ -84,18 +84,18 @@ class TraceFiles:
 
     @property
     def is_full(self) -> bool:
-        """Whether the open file has reached the size at which it should be closed."""
+        """Whether the open file has reached its maximum size."""
         return self._sink is not None and self._sink.tell() >= self._rotate_bytes
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Add `batch` to the open file, opening one if there is none."""
+        """Append `batch` to the open file; open one if necessary."""
         writer = self._writer or self._open()
         writer.write_batch(batch)
 
     def close(self, dropped: int) -> None:
-        """Complete the open file, if any, and give it its final name.
+        """Complete the open file, if any, and rename it.
 
-        `dropped` is how many records are missing so far; the file notes it.
+        `dropped` is the total of dropped records, stored in the file.
         """
         if self._path is None or self._writer is None or self._sink is None:
             return
@@ -106,7 +106,7 @@ class TraceFiles:
         self._forget()
 
     def abandon(self) -> None:
-        """Throw the open file away, if any. Raises nothing, so that it can follow any error."""
+        """Discard the open file, if any. Never raises, so that it can follow any error."""
         for part in (self._writer, self._sink):
             if part is not None:
                 with contextlib.suppress(OSError, pa.ArrowException):
@@ -117,7 +117,7 @@ class TraceFiles:
         self._forget()
 
     def remove_unfinished(self) -> None:
-        """Remove what a crash of this node has left half-written, and close what earlier versions left open."""
+        """Remove partial files after a crash of this node, and complete those left open by earlier versions."""
         if self._path is None and self._folder.is_dir():
             close_to_others(self._folder)
             for path in self._folder.glob(f".{self._prefix}*"):
@@ -128,9 +128,9 @@ class TraceFiles:
                     close_to_others(path)
 
     def prune(self) -> None:
-        """Remove the oldest complete files of this node beyond the limit on their total size."""
+        """Remove this node's oldest complete files beyond the size limit."""
         own = [path for path in self._folder.glob(f"{self._prefix}*") if self._name.fullmatch(path.name)]
-        # The name begins with the time, so the names sort by age. The newest file stays whatever its size.
+        # Names start with the time, so they sort by age. The newest file is kept whatever its size.
         own.sort(key=lambda path: path.name, reverse=True)
         total_bytes = 0
         for place, path in enumerate(own):

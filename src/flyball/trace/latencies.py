@@ -1,6 +1,6 @@
-"""How long the phases of requests take, as histograms that only count up: for those who look on while a node runs.
+"""Live latency histograms of request phases, cumulative.
 
-They are made of the same records that the trace keeps, with their weights. Numpy does the counting, many at a time.
+Computed from the same sampled records as the trace, with their weights, in batches with numpy.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BOUNDS_NS: tuple[int, ...] = tuple(1000 * 2**power for power in range(25))
 
 BOUNDS_S = tuple(bound / 1e9 for bound in BOUNDS_NS)
 
-# The last one has what took longer than any bound.
+# The last bucket is unbounded.
 BUCKETS = len(BOUNDS_NS) + 1
 
 _BOUNDS = np.array(BOUNDS_NS, np.int64)
@@ -29,7 +29,7 @@ _KINDS = len(Kind)
 
 
 class Latencies:
-    """By kind of request: how many there were, and how long each phase took."""
+    """Counts and phase durations by kind of request."""
 
     __slots__ = ("_buckets", "_counts", "_sums_ns")
 
@@ -42,13 +42,13 @@ class Latencies:
         return self._of(self._counts.copy(), self._sums_ns.copy(), self._buckets.copy())
 
     def since(self, earlier: Latencies) -> Latencies:
-        """Return what was counted since then."""
+        """Return the difference to an earlier state."""
         return self._of(
             self._counts - earlier._counts, self._sums_ns - earlier._sums_ns, self._buckets - earlier._buckets
         )
 
     def count(self, buffer: RecordBuffer, start_bytes: int, end_bytes: int) -> None:
-        """Take in the records between two places of a buffer of requests."""
+        """Add the records between two positions of a buffer."""
         count = (end_bytes - start_bytes) // buffer.record_bytes
         if count <= 0:
             return
@@ -64,8 +64,8 @@ class Latencies:
             places = kinds * BUCKETS + np.searchsorted(_BOUNDS, took_ns)
             self._buckets[number] += _summed(places, weights, _KINDS * BUCKETS)
 
-    def told(self) -> dict[str, dict[str, Any]]:
-        """Return plain values, by the names of the kinds that there were."""
+    def summary(self) -> dict[str, dict[str, Any]]:
+        """Return plain values, by the names of recorded kinds."""
         return {
             kind.name.lower(): {
                 "count": int(self._counts[kind]),
@@ -77,16 +77,16 @@ class Latencies:
         }
 
     def buckets(self, kind: Kind, phase: str) -> list[int]:
-        """Return how many took as long as each of the bounds at most, and longer than the one before."""
+        """Return the histogram of a phase."""
         found: list[int] = self._buckets[PHASES.index(phase), kind * BUCKETS : (kind + 1) * BUCKETS].tolist()
         return found
 
     def requests(self, kind: Kind) -> int:
-        """Return how many there were of a kind."""
+        """Return the number of requests of a kind."""
         return int(self._counts[kind])
 
     def mean_ns(self, kind: Kind, phase: str) -> float:
-        """Return how long a phase took on average; 0 if there were no requests."""
+        """Return the mean duration of a phase; 0 without requests."""
         count = self.requests(kind)
         return int(self._sums_ns[PHASES.index(phase), kind]) / count if count else 0.0
 
@@ -99,7 +99,7 @@ class Latencies:
 
 
 def percentile_ns(buckets: Sequence[int], ratio: float) -> float:
-    """Return how long that part of the requests took at most: as exact as the buckets are; 0 if there were none."""
+    """Return a percentile, to the precision of the buckets; 0 without requests."""
     wanted = sum(buckets) * ratio
     reached = 0
     for number, count in enumerate(buckets):

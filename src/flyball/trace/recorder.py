@@ -1,7 +1,6 @@
-"""Records what each request cost, without making it cost more.
+"""Records the timing of requests, at minimal cost for them.
 
-The event loop packs a record into a buffer and goes on; the writer's thread does the rest. Which requests are in the
-sample is decided here.
+The event loop packs a record into a buffer; the writer's thread does the rest. Sampling is decided here.
 """
 
 from __future__ import annotations
@@ -18,19 +17,19 @@ from flyball.trace.writer import RecordWriter
 _pack = REQUEST.packed.pack_into
 _RECORD_BYTES = REQUEST.packed.size
 
-# Enough to make a row group worth its overhead; few enough that turning them into columns, which holds the
-# interpreter, stops the event loop for less than a millisecond.
+# Large enough for an efficient row group; small enough that the conversion to columns, which holds the GIL, stops the
+# event loop for less than a millisecond.
 BUFFER_RECORDS = 8_192
 
 
-# When there are many requests, one in so many is recorded.
+# Sampling interval under load: 1 in 64.
 SPARSE = 64
 
 
 class Recorder(RecordWriter):
-    """Samples requests and writes their records as Parquet files into a folder.
+    """Samples requests and writes their records as Parquet files.
 
-    `record` and `weigh` belong to one thread, the event loop's.
+    `record` and `weigh` must be called in one thread, the event loop's.
     """
 
     __slots__ = (
@@ -58,35 +57,36 @@ class Recorder(RecordWriter):
         buffer_records: int = BUFFER_RECORDS,
         files: TraceFiles | None = None,
     ) -> None:
-        """Prepare to record; no file is touched and no thread runs before `start`.
+        """Does not touch files or start the thread before `start`.
 
-        `files` replaces where the records go: tests pass a place that blocks or breaks.
+        `files` replaces the destination: tests pass one that blocks or fails.
         """
         if not 0.0 <= sample_ratio <= 1.0:
             raise ValueError(f"sample_ratio {sample_ratio} is not between 0 and 1")
         files = files or TraceFiles(folder, node, sample_ratio, rotate_bytes, keep_bytes)
         super().__init__(files, node, REQUEST, rotate_s, max_buffers, buffer_records)
         self._latencies = Latencies()
-        # So much of the present buffer is in the latencies.
+        # Bytes of the present buffer that are in the latencies.
         self._counted_bytes = 0
         self._sample_ratio = sample_ratio
         self._takes_all = sample_ratio >= 1.0
         self._most_per_s = most_per_s
         self._left = 0
         self._second_ends_ns = 0
-        # So many of the next requests are not in the sample: see `sample`.
+        # Number of requests to skip before the next sample: see `sample`.
         self.skip = 0
-        # Chance, not every n-th request: a client that puts and takes in turn would show only one of the two.
+        # Random instead of every n-th: with a client that alternates put and take, every n-th could show only one of
+        # them.
         self._random = random.Random(0).random
 
     @property
     def sample_ratio(self) -> float:
-        """The part of all requests that is recorded, 0 to 1."""
+        """The sampled share of all requests, 0 to 1."""
         return self._sample_ratio
 
     @property
     def latencies(self) -> Latencies:
-        """How long all that was recorded so far took. It belongs to the thread that records."""
+        """Latencies of everything recorded so far. Belongs to the recording thread."""
         used_bytes = self._buffer.used_bytes
         self._latencies.count(self._buffer, self._counted_bytes, used_bytes)
         self._counted_bytes = used_bytes
@@ -101,10 +101,10 @@ class Recorder(RecordWriter):
         return has_changed
 
     def sample(self, now_ns: int) -> int:
-        """Return for how many requests this one stands in the trace; 0 if it is not in the sample.
+        """Return the weight of this request in the trace; 0 if it is not sampled.
 
-        Ask once per request. On the path of each message this call would cost more than all of its trace: there
-        `skip` is counted down in place, and only at 0 `weigh` is asked.
+        Call once per request. On the hot path this call would cost more than the trace: there `skip` is decremented
+        inline, and `weigh` is called at 0.
         """
         if self.skip:
             self.skip -= 1
@@ -112,11 +112,10 @@ class Recorder(RecordWriter):
         return self.weigh(now_ns)
 
     def weigh(self, now_ns: int) -> int:
-        """Return for how many requests the next one stands in the trace; 0 if it is not in the sample.
+        """Return the weight of the next request in the trace; 0 if it is not sampled.
 
-        Ask once per request that is not to skip, before taking its other times. Up to `most_per_s` requests of
-        a second are all in the sample, then one in `SPARSE`: the more there is to do, the less may be spent on
-        watching.
+        Call once per request that is not skipped, before taking its other timestamps. Up to `most_per_s` requests per
+        second are all sampled, then 1 in `SPARSE`: the higher the load, the less may be spent on tracing.
         """
         if not self._takes_all and self._random() >= self._sample_ratio:
             return 0
@@ -126,13 +125,15 @@ class Recorder(RecordWriter):
         if self._left > 0:
             self._left -= 1
             return 1
-        # 0 to 126, 63 on average: one in 64, at irregular distances.
+        # 0 to 126, 63 on average: 1 in 64, at random distances.
         self.skip = int(self._random() * (2 * SPARSE - 1))
         return SPARSE
 
     def record(self, span: Span, emitted_ns: int) -> None:
-        """Note a request whose answer left then. Never blocks; raises nothing but for a number beyond 64 bits."""
-        # `_put` by hand: the call and its tuple would make every request that is recorded dearer.
+        """Record a request whose answer was sent at that time. Never blocks; raises only for a number beyond 64
+        bits.
+        """
+        # `_put`, inlined: the call and its tuple would add measurable cost to every recorded request.
         buffer = self._buffer
         used_bytes = buffer.used_bytes
         if used_bytes == self._buffer_bytes:

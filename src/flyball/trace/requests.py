@@ -1,4 +1,4 @@
-"""How nodes record requests: the points in time of each, and the phases between them."""
+"""Records requests of nodes: the timestamps of each, and the phases between them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flyball.trace.schema import Kind, Protocol, Result, names_of
 
 
 def phases_of(at: Columns) -> Columns:
-    """Return how long each phase took."""
+    """Return the durations of the phases."""
     submitted = np.where(at["submitted_ns"] == 0, at["answered_ns"], at["submitted_ns"])
     return {
         "wait_ns": at["started_ns"] - at["received_ns"],

@@ -1,6 +1,6 @@
-"""Records the samples of control loops: what they wanted, what they measured, what they did.
+"""Records samples of control loops: setpoint, measurement, action.
 
-A few a second at most, so they are kept for the writer's thread as they come. Knows nothing of what is controlled.
+At most a few per second. Independent of the plant.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SAMPLE = Layout(
     SAMPLES,
     (
         ("i", ("loop",)),
-        # Which sample of its loop it is: a gap is one that was left out.
+        # Number of the sample in its loop: a gap means dropped samples.
         ("q", ("at_ns", "sequence")),
         ("d", ("sample_time_s", "setpoint", "measurement", "action")),
     ),
@@ -32,10 +32,10 @@ SAMPLE = Layout(
 
 
 class SampleWriter(RecordWriter):
-    """Writes the samples of the loops of one process as Parquet files into a folder.
+    """Writes the samples of one process's loops as Parquet files.
 
-    `record` belongs to one thread, the event loop's, whose clock is the process's monotonic one. Memory is bounded:
-    when the disk cannot follow, samples are dropped and counted in `dropped`.
+    `record` must be called in one thread, the event loop's, whose clock is the monotonic one. Memory is bounded: when
+    the disk is too slow, samples are dropped and counted in `dropped`.
     """
 
     __slots__ = ("_loops",)
@@ -50,17 +50,17 @@ class SampleWriter(RecordWriter):
         buffer_records: int = BUFFER_RECORDS,
         files: TraceFiles | None = None,
     ) -> None:
-        """Prepare to record; no file is touched and no thread runs before `start`.
+        """Does not touch files or start the thread before `start`.
 
-        `name` is the process's. `files` replaces where the samples go: tests pass a place that blocks or breaks.
+        `name` is the process's. `files` replaces the destination: tests pass one that blocks or fails.
         """
         self._loops = Texts(most=2**15 - 1)
-        # A run's samples are kept whole, so no file is ever too old.
+        # The samples of a run are kept completely.
         files = files or TraceFiles(folder, name, 1.0, rotate_bytes, keep_bytes=2**62, table=SAMPLES)
         super().__init__(files, name, SAMPLE, rotate_s, max_buffers, buffer_records, {"loop": self._loops})
 
     def record(self, sample: Sample) -> None:
-        """Note a sample. Never blocks."""
+        """Record a sample. Never blocks."""
         self._put(
             self._loops.code_of(sample.loop),
             round(sample.at_s * 1e9),

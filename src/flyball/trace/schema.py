@@ -1,9 +1,9 @@
-"""What a trace says: the columns of its tables and the meaning of their codes.
+"""The trace schema: columns of the tables, and codes.
 
-Nodes record requests, clients their calls, control loops their samples, admission control what it admitted.
+Nodes record requests, clients calls, control loops samples, and admission control its decisions.
 
-Traces outlive the version that wrote them. New columns and codes are added at the end; a change of meaning is
-a new `SCHEMA_VERSION`. `docs/reference/traces.md` explains the columns to those who read them.
+Traces outlive the version that wrote them. New columns and codes are added at the end; a change of meaning needs a
+new `SCHEMA_VERSION`. The columns are documented in `docs/reference/traces.md`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pyarrow as pa
 SCHEMA_VERSION = 1
 
 VERSION_KEY = "flyball.schema_version"
-# Which table a file holds: `requests` (also where it is missing), `calls`, `samples` or `admissions`.
+# The table of a file: `requests` (also if missing), `calls`, `samples` or `admissions`.
 TABLE_KEY = "flyball.table"
 NODE_KEY = "flyball.node"
 SAMPLE_RATIO_KEY = "flyball.sample_ratio"
@@ -23,7 +23,7 @@ DROPPED_KEY = "flyball.dropped"
 
 
 class Kind(enum.IntEnum):
-    """What was asked for, in the same words for every protocol."""
+    """Kind of request, common to all protocols."""
 
     PING = 0
     REGISTER = 1
@@ -33,7 +33,7 @@ class Kind(enum.IntEnum):
     PEEK = 5
     LIST = 6
     CONSUME = 7
-    # Not a request: a message that the node sent to a consumer unasked.
+    # Not a request: a delivery to a consumer.
     DELIVER = 8
     SETTLE = 9
     CREATE_QUEUE = 10
@@ -42,48 +42,48 @@ class Kind(enum.IntEnum):
     PURGE = 13
     STATUS = 14
     OTHER = 15
-    # A request to an application that costs its database little; what is little, a profile says.
+    # A request that is cheap for the application's database, by its profile.
     SMALL = 16
     LARGE = 17
 
 
 class Protocol(enum.IntEnum):
-    """Which protocol it came in."""
+    """Protocol of the request."""
 
     TELESTO = 0
     THORBANG = 1
     AMQP = 2
     HTTP = 3
-    # Another node of the domain, on behalf of a client of its own.
+    # Another node of the domain, on behalf of its client.
     LINK = 4
 
 
 class Result(enum.IntEnum):
-    """How it ended."""
+    """Result of the request."""
 
     OK = 0
-    # A read that found no message.
+    # A read without a message.
     EMPTY = 1
-    # The peer asked for something that cannot be done.
+    # The request was invalid or not allowed.
     REFUSED = 2
-    # Our side could not do it.
+    # The node failed.
     FAILED = 3
 
 
 class Outcome(enum.IntEnum):
-    """What became of a request that came to admission control."""
+    """Outcome of a request under admission control."""
 
     SERVED = 0
-    # It was admitted, and the application could not answer it well.
+    # Admitted, and answered with an error.
     FAILED = 1
-    # It was turned away before it began.
+    # Refused before it started.
     REFUSED = 2
-    # Its client went away while it waited.
+    # The client disconnected while waiting.
     LEFT = 3
 
 
 def names_of(codes: type[enum.IntEnum]) -> pa.Array:
-    """Return the texts that stand in the files for `codes`, in the order of their numbers, counted from 0."""
+    """Return the texts for `codes` in the files, by number from 0."""
     return pa.array([code.name.lower() for code in codes], pa.string())
 
 
@@ -111,10 +111,10 @@ SCHEMA = pa.schema(
     ]
 )
 
-# What a client saw of one call: meant for `intended_us`, sent `late_ns` later, answered `response_ns` after that.
+# A call as seen by the client: scheduled for `intended_us`, sent `late_ns` later, answered `response_ns` after that.
 #
-# So its latency is `late_ns + response_ns`. `think_ns` is how long the client paused before it. A message that came
-# unasked is a call of the kind `deliver`: `intended_us` is when its sender meant to send it, and it is never late.
+# So its latency is `late_ns + response_ns`. `think_ns` is the client's pause before it. A delivery is a call of kind
+# `deliver`: `intended_us` is the scheduled time of its publish, and it is never late.
 CALL_SCHEMA = pa.schema(
     [
         pa.field("kind", TEXT, nullable=False),

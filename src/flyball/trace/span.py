@@ -1,4 +1,4 @@
-"""One request on its way through a node, as the trace sees it."""
+"""The trace data of a request in progress."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from flyball.trace.schema import Kind, Protocol, Result
 
 
 class Span:
-    """What is noted of a request while it is under way. Times are those of `time.perf_counter_ns`, 0 if not taken.
+    """Timestamps and facts of a request. Times are from `time.perf_counter_ns`, 0 if not taken.
 
-    There is one for every request. So its fields begin as those of the class and cost nothing until they are set.
+    There is one per request, so the defaults are class attributes, which cost nothing until they are set.
     """
 
     kind: int = Kind.OTHER
@@ -18,13 +18,13 @@ class Span:
     queue_id: int = 0
     size_bytes: int = 0
     message_count: int = 0
-    # For how many requests it stands.
+    # Number of requests that it represents.
     weight: int = 1
-    # Its bytes were read.
+    # When its bytes were read.
     received_ns: int = 0
-    # Its parsing began. Only a request that is in the sample has it.
+    # When its parsing started; only for sampled requests.
     started_ns: int = 0
     parsed_ns: int = 0
-    # It was handed to the store; 0 if it had not to be.
+    # When it was handed to the store; 0 if it was not.
     submitted_ns: int = 0
     answered_ns: int = 0

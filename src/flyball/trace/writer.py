@@ -1,7 +1,6 @@
-"""Records on their way from the thread that makes them to files: buffers, and the one thread that writes.
+"""Moves records from the recording thread to files: buffers, and one writer thread.
 
-Between the two there is no lock: one side only fills, the other only takes. Nothing that goes wrong with the files is
-ever noticed by whoever records. What a record says is its layout's business.
+Lock-free: one side only fills, the other only takes. Errors of files never reach the recording thread.
 """
 
 from __future__ import annotations
@@ -21,13 +20,12 @@ _log = logging.getLogger(__name__)
 
 
 class RecordWriter:
-    """Fills buffers and has a thread write them as Parquet files.
+    """Fills buffers and writes them as Parquet files in a thread.
 
-    A record is in a complete file `rotate_s` seconds after it was made, at the latest; a crash loses what is
-    younger. Of the `max_buffers` buffers one is being filled; when all the others wait for the disk,
-    records are dropped and counted. Filling belongs to one thread. The rest may be called from anywhere, `start` and
-    `stop` any number of times and in any order. What is recorded while the writer is stopped is kept, as far as the
-    buffers reach, for the next start.
+    A record is in a complete file at most `rotate_s` seconds later; a crash loses younger ones. Of the `max_buffers`
+    buffers one is being filled; when all others wait for the disk, records are dropped and counted. Filling belongs
+    to one thread. Other methods are thread-safe, `start` and `stop` idempotent and in any order. Records made while
+    the writer is stopped are kept for the next start, as far as the buffers reach.
     """
 
     __slots__ = (
@@ -59,16 +57,16 @@ class RecordWriter:
         buffer_records: int,
         texts: Mapping[str, Texts] | None = None,
     ) -> None:
-        """Prepare to write what `origin` records; no file is touched and no thread runs before `start`.
+        """Does not touch files or start the thread before `start`.
 
-        `texts` are those of fields that are numbered as they are met.
+        `origin` is the recording process; `texts` number the fields with texts.
         """
 
         def new_buffer() -> RecordBuffer:
             return RecordBuffer(layout, buffer_records, texts or {})
 
         if max_buffers < 2:
-            raise ValueError("max_buffers must be 2 at least: one to fill while another is written")
+            raise ValueError("max_buffers must be at least 2: one is filled while another is written")
         self._files = files
         self._origin = origin
         self._rotate_s = rotate_s
@@ -88,32 +86,32 @@ class RecordWriter:
 
     @property
     def dropped(self) -> int:
-        """How many records are missing in the files: no buffer was free, or the disk refused them."""
+        """Records missing in the files: dropped for lack of a buffer, or not written."""
         return self._refused + self._lost
 
     @property
     def failures(self) -> int:
-        """How many times writing went wrong."""
+        """Number of failed writes."""
         return self._failures
 
     def start(self) -> None:
-        """Begin to write. Removes what an earlier crash has left half-written."""
+        """Start writing. Removes partial files of an earlier crash."""
         with self._start_stop:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="trace-writer", daemon=True)
                 self._thread.start()
 
     def flush(self) -> None:
-        """Return when all that was recorded before is in complete files, or counted as dropped.
+        """Wait until everything recorded before is in complete files, or counted as dropped.
 
-        Blocks for as long as that takes. Does nothing while the recorder is stopped.
+        Blocks. No-op while stopped.
         """
         with self._start_stop:
             if self._thread is not None:
                 self._ask(_Flush(last=False))
 
     def stop(self) -> None:
-        """Flush, and end the writing. Blocks for as long as that takes."""
+        """Flush, and stop writing. Blocks."""
         with self._start_stop:
             if self._thread is not None:
                 self._ask(_Flush(last=True))
@@ -139,10 +137,10 @@ class RecordWriter:
         except IndexError:
             self._refused += 1
             return False
-        # Dropped records count: a gap in the sequence is how a reader sees them.
+        # Dropped records count: readers see them as a gap in the sequence.
         self._packed += self._buffer_bytes // self._buffer.record_bytes
         fresh.first_sequence = self._packed + self._refused
-        # In this order: whoever sees the fresh buffer must find the full one in the queue.
+        # In this order: a thread that sees the fresh buffer must find the full one in the queue.
         self._full.put(full)
         self._buffer = fresh
         return True
@@ -167,7 +165,7 @@ class RecordWriter:
                     self._write_and_free(request)
                     if time.monotonic() < deadline:
                         continue
-            # `flush` and `stop` take turns, so there is one such request at most.
+            # `flush` and `stop` are serialized, so there is at most one such request.
             flush = self._write_the_rest() or flush
             self._attempt(self._close)
             deadline = time.monotonic() + self._rotate_s
@@ -177,7 +175,7 @@ class RecordWriter:
                     return
 
     def _write_the_rest(self) -> _Flush | None:
-        """Write all there is, up to the record that is being made right now; return a request met on the way."""
+        """Write everything, except the record being packed right now; return a request found on the way."""
         flush = None
         while True:
             current = self._buffer
@@ -208,7 +206,7 @@ class RecordWriter:
     def _close(self) -> None:
         self._files.close(self.dropped)
         if self._unsaved and not self._well:
-            _log.warning("traces are written again; %d records are missing so far", self.dropped)
+            _log.warning("resumed writing traces; %d records dropped so far", self.dropped)
             self._well = True
         self._unsaved = 0
         self._files.prune()
@@ -216,7 +214,7 @@ class RecordWriter:
     def _attempt(self, action: Callable[[], None]) -> None:
         try:
             action()
-        # Whatever it is, a full disk or a mistake of ours, the process must go on and this thread with it.
+        # A full disk or a bug: the process and this thread must continue.
         except Exception as error:
             self._failures += 1
             self._lost += self._unsaved
@@ -224,12 +222,12 @@ class RecordWriter:
             self._files.abandon()
             if self._well:
                 expected = isinstance(error, OSError)
-                _log.warning("traces are not written at present: %s", error, exc_info=not expected)
+                _log.warning("writing traces failed; retrying: %s", error, exc_info=not expected)
                 self._well = False
 
 
 class _Flush:
-    """Asks the writing thread to complete its file, and to end if it is the `last` request."""
+    """Asks the writer thread to complete its file, and to end if `last`."""
 
     __slots__ = ("done", "last")
 

@@ -43,7 +43,7 @@ async def test_a_fastapi_application_has_admission_control_after_three_lines() -
 
 
 @on_uvloop
-async def test_a_connection_that_a_dependency_gives_back_after_the_response_is_charged_to_its_request() -> None:
+async def test_connection_returned_after_the_response_is_charged() -> None:
     sensor = Database()
     app = FastAPI()
 

@@ -126,7 +126,7 @@ def test_a_class_passes_for_certain_while_no_cheaper_one_waits() -> None:
     assert scheduler.probability(1, standings(TWO, (1, 1))) < 0.01
 
 
-def test_a_class_with_too_good_odds_for_its_cost_loses_probability_and_one_with_too_bad_odds_gains() -> None:
+def test_probability_moves_until_odds_match_the_cost() -> None:
     before = math.log(0.1)
     too_good, too_bad = Dps(), Dps()
     too_good.end_period(turnouts(TWO, (10, 10), (10, 50)))

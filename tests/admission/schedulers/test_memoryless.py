@@ -12,7 +12,7 @@ TWO = (1.0, 10.0)
 THREE = (1.0, 4.0, 16.0)
 
 
-def test_a_class_passes_for_certain_once_its_first_has_waited_as_long_for_its_cost_as_any_cheaper_one() -> None:
+def test_class_passes_once_it_has_waited_longest_for_its_cost() -> None:
     scheduler = Memoryless()
     assert scheduler.probability(1, standings(TWO, (5, 5), (1.0, 10.0))) == 1.0
     assert scheduler.probability(1, standings(TWO, (5, 5), (1.0, 9.9))) < 1.0
@@ -63,7 +63,7 @@ def test_waits_are_as_costs_for_three_classes() -> None:
 
 
 @pytest.mark.parametrize("loads", [(1.5, 1.5), (1.5, 0.6)])
-def test_in_deep_overload_the_fraction_of_large_is_that_of_small_divided_by_its_cost(
+def test_deep_overload_admits_classes_in_inverse_proportion_to_cost(
     loads: tuple[float, float],
 ) -> None:
     outcome = simulate(Memoryless(), TWO, loads, seconds=400.0)

@@ -8,7 +8,7 @@ from tests.admission.simulation import simulate
 COSTS = (1.0, 10.0)
 
 
-def test_under_overload_as_many_small_as_large_pass_so_that_large_takes_ten_elevenths_of_the_budget() -> None:
+def test_overload_admits_equal_numbers_so_large_takes_most_of_the_budget() -> None:
     outcome = simulate(RoundRobin(), COSTS, (0.3, 1.0))
     used = [load * each for load, each in zip(outcome.loads, outcome.fractions, strict=True)]
     assert used == pytest.approx([1 / 11, 10 / 11], abs=0.01)

@@ -32,7 +32,7 @@ def test_probabilities_must_let_everybody_pass_at_some_time(probabilities: tuple
         Static(probabilities)
 
 
-def test_under_overload_of_both_half_of_the_budget_goes_to_each_whatever_they_ask_for() -> None:
+def test_overload_of_both_classes_splits_the_budget_in_half() -> None:
     outcome = simulate(Static(), (1.0, 10.0), (3.0, 1.5))
     assert [load * each for load, each in zip(outcome.loads, outcome.fractions, strict=True)] == pytest.approx(
         [0.5, 0.5], abs=0.03

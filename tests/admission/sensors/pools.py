@@ -29,11 +29,11 @@ from flyball.admission.use import Usage, Use
 
 SIZE = 2
 PATIENCE_S = 30.0
+# What who has waited too long for a connection is told.
 TIME_OUTS = (TimeoutError, psycopg_pool.PoolTimeout, sqlalchemy.exc.TimeoutError)
-"""What who has waited too long for a connection is told."""
 
+# Take a connection; what is entered runs a statement on it.
 Take = Callable[[], AbstractContextManager[Callable[[str], object]]]
-"""Take a connection; what is entered runs a statement on it."""
 Open = Callable[..., AbstractContextManager[tuple[Sensor, Take]]]
 TakeAsync = Callable[[], AbstractAsyncContextManager[Callable[[str], Any]]]
 OpenAsync = Callable[..., AbstractAsyncContextManager[tuple[Sensor, TakeAsync]]]

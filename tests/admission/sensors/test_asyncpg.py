@@ -97,7 +97,7 @@ async def test_other_pools_and_their_class_stay_as_they_are(sensor: AsyncpgSenso
 
 async def test_what_is_no_pool_is_refused(sensor: AsyncpgSensor, dsn: str) -> None:
     connection = await asyncpg.connect(dsn)
-    with pytest.raises(AdmissionError, match=r"pools made by asyncpg\.create_pool, not"):
+    with pytest.raises(AdmissionError, match=r"pools made by asyncpg\.create_pool"):
         sensor.watch(connection)  # type: ignore[arg-type]
     await connection.close()
 
@@ -108,5 +108,5 @@ async def test_a_version_that_works_in_another_way_is_refused(
 ) -> None:
     monkeypatch.setattr(f"asyncpg.{place}", lambda self: self._lease())
     pool = asyncpg.create_pool(dsn)
-    with pytest.raises(AdmissionError, match=r"how asyncpg [\d.]+ gives out connections"):
+    with pytest.raises(AdmissionError, match=r"does not support asyncpg [\d.]+"):
         sensor.watch(pool)

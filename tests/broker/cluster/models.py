@@ -28,8 +28,8 @@ class ModelCluster:
     """A clustered queue."""
 
     options: ClusterOptions
+    # By node.
     members: dict[str, MemberCounts] = field(default_factory=dict)
-    """By node."""
     decisions: list[DecisionFacts] = field(default_factory=list)
 
 
@@ -46,10 +46,10 @@ class ModelGovernor:
         self.clusters: dict[tuple[str, str], ModelCluster] = {}
         self.topics: dict[tuple[str, str], TopicFacts] = {}
         self.moves: list[MoveFacts] = []
+        # Whether nodes take their time to join and to leave.
         self.arrives_later = False
-        """Whether nodes take their time to join and to leave."""
+        # The name of the node that is asked, if it is one of them.
         self.asked = ""
-        """The name of the node that is asked, if it is one of them."""
         self._provisioners = provisioners
         self._leader: str | None = None
         self._last_id = 0

@@ -115,7 +115,7 @@ async def test_caller_hears_that_the_node_stops() -> None:
         asking = asyncio.ensure_future(agent.ask(1, "session.move", session_id="s"))
         await move.has_begun.wait()
         supervisor.cancel()
-        with pytest.raises(ClusterError, match="the node stops"):
+        with pytest.raises(ClusterError, match="the node is stopping"):
             await asking
-    with pytest.raises(ClusterError, match="the node stops"):
+    with pytest.raises(ClusterError, match="the node is stopping"):
         await agent.ask(1, "session.move", session_id="s")

@@ -30,7 +30,7 @@ def test_without_weights_a_node_bears_the_clients_at_the_knee() -> None:
 def test_one_of_several_experiments_is_chosen_by_its_name() -> None:
     text = model(WEIGHED, KNEE)
     assert options_of_model(text, "capacity.json", "mixed")["capacity"] == 15.0
-    with pytest.raises(ClusterError, match=r"FILE#EXPERIMENT, out of amqp, mixed"):
+    with pytest.raises(ClusterError, match=r"FILE#EXPERIMENT; available: amqp, mixed"):
         options_of_model(text, "capacity.json")
     assert split_reference("a/capacity.json#mixed") == ("a/capacity.json", "mixed")
 
@@ -38,9 +38,9 @@ def test_one_of_several_experiments_is_chosen_by_its_name() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("{", "is no JSON"),
-        ("[]", "is no capacity model"),
-        (model(WEIGHED, version=2), "has version 2"),
+        ("{", "not valid JSON"),
+        ("[]", "not a capacity model"),
+        (model(WEIGHED, version=2), "unsupported version 2"),
         (model(reason="no runs"), "no runs"),
         (model({"reason": "the knee was not passed"}), "the knee was not passed"),
     ],
@@ -69,5 +69,5 @@ def test_a_domain_file_takes_what_it_does_not_say_from_the_model_that_it_names()
 
 def test_a_domain_file_names_the_entry_whose_model_is_of_no_use() -> None:
     text = '[[clusters]]\nname = "orders"\ncapacity_model = "capacity.json"\n'
-    with pytest.raises(ClusterError, match=r"line 1: .* orders: capacity_model: capacity.json: is no JSON"):
+    with pytest.raises(ClusterError, match=r"line 1: .* orders: capacity_model: capacity.json: not valid JSON"):
         read_domain_file(text, read=lambda name: "{")

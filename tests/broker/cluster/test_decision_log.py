@@ -49,17 +49,17 @@ def told(decision: Decision) -> dict[str, Any]:
         (
             Provision(cluster=ORDERS, reason="", request="r", provisioner="local"),
             "orders",
-            "Have a node started by 'local' for orders",
+            "Start a node with provisioner 'local' for orders",
         ),
         (
             Provision(cluster="", reason="", request="r", provisioner="local", replaces=2),
             "south",
-            "Have node 'south' started again by 'local'",
+            "Restart node 'south' with provisioner 'local'",
         ),
         (
             Provision(cluster=ORDERS, reason="", request="r", provisioner="local", replaces=2),
             "orders",
-            "Have a node started by 'local' for orders, instead of 'south'",
+            "Start a node with provisioner 'local' for orders, replacing 'south'",
         ),
         (AddMember(cluster=ORDERS, reason="", node=2), "south", "Add a member of orders on 'south'"),
         (
@@ -77,7 +77,7 @@ def told(decision: Decision) -> dict[str, Any]:
             "south",
             "Remove the member of orders on 'south'",
         ),
-        (Release(cluster="", reason="", node=2), "south", "Have node 'south' stopped"),
+        (Release(cluster="", reason="", node=2), "south", "Stop node 'south'"),
         (
             Move(cluster=ORDERS, reason="", session="s", role=Role.PRODUCER, from_member=17, to_member=3, to_node=1),
             "s",
@@ -86,17 +86,17 @@ def told(decision: Decision) -> dict[str, Any]:
         (
             TakeOver(cluster="", reason="", node=2, assignments={5: 1}, merges={17: 3}),
             "south",
-            "Give 2 queues of node 'south' to others",
+            "Move 2 queues of node 'south' to other nodes",
         ),
         (
             HandOver(cluster=ORDERS, reason="", to="consumers"),
             "consumers",
-            "Nothing that moving clients of orders could cure: it is up to consumers",
+            "Moving clients of orders does not help; responsible: consumers",
         ),
         (
             Failure(cluster=ORDERS, reason=""),
             "orders",
-            "Something that was decided for orders did not come about",
+            "A decision for orders failed",
         ),
     ],
     ids=lambda part: type(part).__name__ if isinstance(part, Decision) else "",
@@ -107,15 +107,16 @@ def test_each_decision_says_what_is_done_to_what(decision: Decision, target: str
 
 
 def test_reasons_have_names_instead_of_numbers() -> None:
-    found = told(Release(cluster=ORDERS, node=2, reason="node 2 is gone and member 17, the only one, is to go"))
-    assert found["reason"] == "node 'south' is gone and the member on 'south', the only one, is to go"
+    reason = "node 2 is gone and member 17, the only one, is being removed"
+    found = told(Release(cluster=ORDERS, node=2, reason=reason))
+    assert found["reason"] == "node 'south' is gone and the member on 'south', the only one, is being removed"
     assert found["cluster"] == {"vhost": "/", "name": "orders"}
     assert told(Failure(cluster="", reason="member 99 did not come"))["reason"] == (
-        "the member on a node that is gone did not come"
+        "the member on a node that has left did not come"
     )
 
 
-def test_whoever_asks_again_hears_only_what_is_new_unless_the_leader_is_another_one() -> None:
+def test_second_request_returns_new_decisions_unless_the_leader_changed() -> None:
     kept = decision_log()
     kept.begin("north")
     kept.note(Record(5.0, Failure(cluster="", reason="a")))
@@ -137,7 +138,7 @@ def test_only_the_last_decisions_are_kept() -> None:
     assert found["decisions"][-1]["reason"] == str(KEPT_DECISIONS + 9)
 
 
-def test_of_one_clustered_queue_only_its_own_decisions_are_shown_and_only_the_last() -> None:
+def test_clustered_queue_shows_its_own_latest_decisions() -> None:
     kept = decision_log()
     for number in range(SHOWN_DECISIONS + 1):
         kept.note(Record(0.0, Failure(cluster=ORDERS, reason=str(number))))

@@ -32,7 +32,7 @@ def test_the_file_of_the_page_gives_the_plan_of_the_page() -> None:
     governor.execute("domain.cluster.create", {"name": "old"})
     governor.member("/", "old", "n1").ready = 17
     plan = plan_of(read_domain_file(DOMAIN), governor.facts())
-    told = [str(step) for step in plan.steps] + [f"  not in the file, stays without --prune: {w}" for w in plan.kept]
+    told = [str(step) for step in plan.steps] + [f"  not in the file, kept without --prune: {w}" for w in plan.kept]
     (shown,) = re.findall(r"^```text\n(\+ .*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
     assert shown.splitlines() == told
 

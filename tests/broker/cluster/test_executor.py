@@ -29,7 +29,7 @@ def provision(cluster: str, replaces: int | None = None) -> Provision:
     return Provision(cluster=cluster, reason="it is needed", request="1", provisioner="local", replaces=replaces)
 
 
-def test_a_node_takes_the_name_of_the_one_that_it_replaces_if_that_is_known_and_free() -> None:
+def test_node_takes_the_name_of_the_one_it_replaces() -> None:
     assert name_for(provision(ORDERS, replaces=2)) == "n2"
     assert name_for(provision(ORDERS, 2), "n2") == "orders-1"
     assert name_for(provision(ORDERS, replaces=7)) == "orders-1"

@@ -25,7 +25,7 @@ I9  between changes of the load the potential falls with every move, and moves e
     (test_while_loads_stay_every_move_lowers_the_potential_and_moves_end); simulation only that in peace nobody moves
     twice within the cool-down (`wrong_moves`)
 I10 nobody who leaves and comes back adds what was removed: test_provisioning.py
-    (test_one_client_that_leaves_and_comes_back_for_ever_adds_something_the_first_time_only); and no load does within
+    (test_one_client_coming_and_going_grows_the_queue_only_once); and no load does within
     the dwell time unless it is grave: `World.check_growth`
 I11 after joins only, shares differ by at most one client of the smallest: test_placement.py
     (test_after_joins_only_shares_differ_by_at_most_one_client_of_the_smallest)
@@ -33,7 +33,7 @@ I12 the books agree with what is there: the_books_agree_with_what_is_there; simu
     counted twice
 I13 outstanding deliveries stay within the window: engine (check_deliveries); simulation (`_check_holders`)
 I14 no more is admitted than flowed in and one request: tests/admission/test_gate.py
-    (test_whatever_happens_somebody_waits_only_while_the_budget_is_spent_and_no_more_is_admitted_than_flowed_in)
+    (test_requests_wait_only_for_budget_and_never_exceed_it)
 I15 odds of being blocked are as costs: tests/admission/schedulers/test_dps.py
 I16 controllers emit numbers within their limits: tests/control/test_controller.py
     (test_the_action_is_always_a_number_within_the_limits), tests/admission/test_budget.py

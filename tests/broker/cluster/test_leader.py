@@ -166,7 +166,7 @@ async def test_reasons_name_nodes_wherever_they_are_shown(stage: Stage) -> None:
     await stage.until(lambda: overview.member_on(ORDERS, overview.own_id) is not None, "there is another member")
     [orders] = (await stage.do(leading, "domain.show"))["clusters"]
     assert orders["decisions"][0]["what"] == "AddMember"
-    assert orders["decisions"][0]["reason"] == f"the member on '{other.name}', the only one, is to go"
+    assert orders["decisions"][0]["reason"] == f"the member on '{other.name}', the only one, is being removed"
 
 
 @on_stage("a", "b")
@@ -189,8 +189,8 @@ async def test_a_node_that_is_started_again_for_a_person_is_told_of_with_the_rea
     await stage.until(lambda: len(stage.world.serving()) == 2 and stage.is_known(), "it is there again")
     decisions = (await stage.do(leading, "domain.decisions"))["decisions"]
     [again] = [told for told in decisions if told["kind"] == "Provision"]
-    assert (again["target"], again["what"]) == ("extra", "Have node 'extra' started again by 'simulated'")
-    assert again["reason"] == "node 'extra', which somebody wants, is dead"
+    assert (again["target"], again["what"]) == ("extra", "Restart node 'extra' with provisioner 'simulated'")
+    assert again["reason"] == "node 'extra', added by an operator, is dead"
 
 
 @on_stage("a")
@@ -207,7 +207,7 @@ async def test_why_a_node_is_not_there_again_is_told_too(stage: Stage) -> None:
         await stage.until(lambda: leader.decision_log.counts["Failure"] > 0, "it is tried in vain")
     told = leader.decision_log.since(0, "")["decisions"]
     assert [decision["kind"] for decision in told[:3]] == ["Lead", "Provision", "Failure"]
-    assert told[2]["reason"] == "node 'extra' is not there again: there is no room"
+    assert told[2]["reason"] == "node 'extra' did not rejoin: there is no room"
 
 
 @on_stage("a", "b", "c")
@@ -225,7 +225,7 @@ async def test_a_dead_node_that_had_only_passing_queues_is_cleaned_up_after(stag
 
 
 @on_stage("a", "b", "c")
-async def test_nobody_is_forgotten_before_the_leader_knows_who_is_dead_and_nobody_else_is_declared_so(
+async def test_only_a_node_known_to_be_dead_can_be_removed_by_force(
     stage: Stage,
 ) -> None:
     leading, (dead, silent) = stage.leading, stage.following
@@ -240,7 +240,7 @@ async def test_nobody_is_forgotten_before_the_leader_knows_who_is_dead_and_nobod
         await stage.until(lambda: is_over(dead.name) and is_over(silent.name), "the leases are over")
         with (
             mock.patch.object(Membership, "may_judge", False),
-            pytest.raises(ClusterError, match=r"nobody knows yet whether node '.' is dead: try again"),
+            pytest.raises(ClusterError, match=r"the lease of node '.' has not expired yet: retry"),
         ):
             await stage.do(leading, "domain.node.remove", name=dead.name, force=True)
         await stage.do(leading, "domain.node.remove", name=dead.name, force=True)
@@ -260,7 +260,7 @@ async def test_a_node_that_dies_is_replaced_however_long_another_one_has_been_de
 
 
 @on_stage("a")
-async def test_a_node_that_is_not_needed_any_more_is_emptied_and_stopped_by_one_errand(stage: Stage) -> None:
+async def test_unneeded_node_is_drained_and_stopped_by_one_job(stage: Stage) -> None:
     leading = stage.leading
     options = {"provisioner": "simulated", "min_members": 2, "dwell_s": 1.0}
     await stage.do(leading, "domain.cluster.create", name="orders", options=options)

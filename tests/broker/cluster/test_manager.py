@@ -78,7 +78,7 @@ def test_whoever_has_arrived_stays() -> None:
     assert counts(manager) == [1, 0]
 
 
-def test_a_reported_session_takes_the_place_of_one_that_was_expected_without_a_name() -> None:
+def test_reported_session_takes_the_place_of_an_anonymous_one() -> None:
     manager = manager_of()
     answer = placed(manager, PRODUCER)
     reports = [SessionReport("tcp-1", PRODUCER), SessionReport("tcp-2", CONSUMER)]
@@ -87,7 +87,7 @@ def test_a_reported_session_takes_the_place_of_one_that_was_expected_without_a_n
     assert counts(manager, CONSUMER) == [1, 0]
 
 
-def test_a_client_that_was_placed_twice_before_it_came_under_another_name_counts_once() -> None:
+def test_client_placed_twice_counts_once() -> None:
     manager = manager_of()
     first = manager.join(ORDERS, PRODUCER, 0.0, arrives=False)
     assert isinstance(first, MemberPlacement)
@@ -97,7 +97,7 @@ def test_a_client_that_was_placed_twice_before_it_came_under_another_name_counts
     assert sum(counts(manager)) == 1
 
 
-def test_a_session_that_a_member_does_not_report_any_more_is_gone_but_not_one_that_is_expected() -> None:
+def test_unreported_session_is_dropped_unless_it_is_expected() -> None:
     manager = manager_of()
     placed(manager, PRODUCER, session="old")
     manager.arrived("old", 0.0)
@@ -134,7 +134,7 @@ def test_what_comes_from_an_old_epoch_or_a_dead_node_is_ignored() -> None:
     assert counts(manager) == [0]
 
 
-def test_a_session_on_the_way_counts_at_its_destination_whatever_its_origin_says() -> None:
+def test_moving_session_counts_at_its_destination() -> None:
     manager = manager_of(1)
     for number in range(4):
         placed(manager, PRODUCER, session=f"s{number}")
@@ -220,7 +220,7 @@ def test_other_options_hold_for_members_and_sessions_that_are_there() -> None:
     assert snapshot_of(manager, ORDERS, 1.0)["load"] == 3.0
 
 
-def test_the_clients_of_a_node_that_was_restarted_before_anybody_missed_it_are_gone() -> None:
+def test_quick_restart_of_a_node_drops_its_clients() -> None:
     manager = manager_of(2)
     placed(manager, PRODUCER, session="s")
     manager.arrived("s", 0.0)
@@ -268,7 +268,7 @@ def test_a_second_manager_that_hears_the_same_decides_the_same() -> None:
     assert snapshot_of(new.manager, ORDERS, 50.0) == before
 
 
-def test_who_finds_no_room_is_asked_to_wait_for_as_long_as_the_next_member_may_take() -> None:
+def test_client_without_room_waits_for_the_next_member() -> None:
     manager = manager_of(1, capacity=1, provisioner="local", wait_s=3.0)
     placed(manager, PRODUCER)
     assert manager.waiting_s(ORDERS, 1.0) == 0
@@ -287,7 +287,7 @@ def test_a_member_that_somebody_wants_is_marked_no_more() -> None:
 
 
 @pytest.mark.parametrize("are_moved", [False, True])
-def test_a_node_that_was_started_for_clients_is_replaced_under_its_name_wherever_they_are(are_moved: bool) -> None:
+def test_node_started_for_clients_is_replaced_under_its_name(are_moved: bool) -> None:
     manager = Manager()
     manager.set_cluster(ORDERS, ClusterOptions.from_dict({"capacity": 2, "provisioner": "local"}), 0.0)
     for node in (1, 2):

@@ -66,7 +66,7 @@ async def nobody(*arguments: object, **named: object) -> None:
     raise ClusterError("node 2 does not answer")
 
 
-def test_a_store_that_fails_in_the_middle_of_a_hand_over_leaves_all_messages_where_they_were() -> None:
+def test_store_failure_in_a_transfer_leaves_all_messages_in_place() -> None:
     node: Any = OneQueue(message(1), message(2), StoreUnavailable("the store is away"))
     with pytest.raises(StoreUnavailable):
         asyncio.run(Members(node, nobody).give(1, 2, most=3))

@@ -125,7 +125,7 @@ def test_a_node_whose_machine_is_gone_can_be_forgotten(leading: Leading) -> None
     assert leading.definitions.of("node") == {}
 
 
-def test_a_node_is_asked_to_stop_and_only_if_it_does_not_answer_its_provisioner_is(leading: Leading) -> None:
+def test_provisioner_stops_a_node_only_if_it_does_not_answer(leading: Leading) -> None:
     start(leading, "n2")
     record = leading.joined("n2")
     asyncio.run(leading.nodes.finish_removal(record))
@@ -141,7 +141,7 @@ def test_a_node_that_nobody_started_and_that_does_not_answer_cannot_be_stopped(l
         asyncio.run(leading.nodes.finish_removal(leading.joined("n2")))
 
 
-def test_what_is_left_of_a_node_can_still_be_found_when_nobody_can_take_its_place(leading: Leading) -> None:
+def test_process_of_a_dead_node_is_found_without_a_replacement(leading: Leading) -> None:
     start(leading, "n2")
     before = leading.definitions.of("node")["n2"]
     leading.joined("n2", is_dead=True)
@@ -205,12 +205,12 @@ def test_a_lost_node_that_does_not_come_is_lost_still(leading: Leading, monkeypa
     monkeypatch.setattr(nodes, "JOIN_S", 0.0)
     start(leading, "n2")
     leading.joined("n2", is_dead=True)
-    with pytest.raises(ClusterError, match="was started again and has not joined"):
+    with pytest.raises(ClusterError, match="was restarted and has not joined"):
         asyncio.run(leading.nodes.start_again("n2"))
     assert leading.nodes.lost() == ["n2"]
 
 
-def test_a_node_for_a_clustered_queue_that_died_and_was_not_replaced_is_forgotten(
+def test_dead_node_of_a_clustered_queue_without_replacement_is_forgotten(
     leading: Leading,
 ) -> None:
     leading.definitions.kept["cluster"][ORDERS] = {"options": {"start_s": 5.0}}
@@ -258,7 +258,7 @@ async def test_a_domain_stops_a_node_that_it_has_started_and_that_never_joins(st
 
 
 @on_stage("a")
-async def test_a_node_that_somebody_wants_is_started_again_when_that_can_be_whoever_leads_then(stage: Stage) -> None:
+async def test_node_of_an_operator_is_restarted_by_any_leader(stage: Stage) -> None:
     leading, world = stage.leading, stage.world
     await stage.do(leading, "domain.node.add", name="extra", provisioner=PROVISIONER)
     await stage.until(lambda: len(world.serving()) == 2, "it joins")

@@ -57,7 +57,7 @@ async def put_while_it_moves(owner: SimulatedNode, heir: SimulatedNode, entry: S
 
 
 @on_stage("a", "b", "c")
-async def test_nothing_is_overtaken_while_a_queue_moves_from_one_other_node_to_another(stage: Stage) -> None:
+async def test_order_is_kept_while_a_remote_queue_moves(stage: Stage) -> None:
     owner, heir = stage.following
     await stage.world.user.start(put_while_it_moves(owner, heir, stage.leading))
 

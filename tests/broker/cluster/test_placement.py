@@ -60,7 +60,7 @@ def test_between_equals_the_one_that_bears_less_of_the_other_role_is_elected() -
     assert place(table, PRODUCER) == [2]
 
 
-def test_members_with_room_come_before_one_that_lacks_the_role_but_is_full_of_the_other() -> None:
+def test_member_with_room_is_preferred_to_a_full_one_without_the_role() -> None:
     table = table_of(10, 10, consumer_weight=5)
     table.put(MemberSession("a", CONSUMER, table.members[1], 10.0))
     table.put(MemberSession("b", PRODUCER, table.members[2], 1.0))
@@ -88,7 +88,7 @@ def test_nobody_is_sent_to_a_marked_member_or_to_one_whose_node_is_gone() -> Non
     assert elect(table, PRODUCER) is None
 
 
-def test_a_node_that_a_client_could_not_reach_is_avoided_unless_it_is_the_only_one() -> None:
+def test_unreachable_node_is_avoided_unless_it_is_the_only_one() -> None:
     table = table_of(10, 10)
     place(table, PRODUCER)
     member = elect(table, PRODUCER, avoid=2)

@@ -70,7 +70,7 @@ def test_a_plan_is_in_words_and_in_an_order_that_works(governor: ModelGovernor) 
         "+ topic news at the top",
         "+ topic news.sport below news",
         "+ clustered queue orders on n1, n2, capacity 50, max_members 4",
-        "+ clustered queue jobs in shop where the manager likes, provisioner cloud",
+        "+ clustered queue jobs in shop on nodes that the manager chooses, provisioner cloud",
     ]
     do(governor, plan)
     assert plan_of(wanted, governor.facts(), prune=True) == Plan()
@@ -89,7 +89,7 @@ def test_what_differs_is_changed_and_told_with_old_and_new_values(governor: Mode
         "~ topic news.sport moves at the top",
         "~ clustered queue orders: max_members 4 → 5, provisioner none → local",
     ]
-    assert plan.kept == ("clustered queue orders: the member on n1, once it is drained",)
+    assert plan.kept == ("clustered queue orders: the member on n1, after draining",)
     do(governor, plan_of(wanted, governor.facts(), prune=True))
     assert plan_of(wanted, governor.facts(), prune=True) == Plan()
 
@@ -106,7 +106,7 @@ def test_only_pruning_removes_and_what_serves_goes_last(governor: ModelGovernor)
         "- clustered queue jobs in shop with 0 messages",
         "- topic news.sport with 0 subscriptions",
         "- topic news with 0 subscriptions",
-        "- node n2, once it is drained",
+        "- node n2, after draining",
     ]
     do(governor, plan)
     assert plan_of(empty, governor.facts(), prune=True) == Plan()
@@ -138,7 +138,7 @@ def test_a_member_that_the_manager_could_remove_is_fixed(governor: ModelGovernor
     wanted = read_domain_file('[[clusters]]\nname = "orders"\nmembers = ["n1"]')
     governor.execute("domain.cluster.create", {"name": "orders"})
     plan = plan_of(wanted, governor.facts())
-    assert words(plan) == ["~ clustered queue orders: its member on n1 stays there for good"]
+    assert words(plan) == ["~ clustered queue orders: its member on n1 becomes fixed"]
     do(governor, plan)
     assert plan_of(wanted, governor.facts()) == Plan()
 
@@ -146,10 +146,10 @@ def test_a_member_that_the_manager_could_remove_is_fixed(governor: ModelGovernor
 def test_a_dead_node_is_started_again_or_forgotten(governor: ModelGovernor) -> None:
     governor.node("n2", "local", state="dead")
     with_it = DomainFile(nodes=(WantedNode("n1"), WantedNode("n2")))
-    assert words(plan_of(with_it, governor.facts())) == ["+ node n2, started again, it is dead"]
+    assert words(plan_of(with_it, governor.facts())) == ["+ node n2, started again (dead)"]
     without_it = DomainFile(nodes=(WantedNode("n1"),))
     plan = plan_of(without_it, governor.facts(), prune=True)
-    assert words(plan) == ["- node n2, which is dead"]
+    assert words(plan) == ["- node n2 (dead)"]
     do(governor, plan)
     assert plan_of(without_it, governor.facts(), prune=True) == Plan()
 
@@ -169,7 +169,7 @@ def test_nodes_that_come_or_go_already_are_not_told_to_again(governor: ModelGove
     governor.execute(step.command, step.arguments)
     assert not step.is_done(governor.facts())
     assert plan_of(fewer, governor.facts(), prune=True) == Plan()
-    with pytest.raises(ClusterError, match="node n2 is leaving: apply the file again when it is gone"):
+    with pytest.raises(ClusterError, match="node n2 is leaving: apply the file again once it has left"):
         plan_of(wanted, governor.facts())
     asyncio.run(governor.settle())
     assert step.is_done(governor.facts())
@@ -189,30 +189,30 @@ def test_topics_can_change_places_with_their_parents(governor: ModelGovernor) ->
     ("text", "error"),
     [
         ("[[nodes]", r"domain\.toml: Expected .*line 1"),
-        ("nodse = 1", r"domain\.toml: there is no section 'nodse', did you mean 'nodes'\?"),
-        ("zzz = 1", "there is no section 'zzz'; there are nodes, clusters, topics"),
-        ("nodes = 1", r"nodes is no list of tables: begin each entry with \[\[nodes\]\]"),
-        ("nodes = [1]", r"nodes is no list of tables"),
-        ("\n[[nodes]]", r"domain\.toml, line 2: \[\[nodes\]\]: name is missing or no text"),
-        ("nodes = [{name = 1}]", r"domain\.toml: nodes\[1\]: name is missing or no text"),
+        ("nodse = 1", r"domain\.toml: unknown section 'nodse', did you mean 'nodes'\?"),
+        ("zzz = 1", "unknown section 'zzz'; available: nodes, clusters, topics"),
+        ("nodes = 1", r"nodes is not an array of tables: start each entry with \[\[nodes\]\]"),
+        ("nodes = [1]", r"nodes is not an array of tables"),
+        ("\n[[nodes]]", r"domain\.toml, line 2: \[\[nodes\]\]: name is missing or not a string"),
+        ("nodes = [{name = 1}]", r"domain\.toml: nodes\[1\]: name is missing or not a string"),
         (
             '[[nodes]]\nname = "a"\nprovisoner = "x"',
-            r"line 1: \[\[nodes\]\] a: there is no key 'provisoner', did",
+            r"line 1: \[\[nodes\]\] a: unknown key 'provisoner', did",
         ),
-        ('[[nodes]]\nname = "a"\n[[nodes]]\nname = "a"', r"line 3: \[\[nodes\]\] a: is there already, at .*line 1"),
-        ('[[clusters]]\nname = "a"\nmembers = []', "members: name one node or more, or leave it out"),
-        ('[[clusters]]\nname = "a"\nmembers = "n1"', "members: name one node or more"),
-        ('[[clusters]]\nname = "a"\nmembers = ["n", "n"]', "members: n is there twice"),
-        ('[[clusters]]\nname = "a"\nmax_members = 0', r"line 1: \[\[clusters\]\] a: max_members is 0: give a whole"),
-        ('[[clusters]]\nname = "a"\nmax_member = 1', "there is no option 'max_member', did you mean 'max_members'"),
-        ('[[clusters]]\nname = "a"\nmembers = ["x", "y"]\nmax_members = 1', "2 members are more than max_members 1"),
+        ('[[nodes]]\nname = "a"\n[[nodes]]\nname = "a"', r"line 3: \[\[nodes\]\] a: duplicate of .*line 1"),
+        ('[[clusters]]\nname = "a"\nmembers = []', "members must list one or more nodes: remove the key"),
+        ('[[clusters]]\nname = "a"\nmembers = "n1"', "members must list one or more nodes"),
+        ('[[clusters]]\nname = "a"\nmembers = ["n", "n"]', "members: n is listed twice"),
+        ('[[clusters]]\nname = "a"\nmax_members = 0', r"line 1: \[\[clusters\]\] a: invalid max_members 0: use an"),
+        ('[[clusters]]\nname = "a"\nmax_member = 1', "unknown option 'max_member', did you mean 'max_members'"),
+        ('[[clusters]]\nname = "a"\nmembers = ["x", "y"]\nmax_members = 1', "2 members exceed max_members 1"),
         (
             '[[nodes]]\nname = "n1"\n[[clusters]]\nname = "a"\nmembers = ["n2"]',
-            r"members: no \[\[nodes\]\] entry is named 'n2'; there are n1",
+            r"members: no \[\[nodes\]\] entry is named 'n2'; available: n1",
         ),
-        ('[[topics]]\nname = "a"\nparent = "b"', r"parent: no \[\[topics\]\] entry is named 'b'; there are a"),
-        ('[[topics]]\nname = "a"\nparent = "a"', "a: would be its own ancestor: give it another parent"),
-        ('[[topics]]\nname = "a"\nparent = ""', "parent is missing or no text"),
+        ('[[topics]]\nname = "a"\nparent = "b"', r"parent: no \[\[topics\]\] entry is named 'b'; available: a"),
+        ('[[topics]]\nname = "a"\nparent = "a"', "a: parent creates a cycle: choose another parent"),
+        ('[[topics]]\nname = "a"\nparent = ""', "parent is missing or not a string"),
     ],
 )
 def test_an_error_in_the_file_names_its_place_and_what_to_do(text: str, error: str) -> None:
@@ -225,14 +225,14 @@ def test_an_error_in_the_file_names_its_place_and_what_to_do(text: str, error: s
     [
         (
             '[[nodes]]\nname = "n9"\nprovisioner = "none"',
-            "node n9 is not there and has no provisioner: start it with `flyball serve --name n9 --store URL`",
+            "node n9 is not running and has no provisioner: start it with `flyball serve --name n9 --store URL`",
         ),
-        ('[[nodes]]\nname = "n9"\nprovisioner = "clod"', "there is no provisioner 'clod', did you mean 'cloud'"),
+        ('[[nodes]]\nname = "n9"\nprovisioner = "clod"', "unknown provisioner 'clod', did you mean 'cloud'"),
         (
             '[[clusters]]\nname = "a"\nmembers = ["n9"]',
-            "members: there is no node 'n9'; there are n1; see `flyball domain show`",
+            "members: unknown node 'n9'; available: n1; see `flyball domain show`",
         ),
-        ('[[clusters]]\nname = "a"\nprovisioner = "x"', "there is no provisioner 'x'; there are cloud, local"),
+        ('[[clusters]]\nname = "a"\nprovisioner = "x"', "unknown provisioner 'x'; available: cloud, local"),
     ],
 )
 def test_a_file_that_the_domain_cannot_follow_is_refused(governor: ModelGovernor, text: str, error: str) -> None:
@@ -298,7 +298,7 @@ def check_nothing_else_is_there(wanted: DomainFile, facts: DomainFacts) -> None:
 
 @settings(deadline=None)
 @given(domain_files(), domain_files(), st.booleans())
-def test_a_plan_makes_of_any_domain_what_any_file_says_and_a_second_plan_is_empty(
+def test_plan_reaches_the_file_and_the_second_plan_is_empty(
     before: DomainFile, after: DomainFile, prune: bool
 ) -> None:
     governor = ModelGovernor()

@@ -49,7 +49,7 @@ def rest(world: World, passed_s: float) -> None:
 # Growing
 
 
-def test_up_to_its_capacity_a_member_is_enough_and_one_more_client_brings_a_second() -> None:
+def test_one_client_beyond_the_capacity_adds_a_member() -> None:
     world = World(small()).with_nodes(1.0)
     joined(world, 10)
     assert world.count(Provision) == 0
@@ -120,7 +120,7 @@ def test_a_provision_that_nobody_hears_of_again_is_given_up() -> None:
     assert world.count(Provision) == 2
 
 
-def test_what_is_marked_is_taken_back_before_anything_is_added_and_the_fullest_first() -> None:
+def test_fullest_marked_member_is_unmarked_before_growing() -> None:
     world = World(small(dwell_s=0.0)).with_nodes(1.0, 1.0, 1.0)
     clients = joined(world, 12)
     world.tick()
@@ -230,7 +230,7 @@ def test_sessions_of_a_marked_member_move_away_and_then_it_is_removed() -> None:
     assert world.count(Move) == 3
 
 
-def test_a_provisioned_node_is_released_when_its_member_is_gone_and_others_are_not() -> None:
+def test_only_a_provisioned_node_is_released_with_its_member() -> None:
     world = World(small(dwell_s=5.0)).with_nodes(1.0)
     for client in joined(world, 11):
         world.leave(client)
@@ -288,7 +288,7 @@ def test_a_node_that_nobody_provisioned_is_not_replaced() -> None:
     assert world.count(Provision) == 0
 
 
-def test_the_messages_of_a_dead_member_go_to_another_and_its_clients_may_come_again() -> None:
+def test_messages_of_a_dead_member_move_and_its_clients_may_return() -> None:
     world = World(small()).with_nodes(1.0, 1.0)
     joined(world, 6)
     dead = next(member for member in world.members.values() if member.node == 2)
@@ -338,7 +338,7 @@ def test_a_session_that_is_connected_elsewhere_survives_its_member() -> None:
     others=st.integers(0, 40),
     dwell_s=st.sampled_from([0.0, 4.0]),
 )
-def test_one_client_that_leaves_and_comes_back_for_ever_adds_something_the_first_time_only(
+def test_one_client_coming_and_going_grows_the_queue_only_once(
     capacity: int, weights: tuple[float, float], others: int, dwell_s: float
 ) -> None:
     """I10: there is always more between the two thresholds than any one session counts."""

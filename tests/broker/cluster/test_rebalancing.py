@@ -163,7 +163,7 @@ def test_a_new_member_gets_clients_of_both_roles_by_moves() -> None:
     assert shares == [(5, 5), (5, 5)]
 
 
-def test_a_session_that_does_not_move_stays_counted_where_it_is_and_has_peace_for_a_while() -> None:
+def test_session_that_did_not_move_has_a_cool_down() -> None:
     options = ClusterOptions(capacity=100.0, dwell_s=1000.0, period_s=1.0, cool_down_s=50.0, most_moves=100)
     world = World(options, moves_succeed=False).with_nodes(1.0)
     for _ in range(10):
@@ -183,7 +183,7 @@ def hand_overs(world: World) -> list[str]:
     return [decision.to for _, decision in world.done if isinstance(decision, HandOver)]
 
 
-def test_when_messages_pile_up_for_the_dwell_time_the_producers_are_to_be_slowed_and_it_is_said_once() -> None:
+def test_backlog_over_the_dwell_time_is_reported_once() -> None:
     world = World(ClusterOptions(dwell_s=10.0, surplus=100)).with_nodes(1.0)
     world.join(CONSUMER)
     (member,) = world.members.values()
@@ -224,7 +224,7 @@ def test_when_all_consumers_wait_all_the_time_there_are_too_many() -> None:
     for _ in range(15):
         world.manager.report(member, world.now, ready=0, unacked=0, idle=1)
         world.tick()
-    assert hand_overs(world) == ["nobody"]
+    assert hand_overs(world) == ["none"]
 
 
 # Ordinary queues

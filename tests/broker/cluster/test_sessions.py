@@ -174,7 +174,7 @@ def test_others_are_told_of_sessions_in_parts_and_of_their_numbers(monkeypatch: 
     assert sessions.counts() == {"7": {"producer": 2, "consumer": 1}}
 
     async def told(first: int | None) -> list[str]:
-        return [session[0] for session in await sessions.tell(first)]
+        return [session[0] for session in await sessions.rows(first)]
 
     assert asyncio.run(told(0)) == ids[:2]
     sessions.arrived(new_session_id(Role.CONSUMER, cluster_key("/", "orders"), "guest"), Client())

@@ -16,8 +16,8 @@ from tests.broker.cluster.simulation.stage import Stage, on_stage
 from tests.broker.cluster.simulation.world import SimulatedNode
 
 LEASE_S: float = ServeSettings.model_fields["lease_s"].default
+# By then others serve everything.
 REPAIR_S = 10.0
-"""By then others serve everything."""
 MESSAGES = 50
 
 
@@ -79,7 +79,7 @@ async def test_others_serve_in_time_when_a_node_stands_still(stage: Stage) -> No
     lost = stage.following[0]
     assert await repaired_s(stage, lost, lost.process.freeze) < REPAIR_S
     lost.process.thaw()
-    await stage.until(lambda: lost.is_serving, "it joins again")
+    await stage.until(lambda: lost.is_serving, "rejoining with a new epoch")
 
 
 @on_stage("a", "b", "c", lease_s=LEASE_S)
@@ -92,4 +92,4 @@ async def test_others_serve_in_time_when_a_node_is_cut_off_from_its_store(stage:
 
     assert await repaired_s(stage, lost, lambda: connect(False)) < REPAIR_S
     connect(True)
-    await stage.until(lambda: lost.is_serving, "it joins again")
+    await stage.until(lambda: lost.is_serving, "rejoining with a new epoch")

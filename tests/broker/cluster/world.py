@@ -34,8 +34,8 @@ class Client:
     id: str
     role: Role
     member: int
+    # The node that its connection is with.
     entry: int
-    """The node that its connection is with."""
 
 
 @dataclass(slots=True)
@@ -58,8 +58,8 @@ class World:
     moves_succeed: bool = True
     now: float = 0.0
     manager: Manager = field(default_factory=Manager)
+    # With their epochs.
     nodes: dict[int, int] = field(default_factory=dict)
-    """With their epochs."""
     members: dict[int, MemberQueue] = field(default_factory=dict)
     clients: dict[str, Client] = field(default_factory=dict)
     starting: list[tuple[float, Provision]] = field(default_factory=list)

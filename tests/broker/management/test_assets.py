@@ -64,7 +64,7 @@ def test_every_answer_forbids_scripts_of_others_frames_and_guesses(path: str) ->
 def test_an_unknown_address_has_a_page_that_leads_back() -> None:
     answer = asked("GET", "/nowhere/at/all")
     assert answer.status_code == 404
-    assert "There is no such page" in answer.text
+    assert "Page not found" in answer.text
 
 
 @pytest.mark.parametrize(

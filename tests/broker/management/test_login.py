@@ -137,7 +137,7 @@ def test_a_session_is_over_when_its_user_gets_another_password_or_is_deleted() -
     with_login(use)
 
 
-def test_who_is_not_logged_in_is_told_so_and_only_tools_are_asked_by_the_browser() -> None:
+def test_login_challenge_is_sent_to_tools_only() -> None:
     async def use(client: httpx.AsyncClient, authority: Authority) -> None:
         answer = await client.get("/hello")
         assert (answer.status_code, answer.json()["error"]) == (401, "not_authorised")
@@ -322,7 +322,7 @@ def test_no_secret_reaches_the_log(caplog: pytest.LogCaptureFixture) -> None:
         secrets = [*client.cookies.values(), "my-wrong-password", "typed-my-password-here"]
         # The client of the test has a log of its own.
         log = [record.getMessage() for record in caplog.records if record.name.startswith(("flyball", "uvicorn"))]
-        assert any("refused a log-in" in line for line in log)
+        assert any("login refused from" in line for line in log)
         assert not [secret for secret in secrets if secret in "".join(log)]
 
     with_login(use)

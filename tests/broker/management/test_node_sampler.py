@@ -183,7 +183,7 @@ def test_latencies_are_those_of_the_last_seconds(node: RunningNode, sampler: Sam
     assert sampler.latency_ms(Kind.PUT)["count"] == 0
 
 
-def test_an_error_of_one_who_hears_of_samples_stops_neither_the_samples_nor_the_others(
+def test_failing_listener_stops_neither_sampling_nor_others(
     node: RunningNode, sampler: Sampler, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(node_sampler, "SAMPLE_S", 0.0)

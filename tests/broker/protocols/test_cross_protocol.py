@@ -202,9 +202,7 @@ def test_telesto_reads_what_amqp_publishes_through_an_exchange(channel: Any, tel
 # Queues
 
 
-def test_a_queue_of_telesto_is_declared_alike_and_bound_by_amqp_until_telesto_deletes_it(
-    channel: Any, telesto: TelestoPeer
-) -> None:
+def test_amqp_uses_a_queue_of_telesto_until_it_is_deleted(channel: Any, telesto: TelestoPeer) -> None:
     queue_id = telesto.create_queue()
     channel.queue_declare("queue", durable=True)
     channel.exchange_declare("exchange", "fanout")

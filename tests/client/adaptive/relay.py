@@ -17,10 +17,10 @@ class Relay:
         self._writers: set[asyncio.StreamWriter] = set()
         self._flowing = asyncio.Event()
         self._flowing.set()
+        # The next connections are cut when so many bytes of the broker have gone through, one number for each.
         self.budgets: list[int] = []
-        """The next connections are cut when so many bytes of the broker have gone through, one number for each."""
+        # So many connections were made that are not to be cut by a budget.
         self.whole = 0
-        """So many connections were made that are not to be cut by a budget."""
         self._server: asyncio.Server
 
     async def __aenter__(self) -> Self:

@@ -36,9 +36,7 @@ def quorum_queue(channel: Any, connect: Connect) -> Iterator[str]:
     connect().channel().queue_delete(queue)
 
 
-def test_qos_without_global_leaves_running_consumers_alone_on_rabbitmq_and_changes_them_on_flyball(
-    broker: Broker, consuming: Any, queue: str
-) -> None:
+def test_local_qos_changes_running_consumers_on_flyball_only(broker: Broker, consuming: Any, queue: str) -> None:
     consuming.basic_qos(prefetch_count=1)
     consumer = Consumer(consuming, queue)
     assert consumer.wait_for(1) == ["0"]
@@ -61,9 +59,7 @@ def test_qos_with_global_changes_running_consumers_at_once(consuming: Any, queue
     assert consumer.settle() == ["0", "1", "2"]
 
 
-def test_a_global_window_that_shrinks_takes_nothing_back_and_waits_until_it_has_room(
-    consuming: Any, queue: str
-) -> None:
+def test_smaller_global_window_waits_for_room(consuming: Any, queue: str) -> None:
     consuming.basic_qos(prefetch_count=4, global_qos=True)
     consumer = Consumer(consuming, queue)
     consumer.wait_for(4)
@@ -84,18 +80,14 @@ def test_a_global_window_of_0_is_no_limit(consuming: Any, queue: str) -> None:
     assert consumer.wait_for(9) == list("012345678")
 
 
-def test_a_quorum_queue_refuses_consumers_of_a_channel_with_a_global_window_and_ends_the_connection(
-    consuming: Any, quorum_queue: str
-) -> None:
+def test_quorum_queue_refuses_channels_with_global_qos(consuming: Any, quorum_queue: str) -> None:
     consuming.basic_qos(prefetch_count=1, global_qos=True)
     text = f"NOT_IMPLEMENTED - queue '{quorum_queue}' in vhost '/' does not support global qos"
     with connection_closed(540, text):
         consuming.basic_consume(quorum_queue, lambda *_: None)
 
 
-def test_a_global_window_that_comes_after_the_consumer_of_a_quorum_queue_is_accepted_and_widens_nothing(
-    consuming: Any, quorum_queue: str
-) -> None:
+def test_global_qos_after_a_quorum_consumer_has_no_effect(consuming: Any, quorum_queue: str) -> None:
     consuming.basic_qos(prefetch_count=1)
     consumer = Consumer(consuming, quorum_queue)
     assert consumer.wait_for(1) == ["0"]
@@ -117,7 +109,7 @@ def test_the_consumer_window_of_a_quorum_queue_changes_like_that_of_others(
 
 
 @pytest.mark.parametrize("kind", ["queue", "quorum_queue"])
-def test_a_new_subscription_has_the_new_window_for_itself_while_the_old_messages_are_still_out(
+def test_new_subscription_does_not_count_old_unacked_messages(
     request: pytest.FixtureRequest, consuming: Any, kind: str
 ) -> None:
     queue: str = request.getfixturevalue(kind)

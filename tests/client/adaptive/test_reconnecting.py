@@ -54,7 +54,7 @@ async def test_the_loop_goes_on_over_cut_connections_and_no_message_is_lost(
     assert await drain(broker.url(), name) == []
 
 
-async def test_what_handlers_of_a_lost_channel_have_done_is_dropped_quietly_and_comes_again(
+async def test_acks_for_a_lost_channel_are_dropped_and_redelivered(
     broker: Broker, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     await fill(broker.url(), name, 6)
@@ -77,9 +77,7 @@ async def test_what_handlers_of_a_lost_channel_have_done_is_dropped_quietly_and_
     assert await drain(broker.url(), name) == []
 
 
-async def test_a_window_that_was_set_while_the_connection_was_away_holds_when_it_is_back(
-    broker: Broker, name: str
-) -> None:
+async def test_window_set_while_disconnected_applies_after_reconnecting(broker: Broker, name: str) -> None:
     await fill(broker.url(), name, 20)
     work = Work(is_open=False)
     acting = Window()
@@ -189,9 +187,7 @@ async def test_a_start_that_failed_may_be_tried_again_and_is_as_good_as_the_firs
     await drain(broker.url(), name)
 
 
-async def test_tasks_are_not_lost_with_a_connection_that_takes_no_more_acknowledgements(
-    broker: Broker, name: str
-) -> None:
+async def test_workers_survive_a_connection_that_accepts_no_acks(broker: Broker, name: str) -> None:
     """The library's queue has room for ten, and nobody empties it when its connection is over."""
     await fill(broker.url(), name, 30)
     work = Work(is_open=False)
@@ -218,7 +214,7 @@ async def test_tasks_are_not_lost_with_a_connection_that_takes_no_more_acknowled
     assert len(await drain(broker.url(), name)) == 30
 
 
-async def test_a_fraction_that_was_set_while_the_connection_was_away_holds_when_it_is_back(
+async def test_fraction_set_while_disconnected_applies_after_reconnecting(
     flyball_node: Broker, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody hops while nobody knows whether the broker does."""
@@ -253,7 +249,7 @@ async def test_a_queue_with_global_in_its_name_keeps_its_quick_window(
     async with AdaptiveConsumer(broker.url(), queue_name, work, Rate(1000)) as consumer:
         await work.until_done(1)
         await drain(broker.url(), queue_name)
-        await until(lambda: "trying on" in caplog.text)
+        await until(lambda: "retrying" in caplog.text)
         await fill(broker.url(), queue_name, 1)
         await work.until_done(2)
         assert consumer._subscription.is_quick
@@ -329,7 +325,7 @@ async def test_a_connection_that_does_not_come_back_by_itself_ends_the_consumer(
         running = asyncio.ensure_future(consumer.run())
         await work.until_done(1)
         relay.cut()
-        with pytest.raises(ControlError, match="does not come back by itself"):
+        with pytest.raises(ControlError, match="does not reconnect by itself"):
             await running
         await connection.close()
     await drain(broker.url(), name)

@@ -1,4 +1,4 @@
-"""Which class is admitted next."""
+"""Schedulers: they choose the class to admit next."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ SCHEDULERS: dict[str, Callable[[], Scheduler]] = {
 
 
 def make_scheduler(name: str) -> Scheduler:
-    """Return a new scheduler by its name."""
+    """Return a new scheduler by name."""
     try:
         return SCHEDULERS[name]()
     except KeyError:
-        raise AdmissionError(f"no scheduler {name!r}: use one of {', '.join(SCHEDULERS)}") from None
+        raise AdmissionError(f"unknown scheduler {name!r}: use one of {', '.join(SCHEDULERS)}") from None

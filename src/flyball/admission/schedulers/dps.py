@@ -1,4 +1,4 @@
-"""DPS-2: dynamic probabilistic scheduling by the odds of being blocked. Learns once a period, knows no clock."""
+"""DPS-2: dynamic probabilistic scheduling by blocking odds. Learns once per period; no clock."""
 
 from __future__ import annotations
 
@@ -8,38 +8,38 @@ from dataclasses import dataclass
 
 from flyball.admission.schedulers.scheduler import Standing, Turnout, cheaper_waits
 
-# How far the logarithm of a probability moves in a period for an error of 1; sets the speed, not the end.
+# Change of the logarithm of a probability per period for an error of 1; affects the speed, not the result.
 SPEED = 0.1
 LARGEST_ERROR = 2.0
 LEAST_LOG_PROBABILITY = -9.0
 AVERAGED_PERIODS = 30
-# Added to averaged numbers in a period, so that their logarithm exists. Averages of so few are mostly noise.
+# Added to averaged counts, so that their logarithm exists. Smaller averages are mostly noise.
 LEAST_COUNT = 0.01
-# Added to the number of those who wait, for the same reason.
+# Added to the number of waiting requests, for the same reason.
 HALF_A_REQUEST = 0.5
-# If of every class fewer go without having been admitted, for each who is, that says nothing about overload.
+# Below this ratio of lost to admitted requests in every class, losses say nothing about overload.
 LEAST_GONE_RATIO = 0.02
 
 
 @dataclass(slots=True)
 class _Record:
-    """What is remembered of one class, averaged, in a period."""
+    """Averages of one class."""
 
     log_probability: float
     admitted: float = 0.0
-    # Those who came and were not admitted, over those who had come before and were.
+    # Ratio of requests not admitted to requests admitted.
     blocked: float = 0.0
-    # Those who were turned away or left.
+    # Refused requests and those that left.
     gone: float = 0.0
     waiting: int = 0
 
     def take(self, turnout: Turnout, weight: float) -> None:
-        """Average the latest period in."""
+        """Add the latest period to the averages."""
         gone = turnout.lost + turnout.left
         self.admitted += (turnout.admitted - self.admitted) * weight
         self.gone += (gone - self.gone) * weight
-        # Whoever has to go has waited until then. Who waits more than before is therefore counted now: it says the
-        # same in the long run, without the delay, and without swinging to and fro for it.
+        # A lost request has waited before. An increase of waiting requests therefore counts now: equal in the long
+        # run, but without the delay, and so without oscillation.
         self.blocked += (gone + turnout.waiting - self.waiting - self.blocked) * weight
         self.waiting = turnout.waiting
 
@@ -47,12 +47,12 @@ class _Record:
 class Dps:
     """Makes the odds of being blocked proportional to the cost of a class.
 
-    The odds are the number of those who are not admitted over the number of those who are. While many go without
-    having been admitted the former are these, else those who wait. Under overload the fraction A of a class is
-    admitted with (1 - A_i) / A_i = (c_i / c_1) (1 - A_1) / A_1: cheap classes are favoured by exactly the ratio of
-    the costs c, and no class starves. Without overload waits tend to be proportional to costs.
+    The odds are requests not admitted over requests admitted. While many are lost, the former are the lost ones,
+    otherwise the waiting ones. Under overload a class is admitted with fraction A, (1 - A_i) / A_i = (c_i / c_1) (1 -
+    A_1) / A_1: cheap classes are favoured by exactly the ratio of the costs c, and no class starves. Without
+    overload, waits tend to be proportional to costs.
 
-    Until it has learned something, the probability of a class is the cost of the cheapest over its own.
+    Before it has learned, the probability of a class is the lowest cost over its own.
     """
 
     def __init__(self, speed: float = SPEED) -> None:
@@ -69,7 +69,7 @@ class Dps:
         return math.exp(self._records[number].log_probability)
 
     def end_period(self, turnouts: Sequence[Turnout]) -> None:
-        """Move the probability of each class towards the one at which its odds fit its cost."""
+        """Move each probability towards the one at which the odds match the cost."""
         if len(turnouts) != len(self._records):
             self._records = [_Record(math.log(turnouts[0].cost / turnout.cost)) for turnout in turnouts]
             self._periods = 0
@@ -94,10 +94,11 @@ class Dps:
         ]
 
     def _move(self, log_odds_for_cost: Sequence[float]) -> None:
-        """Compare each class with the next cheaper one that waits: it is compared in turn, so all become equal.
+        """Compare each class with the next cheaper one that waits, which is compared in turn, so that all become
+        equal.
 
-        The worst off of all cheaper ones would do as well if odds were exact. They are noisy, the worst of several
-        looks worse than it is, and the dearest of four classes would get a tenth less than the law gives it.
+        Comparing with the worst of all cheaper ones would be equivalent for exact odds. They are noisy, the worst of
+        several looks worse than it is, and the most expensive of four classes would get a tenth too little.
         """
         reference: float | None = None
         for record, own in zip(self._records, log_odds_for_cost, strict=True):

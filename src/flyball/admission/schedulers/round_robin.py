@@ -1,4 +1,4 @@
-"""Every class in turn, whatever it costs: a baseline."""
+"""Round robin over classes: a baseline."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from flyball.admission.schedulers.scheduler import Standing, Turnout
 
 
 class RoundRobin:
-    """Admits one of each class that waits, then begins anew. Under overload a dear class takes most of the budget."""
+    """Admits one request of each waiting class in turn. Under overload an expensive class takes most of the
+    budget.
+    """
 
     def __init__(self) -> None:
         self._classes = 0
@@ -18,7 +20,7 @@ class RoundRobin:
         return 1.0
 
     def end_period(self, turnouts: Sequence[Turnout]) -> None:
-        """Note how many classes there are."""
+        """Note the number of classes."""
         self._classes = len(turnouts)
 
     def probabilities(self) -> tuple[float, ...]:

@@ -1,6 +1,6 @@
-"""What a scheduler is: it says with which probability the head of a class is admitted when its turn comes.
+"""The interface of schedulers: the probability with which the head of a class is admitted at its turn.
 
-It decides between classes and knows neither budget nor clock; the gate asks it, and spends.
+Independent of budget and clock; the gate asks it, and spends.
 """
 
 from __future__ import annotations
@@ -12,52 +12,52 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How one class stands when somebody is to be admitted. Classes go from cheap to dear."""
+    """State of one class at an admission. Classes are ordered from cheap to expensive."""
 
-    # What a request of the class costs on average; above 0.
+    # Mean cost of a request; above 0.
     cost: float
     waiting: int
-    # How long the first has waited; 0 if nobody waits.
+    # Wait of the head; 0 if none waits.
     head_age_s: float
-    # Averaged over some 30 periods.
+    # Averaged over about 30 periods.
     arrivals_per_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Turnout:
-    """What became of one class in a control period."""
+    """Counts of one class in a control period."""
 
     cost: float
     admitted: int
-    # Those who wait at its end.
+    # Waiting at its end.
     waiting: int
-    # Those who were turned away in it, because their time was up or their queue full.
+    # Refused: deadline reached or queue full.
     lost: int
-    # Those who went away by themselves while they waited.
+    # Left while waiting.
     left: int = 0
 
 
 class Scheduler(Protocol):
-    """Chooses between classes that wait.
+    """Chooses between waiting classes.
 
-    Whatever waits, at least one class that waits has probability 1: else nobody would be admitted.
+    At least one waiting class must have probability 1: otherwise none would be admitted.
     """
 
     def probability(self, number: int, classes: Sequence[Standing]) -> float:
-        """Return the probability, 0 to 1, that the head of class `number`, which waits, is admitted now."""
+        """Return the probability, 0 to 1, that the head of the waiting class `number` is admitted now."""
 
     def end_period(self, turnouts: Sequence[Turnout]) -> None:
-        """Learn what became of all classes in the period that has just ended.
+        """Learn from the counts of the period that has just ended.
 
-        Their number may differ from the last time: requests have been classified anew.
+        The number of classes may have changed.
         """
 
     def probabilities(self) -> tuple[float, ...]:
-        """Return the probability of each class while cheaper ones wait, as far as it is known, for people to see."""
+        """Return the probability of each class while cheaper ones wait, as far as known, for display."""
 
 
 def cheaper_waits(number: int, classes: Sequence[Standing]) -> bool:
-    """Return whether somebody of a class cheaper than `number` waits."""
+    """Return whether a class cheaper than `number` has waiting requests."""
     for other in range(number):  # noqa: SIM110 - it is asked for every admission, and a generator takes twice as long
         if classes[other].waiting:
             return True

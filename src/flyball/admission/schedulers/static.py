@@ -1,4 +1,4 @@
-"""Fixed probabilities: a baseline, the static probabilistic scheduling of the admission paper."""
+"""Fixed probabilities: a baseline, the admission paper's static probabilistic scheduling."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from flyball.errors import AdmissionError
 class Static:
     """Admits a class with a fixed probability while a cheaper one waits.
 
-    Without `probabilities` that of a class is the cost of the cheapest over its own. If there are more classes than
-    probabilities the last one holds for the rest.
+    Without `probabilities` that of a class is the lowest cost over its own. The last probability applies to all
+    further classes.
     """
 
     def __init__(self, probabilities: Sequence[float] | None = None) -> None:
@@ -26,7 +26,7 @@ class Static:
         return self._fixed(number, classes[0].cost, classes[number].cost) if cheaper_waits(number, classes) else 1.0
 
     def end_period(self, turnouts: Sequence[Turnout]) -> None:
-        """Note what the classes cost."""
+        """Note the costs of the classes."""
         self._costs = tuple(turnout.cost for turnout in turnouts)
 
     def probabilities(self) -> tuple[float, ...]:

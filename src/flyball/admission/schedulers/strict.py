@@ -1,4 +1,4 @@
-"""The cheapest first: a baseline, which starves dear classes as soon as cheaper ones take the whole budget."""
+"""Cheapest first: a baseline that starves expensive classes when cheaper ones use up the budget."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Strict:
         return 0.0 if cheaper_waits(number, classes) else 1.0
 
     def end_period(self, turnouts: Sequence[Turnout]) -> None:
-        """Note how many classes there are."""
+        """Note the number of classes."""
         self._classes = len(turnouts)
 
     def probabilities(self) -> tuple[float, ...]:

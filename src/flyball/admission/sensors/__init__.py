@@ -1,6 +1,6 @@
-"""What tells a meter about the connections of each kind of pool.
+"""Sensors that measure connection pools.
 
-Here no driver is imported before its sensor is asked for.
+A driver is imported only with its sensor.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncpgSensor", "PsycopgSensor", "Sensor", "SqlalchemySensor", "ThreadSensor"]
 
-# Of each sensor its module here, and what to install for it.
+# By sensor: its module, and the package to install.
 _NEEDS = {
     "AsyncpgSensor": ("asyncpg", "asyncpg"),
     "PsycopgSensor": ("psycopg", "psycopg[pool]"),

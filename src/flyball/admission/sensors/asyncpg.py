@@ -1,4 +1,4 @@
-"""Measures the pools of asyncpg. Knows nothing of requests and budgets."""
+"""Measures pools of asyncpg."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flyball.admission.meter import Hold, Meter
 from flyball.admission.sensors.sensor import Sensor
 from flyball.errors import AdmissionError
 
-# Methods of a pool that take a connection for one statement.
+# Methods of a pool that acquire a connection for one statement.
 _ACQUIRING = ("execute", "executemany", "fetch", "fetchrow", "fetchval")
 
 
@@ -22,19 +22,19 @@ class AsyncpgSensor(Sensor):
         sensor = AsyncpgSensor()
         sensor.watch(pool)
 
-    A connection counts as busy from when `acquire` (which `fetch` and its like call) has given it until `release`
-    has taken it back, or it was closed. What the pool does on its own, such as to connect its first connections,
-    is not seen.
+    A connection is busy from when `acquire` (also called by `fetch` and similar) returned it until `release` took it
+    back, or it was closed. Internal work of the pool, such as opening its first connections, is not measured.
     """
 
     def watch(self, pool: asyncpg.Pool[Any]) -> None:
-        """Measure the pool from now on, whether it has been awaited yet or not. Twice is once.
+        """Start measuring the pool, which need not be initialized yet. Idempotent.
 
-        Connections that are out already are not counted. Raises AdmissionError if it is no such pool, or of a
-        version that works in an unknown way.
+        Connections already in use are not counted. Raises AdmissionError for other objects, and unsupported versions.
         """
         if not isinstance(pool, asyncpg.Pool):
-            raise AdmissionError(f"AsyncpgSensor watches pools made by asyncpg.create_pool, not {type(pool)}")
+            raise AdmissionError(
+                f"unsupported pool {type(pool)}: AsyncpgSensor watches pools made by asyncpg.create_pool"
+            )
         if self.is_watching(pool):
             return
         context = getattr(asyncpg.pool, "PoolAcquireContext", None)
@@ -48,7 +48,7 @@ class AsyncpgSensor(Sensor):
 
 
 class _Acquiring:
-    """What `acquire` returns: to be awaited, or to be entered, as the pool's own, which it wraps."""
+    """Wraps the awaitable and context manager that `acquire` returns."""
 
     __slots__ = ("_ask", "_given", "_inner")
 
@@ -79,7 +79,7 @@ class _Acquiring:
 
 
 def _methods(plain: Any, meter: Meter) -> dict[str, Callable[..., Any]]:
-    """Return what a pool does instead of what its class does."""
+    """Return the methods that replace those of the pool's class."""
     holds: dict[int, Hold] = {}
 
     def terminated(connection: Any) -> None:
@@ -88,7 +88,7 @@ def _methods(plain: Any, meter: Meter) -> dict[str, Callable[..., Any]]:
 
     def given(connection: Any, hold: Hold) -> None:
         holds[id(connection)] = hold
-        # Whoever closes a connection need not release it. The listener stays: to add it again changes nothing.
+        # A closed connection need not be released. Adding the listener again is a no-op.
         connection.add_termination_listener(terminated)
 
     def acquire(self: Any, *args: Any, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Measures the pools of psycopg_pool, with threads and with asyncio. Knows nothing of requests and budgets."""
+"""Measures pools of psycopg_pool, threaded and asyncio."""
 
 from __future__ import annotations
 
@@ -18,20 +18,19 @@ class PsycopgSensor(Sensor):
         sensor = PsycopgSensor()
         sensor.watch(pool)
 
-    A connection counts as busy from when `getconn` (which `connection()` calls) has returned it until `putconn`
-    has taken it back. What the pool does on its own, such as to connect, to check or to reset in the background,
-    is not seen unless somebody waits for it.
+    A connection is busy from when `getconn` (also called by `connection()`) returned it until `putconn` took it back.
+    Background work of the pool, such as connecting, checking or resetting, is only measured while a request waits for
+    it.
     """
 
     def watch(self, pool: ConnectionPool[Any] | AsyncConnectionPool[Any]) -> None:
-        """Measure the pool from now on, whether it is open yet or not. Twice is once.
+        """Start measuring the pool, which need not be open yet. Idempotent.
 
-        Connections that are out already are not counted. Raises AdmissionError if it is no such pool, or of a
-        version that works in an unknown way.
+        Connections already in use are not counted. Raises AdmissionError for other objects, and unsupported versions.
         """
         if not isinstance(pool, ConnectionPool | AsyncConnectionPool):
             raise AdmissionError(
-                f"PsycopgSensor watches the ConnectionPool and AsyncConnectionPool of psycopg_pool, not {type(pool)}"
+                f"unsupported pool {type(pool)}: use a ConnectionPool or AsyncConnectionPool of psycopg_pool"
             )
         if self.is_watching(pool):
             return
@@ -43,12 +42,12 @@ class PsycopgSensor(Sensor):
 
 
 def _note_size(meter: Meter, pool: ConnectionPool[Any] | AsyncConnectionPool[Any]) -> None:
-    # A null pool without bound has a greatest size of 0.
+    # An unbounded null pool has max_size 0.
     meter.size_of(pool, pool.max_size or None)
 
 
 def _methods(plain: Any, meter: Meter) -> dict[str, Callable[..., Any]]:
-    """Return what a pool with threads does instead of what its class does."""
+    """Return the methods that replace those of a threaded pool's class."""
     holds: dict[int, Hold] = {}
 
     def getconn(self: Any, *args: Any, **options: Any) -> Any:
@@ -63,7 +62,7 @@ def _methods(plain: Any, meter: Meter) -> dict[str, Callable[..., Any]]:
         return connection
 
     def putconn(self: Any, conn: Any, *args: Any, **options: Any) -> None:
-        # Before it is given back: then somebody else may have it, with a hold of their own.
+        # Before returning it: afterwards another thread may hold it.
         hold = holds.pop(id(conn), None)
         try:
             plain.putconn(self, conn, *args, **options)
@@ -79,7 +78,7 @@ def _methods(plain: Any, meter: Meter) -> dict[str, Callable[..., Any]]:
 
 
 def _async_methods(plain: Any, meter: Meter) -> dict[str, Callable[..., Any]]:
-    """Return what a pool with asyncio does instead of what its class does."""
+    """Return the methods that replace those of an asyncio pool's class."""
     holds: dict[int, Hold] = {}
 
     async def getconn(self: Any, *args: Any, **options: Any) -> Any:
@@ -94,7 +93,7 @@ def _async_methods(plain: Any, meter: Meter) -> dict[str, Callable[..., Any]]:
         return connection
 
     async def putconn(self: Any, conn: Any, *args: Any, **options: Any) -> None:
-        # Before it is given back: then somebody else may have it, with a hold of their own.
+        # Before returning it: afterwards another task may hold it.
         hold = holds.pop(id(conn), None)
         try:
             await plain.putconn(self, conn, *args, **options)

@@ -1,7 +1,4 @@
-"""What all sensors share: a meter, and how a pool that exists already is made to tell it what happens.
-
-Knows no driver.
-"""
+"""Base of sensors: a meter, and the interception of an existing pool's methods. Independent of drivers."""
 
 from __future__ import annotations
 
@@ -15,26 +12,25 @@ from flyball.errors import AdmissionError
 
 
 class Sensor:
-    """Measures what is taken of the pools it watches; several may share a meter."""
+    """Measures the pools it watches; sensors may share a meter."""
 
     def __init__(self, meter: Meter | None = None) -> None:
         self.meter = meter if meter is not None else Meter()
 
     def is_watching(self, pool: object) -> bool:
-        """Return whether what is taken of the pool is measured here."""
+        """Return whether the pool is measured by this sensor."""
         return any(vars(kind).get("_flyball_sensor") is self for kind in type(pool).__mro__)
 
     def _interpose(self, pool: Any, methods: Mapping[str, Callable[..., Any]]) -> None:
         """Override public methods of one pool.
 
-        The pool becomes an instance of a subclass made for it, which is what its users could have written
-        themselves: nothing else of it changes, other pools and its class are not touched, and what makes a
-        pool anew from its own class makes a watched one.
+        The pool's class becomes a generated subclass, as users could write it themselves: the rest of the pool is
+        unchanged, other pools and its class are not touched, and a copy made through its class is watched as well.
         """
         if shadowed := sorted(methods.keys() & getattr(pool, "__dict__", {}).keys()):
             raise AdmissionError(
-                f"{', '.join(shadowed)} of this {type(pool).__name__} has been replaced by something else:"
-                f" call {type(self).__name__}.watch before that"
+                f"this {type(pool).__name__} already overrides {', '.join(shadowed)}:"
+                f" call {type(self).__name__}.watch first"
             )
         plain = type(pool)
         described = {"__slots__": (), "__module__": plain.__module__, "__doc__": plain.__doc__}
@@ -43,12 +39,12 @@ class Sensor:
     def _require(self, package: str, *calls: tuple[Callable[..., Any] | None, str]) -> None:
         """Raise AdmissionError unless each function calls the method of that name.
 
-        What a sensor overrides would otherwise be passed by in silence, and nothing be measured.
+        Otherwise an overridden method could be bypassed silently, and nothing be measured.
         """
         for function, name in calls:
             code = getattr(inspect.unwrap(function), "__code__", None) if function is not None else None
             if code is None or name not in code.co_names:
                 raise AdmissionError(
-                    f"{type(self).__name__} does not know how {package} {version(package)} gives out connections"
-                    f" (it passes by {name}): install a version that Flyball was tested with"
+                    f"{type(self).__name__} does not support {package} {version(package)}"
+                    f" (it bypasses {name}): install a version that Flyball is tested with"
                 )

@@ -1,4 +1,4 @@
-"""Measures the pools of SQLAlchemy's engines, with and without asyncio. Knows nothing of requests and budgets."""
+"""Measures pools of SQLAlchemy engines, with and without asyncio."""
 
 from __future__ import annotations
 
@@ -20,26 +20,24 @@ class SqlalchemySensor(Sensor):
         sensor = SqlalchemySensor()
         sensor.watch(engine)
 
-    A connection counts as busy from when the pool has given it (connected, tested and recycled as need be, all of
-    which is waiting) until it is checked in, invalidated or detached; a transaction is rolled back before that. A
-    detached connection is the application's own and is not seen. A session that has begun holds its connection
-    until it commits, rolls back or closes, and so it counts.
+    A connection is busy from its checkout (connecting, testing and recycling count as waiting) until it is checked
+    in, invalidated or detached; a transaction is rolled back before. A detached connection belongs to the application
+    and is not measured. An open session holds its connection until it commits, rolls back or closes.
     """
 
     def watch(self, engine: Engine | AsyncEngine, *, size: int | None = None) -> None:
-        """Measure the engine's pool from now on, and those that follow when the engine is disposed of.
+        """Start measuring the engine's pool, and its successors when the engine is disposed of. Idempotent.
 
-        `size` is how many connections there can be at most, of a pool that does not know it (`NullPool`, or an
-        overflow without bound); of others it is their size with overflow. Connections that are out already are
-        not counted. To watch twice is to watch once. Raises AdmissionError if it is no engine, has a pool that
-        shares one connection among all, or is of a version that works in an unknown way.
+        `size` is the maximum number of connections, for a pool that does not know it (`NullPool`, or unbounded
+        overflow); for others it is pool size plus overflow. Connections already in use are not counted. Raises
+        AdmissionError for other objects, pools that share one connection, and unsupported versions.
         """
         if not isinstance(engine, Engine | AsyncEngine):
-            raise AdmissionError(f"SqlalchemySensor watches engines of SQLAlchemy, not {type(engine)}")
+            raise AdmissionError(f"unsupported engine {type(engine)}: SqlalchemySensor watches SQLAlchemy engines")
         pool = engine.pool
         if not isinstance(pool, QueuePool | NullPool):
             raise AdmissionError(
-                f"a {type(pool).__name__} does not give each a connection of their own, so none can be counted:"
+                f"a {type(pool).__name__} shares connections, so they cannot be counted:"
                 " make the engine with poolclass=QueuePool, AsyncAdaptedQueuePool or NullPool"
             )
         if self.is_watching(pool):
@@ -52,7 +50,7 @@ class SqlalchemySensor(Sensor):
         self.meter.size_of(pool, greatest_size)
 
     def _connect(self, plain: Any) -> Callable[[Any], Any]:
-        """Return what a pool does instead of what its class does when it is asked for a connection."""
+        """Return the function that replaces the pool class's connect."""
         meter: Meter = self.meter
 
         def connect(pool: Any) -> Any:
@@ -74,11 +72,13 @@ class SqlalchemySensor(Sensor):
 
 
 def _size(pool: Pool) -> int | None:
-    """Return how many connections there can be at once, None without bound."""
+    """Return the maximum number of connections, None if unbounded."""
     if not isinstance(pool, QueuePool):
         return None
-    # Nothing public says it: the number of those beyond the pool's size, -1 for no bound.
+    # Not public: connections beyond the pool's size, -1 for unbounded.
     overflow = getattr(pool, "_max_overflow", None)
     if not isinstance(overflow, int):
-        raise AdmissionError("this version of SQLAlchemy hides how far a pool may grow: say watch(engine, size=...)")
+        raise AdmissionError(
+            "cannot read the pool's maximum size in this version of SQLAlchemy: use watch(engine, size=...)"
+        )
     return pool.size() + overflow if overflow >= 0 else None

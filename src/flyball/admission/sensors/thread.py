@@ -1,4 +1,4 @@
-"""A sensor for what has no pool: the CPU time of the thread that the event loop runs in."""
+"""A sensor without a pool: the CPU time of the event loop's thread."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from flyball.admission.use import Usage
 
 
 class ThreadSensor:
-    """Measures how busy the current thread is. Ask it in the thread that it is to measure, as an event loop's."""
+    """Measures CPU use of the current thread. Read it in the thread that it measures."""
 
     def __init__(self) -> None:
         self.meter: Meter = _ThreadMeter()
 
 
 class _ThreadMeter(Meter):
-    """Takes the CPU time of the thread for the time that one connection was busy."""
+    """Reports the thread's CPU time as the busy time of one connection."""
 
     @property
     def usage(self) -> Usage:

@@ -1,1 +1,1 @@
-"""A domain of nodes that governs itself: it places clients, grows, shrinks and repairs its clustered queues."""
+"""A self-managing domain of nodes: places clients, and scales, rebalances and repairs its clustered queues."""

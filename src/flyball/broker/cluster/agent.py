@@ -1,6 +1,6 @@
-"""What runs on every node of a domain for its clustered queues: it reports, asks the leader, and obeys.
+"""A node's side of the domain: it reports to its peers, asks the leader, and carries out the leader's commands.
 
-Decisions come from whoever leads; see `leader`. What one node asks of another is a command in the table below.
+Decisions are made by the leader; see `leader`. One node asks another for something with a command of the table below.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from flyball.errors import ClusterError, FlyballError
 
 log = logging.getLogger(__name__)
 
-# So long somebody who needs another node waits until its address is known.
+# How long a caller waits until the address of a node is known.
 ADDRESS_S = 3.0
 
-# So long somebody who needs the leader waits until there is one.
+# How long a caller waits for a leader to be elected.
 LEADERLESS_S = 10.0
 
-# So long a node may take to answer, unless more is known to be needed.
+# Default time limit of a command that is sent to another node.
 ANSWER_S = 10.0
 
-# Of so many ordinary queues a node tells the others.
+# Largest number of ordinary queues in a node's report.
 MAX_QUEUES_REPORTED = 1000
 
 Command = Callable[..., Awaitable[Any]]
 
 
 class Agent:
-    """One node's part in the domain."""
+    """Runs on every node of a domain."""
 
     def __init__(self, node: Node, stop: asyncio.Event) -> None:
-        """`stop` is set when the domain does not need the node any more."""
+        """`stop` is set when the domain releases this node."""
         self.node = node
         self.overview = Overview(node)
         self.members = Members(node, self.ask)
         self.sessions = Sessions(node)
         self.balancer = Balancer(node, self.members, self.overview, self.ask)
-        # Whether this node decides for the domain.
+        # Whether this node leads the domain.
         self.leads = False
         self._stop = stop
         self._nodes_news = asyncio.Event()
@@ -60,7 +60,7 @@ class Agent:
             "queue.release": self.members.release,
             "queue.adopt": self.members.adopt,
             "session.move": self.sessions.move,
-            "session.tell": self.sessions.tell,
+            "session.tell": self.sessions.rows,
             "node.stop": self._let_go,
         }
         node.peers.commands.update(commands)
@@ -68,7 +68,7 @@ class Agent:
         node.membership.on_nodes.append(self._note_nodes)
 
     def report(self) -> Mapping[str, Any]:
-        """Return what this node tells the others with every renewal, as JSON can say it."""
+        """Return the report that goes to the peers with every renewal of the lease, as JSON values."""
         queues = (state for state in self.node.hub.broker.engine.queues if not state.queue.member)
         return {
             "leads": self.leads,
@@ -93,49 +93,49 @@ class Agent:
         }
 
     def answer_while_leading(self, commands: Mapping[str, Command]) -> None:
-        """Let all nodes ask for these commands; they are carried out only by the node that leads."""
+        """Register commands that any node may send and only the leader carries out."""
         for name, command in commands.items():
             self.node.peers.commands[name] = partial(self._while_leading, command)
 
     async def _while_leading(self, command: Command, **arguments: Any) -> Any:
-        # Whoever asks knows who leads from a report, which is up to a renewal old.
+        # The caller knows the leader from a report, which is up to one renewal old.
         if not self.leads:
-            raise ClusterError("this node does not lead the domain: ask again")
+            raise ClusterError("this node is not the leader: retry")
         return await command(**arguments)
 
     @property
     def leader(self) -> NodeRecord | None:
-        """The node that leads, as far as is known."""
+        """Return the leader, as far as this node knows."""
         for node in self.node.membership.nodes:
             if node.is_live and node.report.get("leads"):
                 return node
         return None
 
     async def ask(self, node_id: int, command: str, *, time_limit_s: float = ANSWER_S, **arguments: Any) -> Any:
-        """Let a node, which may be this one, carry out a command of the table. Raises FlyballError.
+        """Run a command on a node, which may be this one. Raises FlyballError.
 
-        A command that has begun is finished even if the caller is cancelled, on this node as on others.
+        A command that has started is finished even if the caller is cancelled, here as on other nodes.
         """
         if node_id == self.node.membership.node_id:
             return await self._carry_out(command, arguments)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ADDRESS_S):
-                # One that has just joined has told its address, but this node may not have heard of it yet.
+                # A node that has just joined has published its address, but this node may not have read it yet.
                 while not self.node.peers.can_reach(node_id):
                     await self.watch_nodes()
         return await self.node.peers.request(node_id, command, arguments, time_limit_s)
 
     async def _carry_out(self, name: str, arguments: Mapping[str, Any]) -> Any:
-        """Carry out a command of this node in a task of its own.
+        """Run a command of this node in a task of its own.
 
-        A leader that stands down cancels what it has asked for. A consumer that was just moving would be left without
-        a queue, and a released queue without its transient messages.
+        A leader that stands down cancels the commands it has sent. Cancelled halfway, a consumer being moved would be
+        left without a queue, and a released queue would lose its transient messages.
         """
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def fail(error: Exception) -> None:
             answer.set_exception(error)
-            # Retrieved, as asyncio sees it: the caller may be cancelled before it is.
+            # Mark the exception as retrieved: a cancelled caller never awaits it.
             answer.exception()
 
         async def work() -> None:
@@ -145,7 +145,7 @@ class Agent:
                 if not answer.done():
                     fail(error)
                 elif isinstance(error, FlyballError):
-                    log.info("%s failed after its caller had gone: %s", name, error)
+                    log.info("command %s failed after its caller was cancelled: %s", name, error)
                 else:
                     raise
             else:
@@ -154,27 +154,27 @@ class Agent:
 
         def ended(_: object) -> None:
             if not answer.done():
-                fail(ClusterError(f"{name} was given up: the node stops"))
+                fail(ClusterError(f"{name} was cancelled: the node is stopping"))
 
         task = self.node.hub.spawn(work())
         if task is None:
-            raise ClusterError(f"{name} is not carried out: the node stops")
+            raise ClusterError(f"{name} was refused: the node is stopping")
         task.add_done_callback(ended)
         return await answer
 
     async def ask_leader(self, command: str, *, time_limit_s: float = ANSWER_S, **arguments: Any) -> Any:
-        """Let the leader carry out a command. Raises ClusterError if there is none for a while."""
+        """Run a command on the leader. Raises ClusterError if there is none within LEADERLESS_S."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LEADERLESS_S):
                 while not self.leads and self.leader is None:
                     await self.watch_nodes()
         leader_id = self.node.membership.node_id if self.leads else self.leader.id if self.leader else None
         if leader_id is None:
-            raise ClusterError("the domain has no leader at present: try again in a few seconds")
+            raise ClusterError("the domain has no leader: retry in a few seconds")
         return await self.ask(leader_id, command, time_limit_s=time_limit_s, **arguments)
 
     async def watch_nodes(self) -> None:
-        """Wait until this node has heard of the others again."""
+        """Wait for the next update of the peers' records."""
         await self._nodes_news.wait()
 
     def _note_nodes(self, nodes: object) -> None:

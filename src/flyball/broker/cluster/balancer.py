@@ -1,6 +1,6 @@
-"""Balances messages among the members of a clustered queue: surplus is handed on, empty members ask for messages.
+"""Balances messages among the members of a clustered queue: push a surplus, pull for members that are empty.
 
-How many go where is decided in `transfer_policy`, from what the members report; `members` moves them.
+`transfer_policy` decides how many messages go where, from the members' reports; `members` moves them.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from flyball.errors import ClusterError, Fenced, FlyballError, StoreError
 
 log = logging.getLogger(__name__)
 
-# How often members look whether they should exchange messages.
+# Interval at which the members of a node are compared with the others.
 PERIOD_S = 0.1
 
-# So often in a row a member must find itself empty, with consumers that wait, before it asks others.
+# Rounds in a row in which a member must be empty, with idle consumers, before it asks for messages.
 EMPTY_ROUNDS = 3
 
-# After so many rounds it asks for anything, be it a single message.
+# After this many rounds it asks for any message, even a single one.
 ASK_ANY_ROUNDS = 20
 
-# What a node told of itself may be so old: what it was given since is not in it.
+# A node's report can be this old, and does not count messages that were transferred since.
 REPORT_AGE_S = 2 * RENEW_S
 
 
 class Balancer:
-    """Lets the members of one node exchange messages."""
+    """Transfers messages between the members of this node and those of others."""
 
     def __init__(self, node: Node, members: Members, overview: Overview, ask: Ask) -> None:
         self._node = node
@@ -44,13 +44,13 @@ class Balancer:
         self._overview = overview
         self._ask = ask
         self._empty_rounds: dict[int, int] = {}
-        # The members that are giving, or asking for, messages.
+        # Members with a transfer under way.
         self._busy: set[int] = set()
-        # What each member elsewhere was given lately, and when.
+        # Messages sent to each remote member lately, with the time: its last report may not count them yet.
         self._in_transit: dict[int, deque[tuple[float, int]]] = {}
 
     async def run(self) -> None:
-        """Go on until cancelled."""
+        """Run until cancelled."""
         self._busy.clear()
         async with asyncio.TaskGroup() as tasks:
             supervisor = self._node.supervisor.within(tasks)
@@ -61,14 +61,14 @@ class Balancer:
                         try:
                             self._look(state, supervisor)
                         except Exception as error:
-                            self._node.hub.faults.note("exchange of a member", error)
+                            self._node.hub.faults.note("balancing a member", error)
                 for twin in list(self._node.hub.broker.engine.twins.values()):
                     if twin.queue.id not in self._busy:
                         self._busy.add(twin.queue.id)
                         supervisor.spawn(self._merge(twin))
 
     async def give(self, source: int, destination: int, most: int) -> int:
-        """Another member asks for messages of one of ours; return how many it gets."""
+        """Transfer up to `most` messages of a local member to another member that asked; return how many went."""
         state = self._node.hub.broker.engine.find_queue_by_id(source)
         definition = None if state is None else self._members.definition(state.queue)
         if state is None or definition is None or source in self._busy:
@@ -76,12 +76,12 @@ class Balancer:
         try:
             return await self._hand_over(source, destination, share(self._load_of(state, definition), most))
         except StoreError as error:
-            raise ClusterError(f"no messages were handed over: {error}") from error
+            raise ClusterError(f"no messages were transferred: {error}") from error
 
-    # Inside
+    # Internals
 
     def _look(self, state: QueueState, supervisor: Supervisor) -> None:
-        """Hand over what a member holds too much of, or ask for messages if its consumers wait in vain."""
+        """Transfer the surplus of a member, or ask for messages when its consumers are idle."""
         queue_id = state.queue.id
         definition = self._members.definition(state.queue)
         if definition is None:
@@ -90,7 +90,7 @@ class Balancer:
         others = self._others(state, definition)
         transfers = surplus(own, others, self._overview.options(key_of(state.queue)).surplus)
         if transfers:
-            # One at a time: the next round sees what is left.
+            # One transfer per round: the next round sees the rest.
             supervisor.spawn(self._give_surplus(queue_id, transfers[0].destination, transfers[0].count))
             self._busy.add(queue_id)
             return
@@ -111,19 +111,19 @@ class Balancer:
         try:
             await self._hand_over(source_id, destination_id, count)
         except Fenced:
-            # The node finds out by itself, and joins again.
+            # The node notices by itself that it is fenced, and rejoins.
             return
         except FlyballError as error:
-            log.warning("messages could not be handed to another member: %s", error)
+            log.warning("message transfer to another member failed: %s", error)
 
     async def _merge(self, twin: QueueState) -> None:
         try:
             await self._members.merge_twin(twin)
         except Fenced:
-            # The node finds out by itself, and joins again.
+            # The node notices by itself that it is fenced, and rejoins.
             return
         except FlyballError as error:
-            log.warning("two members on this node could not be made one: %s", error)
+            log.warning("merging two members on this node failed: %s", error)
         finally:
             self._busy.discard(twin.queue.id)
 
@@ -144,7 +144,7 @@ class Balancer:
         try:
             await self._ask(node_id, "member.give", source=source_id, destination=queue_id, most=MAX_TRANSFER)
         except FlyballError as error:
-            log.info("another member could not be asked for messages: %s", error)
+            log.info("asking another member for messages failed: %s", error)
         finally:
             self._busy.discard(queue_id)
 
@@ -154,7 +154,7 @@ class Balancer:
         return MemberLoad(queue_id, len(state), state.idle_consumers, len(state.consumers), is_marked)
 
     def _others(self, state: QueueState, definition: Mapping[str, Any]) -> list[MemberLoad]:
-        """Return what the other members of the same clustered queue, on live nodes, are taken to have."""
+        """Return the estimated loads of the queue's other members on live nodes."""
         marked = definition.get("marked", ())
         loads: list[MemberLoad] = []
         for remote in self._node.topology.directory.members(state.queue.vhost, state.queue.name):
@@ -168,7 +168,7 @@ class Balancer:
         return loads
 
     def _given_lately(self, queue_id: int) -> int:
-        """Return how many messages a member was given that its last report may not count yet."""
+        """Return how many messages went to a member lately that its last report may not count yet."""
         given = self._in_transit.get(queue_id)
         if given is None:
             return 0

@@ -1,7 +1,6 @@
-"""What members can bear and what clients weigh, out of a capacity model that was fitted to traces.
+"""Capacity of members and weights of clients, read from a capacity model that the pipeline fitted to traces.
 
-Pure: the text of `capacity.json` in, options of a clustered queue out. Which runs the model comes from, and how, is
-the pipeline's business.
+Pure: takes the text of `capacity.json`, returns options of a clustered queue.
 """
 
 from __future__ import annotations
@@ -16,31 +15,31 @@ VERSION = 1
 
 
 def options_of_model(text: str, source: str, experiment: str = "") -> dict[str, object]:
-    """Return capacity and weights for ClusterOptions. Raises ClusterError, which begins with the source.
+    """Return capacity and weights for ClusterOptions. Raises ClusterError whose text starts with `source`.
 
-    Weights are shares of a node's capacity, so that it is 1. A model without weights gives how many clients a node
-    can bear, each of which weighs 1. `experiment` chooses among several.
+    Weights are shares of a node's capacity, which is 1. A model without weights gives the number of clients that a
+    node can serve; each weighs 1. `experiment` selects one of several models.
     """
     targets = [
         target for target in _targets(text, source) if not experiment or target.get("experiment") == experiment
     ]
     if not targets:
-        raise ClusterError(f"{source}: there is no experiment {experiment!r}: see `flyball pipeline capacity`")
+        raise ClusterError(f"{source}: unknown experiment {experiment!r}: see `flyball pipeline capacity`")
     usable = [(target, found) for target in targets if (found := _options(target)) is not None]
     if not usable:
         reasons = sorted({str(target.get(key)) for target in targets for key in _REASONS if target.get(key)})
         raise ClusterError(
-            f"{source}: neither the knee nor the weights are known ({'; '.join(reasons) or 'no reason is given'}):"
-            " run `flyball pipeline capacity` over runs with more clients, or give capacity and weights as numbers"
+            f"{source}: the model has neither a knee nor weights ({'; '.join(reasons) or 'no reason given'}):"
+            " run `flyball pipeline capacity` on runs with more clients, or set capacity and weights as numbers"
         )
     if len(usable) > 1 and any(options != usable[0][1] for _, options in usable):
         names = ", ".join(sorted({str(target.get("experiment")) for target, _ in usable}))
-        raise ClusterError(f"{source}: holds several models: choose one with FILE#EXPERIMENT, out of {names}")
+        raise ClusterError(f"{source}: several models: select one with FILE#EXPERIMENT; available: {names}")
     return usable[0][1]
 
 
 def split_reference(reference: str) -> tuple[str, str]:
-    """Return the file and the experiment of FILE or FILE#EXPERIMENT."""
+    """Split FILE or FILE#EXPERIMENT into the file and the experiment."""
     file, _, experiment = reference.partition("#")
     return file, experiment
 
@@ -52,18 +51,20 @@ def _targets(text: str, source: str) -> list[Mapping[str, Any]]:
     try:
         document = json.loads(text)
     except ValueError as error:
-        raise ClusterError(f"{source}: is no JSON: {error}; give the capacity.json of a pipeline") from None
+        raise ClusterError(f"{source}: not valid JSON: {error}; give the capacity.json of a pipeline run") from None
     if not isinstance(document, dict) or document.get("kind") != "capacity":
-        raise ClusterError(f"{source}: is no capacity model: make one with `flyball pipeline capacity`")
+        raise ClusterError(f"{source}: not a capacity model: create one with `flyball pipeline capacity`")
     if document.get("version") != VERSION:
         raise ClusterError(
-            f"{source}: has version {document.get('version')}, and {VERSION} is known: make it again with"
+            f"{source}: unsupported version {document.get('version')} (supported: {VERSION}): create it again with"
             " `flyball pipeline capacity`"
         )
     targets = document.get("targets")
     if not isinstance(targets, list) or not all(isinstance(target, dict) for target in targets) or not targets:
-        why = document.get("reason") or "it has no targets"
-        raise ClusterError(f"{source}: says nothing of capacity: {why}; give it runs with several numbers of clients")
+        why = document.get("reason") or "no targets"
+        raise ClusterError(
+            f"{source}: no capacity in this model: {why}; fit it to runs with different numbers of clients"
+        )
     return targets
 
 

@@ -1,7 +1,7 @@
-"""The clustered queues of a domain as they are defined, and their members, as the leader makes and removes them.
+"""Creates, changes and deletes the clustered queues of a domain and their members. Runs on the leader.
 
-A definition holds the options, which members are marked, which somebody wants gone (leaving), and the names of the
-nodes on which somebody wants a member (fixed), or none any more (unwanted). All nodes follow it.
+A definition holds the options, the members marked for removal, those that an operator is removing (leaving), and the
+nodes on which an operator placed a member (fixed) or removed one (unwanted). Every node applies it.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ from flyball.model import Definition
 
 
 class Clusters:
-    """Changes clustered queues. Everything here may raise FlyballError."""
+    """Changes clustered queues. All methods may raise FlyballError."""
 
     def __init__(self, agent: Agent, overview: Overview) -> None:
         self._agent = agent
         self._overview = overview
         self._definitions = agent.node.definitions
         self._membership = agent.node.membership
-        # By marked member: the version of the domain's changes that has its mark.
+        # By marked member: the version of the definitions that contains the mark.
         self._marked_at_version: dict[int, int] = {}
         self._first_version = 0
-        # Clustered queues whose members are just being made: the manager does not hear of them yet.
+        # Clustered queues whose first members are being created: the manager does not see them yet.
         self.unready: set[str] = set()
 
     def begin(self) -> None:
-        """Another term: what was marked before is known to who has followed up to now."""
+        """Start a term: nodes that have applied the current version know all earlier marks."""
         self._marked_at_version.clear()
         self._first_version = self._membership.version
 
     async def create(self, key: str, options: ClusterOptions, nodes: Sequence[NodeRecord]) -> None:
-        """Define a clustered queue with fixed members on these nodes, or where there is room."""
+        """Define a clustered queue with fixed members on these nodes, or on nodes with room."""
         vhost, name = split_key(key)
-        # Nothing is awaited before it is defined: of two who want the same, the second is refused here.
+        # No await before it is defined: of two concurrent requests for the same name the second is refused here.
         present = self._overview.clusters.get(key)
         if present is not None:
             is_going = bool(present.get("deleted"))
-            advice = "is still being deleted: try again in some seconds" if is_going else "exists already"
+            advice = "is being deleted: retry in a few seconds" if is_going else "already exists"
             raise ClusterError(f"the clustered queue '{name}' in vhost '{vhost}' {advice}")
         if self._overview.has_ordinary(vhost, name):
-            raise ClusterError(f"there is already a queue '{name}' in vhost '{vhost}': choose another name")
+            raise ClusterError(f"queue '{name}' already exists in vhost '{vhost}': choose another name")
         chosen = nodes or self._least_loaded(options.min_members)
         value = {"vhost": vhost, "name": name, "options": options.to_dict(only_changed=True)}
         fixed = sorted(node.name for node in nodes)
@@ -69,17 +69,17 @@ class Clusters:
             raise
 
     async def change(self, key: str, changes: Mapping[str, Any]) -> None:
-        """Change some options of a clustered queue. Others that were changed meanwhile stay so."""
+        """Change some options of a clustered queue; concurrent changes of other options are kept."""
         value = self._overview.cluster(key)
-        # Together they have to work; what only another version knows is kept for that.
+        # The options must work together. Options stored by another version are kept as they are.
         ClusterOptions.from_dict(
             {**self._overview.options(key).to_dict(), **changes}, f"clustered queue {value['name']}"
         )
         await self._put(key, {**value, "options": {**value["options"], **changes}})
 
     async def delete(self, key: str) -> None:
-        """Delete a clustered queue with its members and all that is in them."""
-        # Whoever leads next goes on from here.
+        """Delete a clustered queue with its members and all their messages."""
+        # The next leader continues from this mark.
         await self._put(key, {**self._overview.cluster(key), "deleted": True})
         await self.finish_deletion(key)
 
@@ -94,32 +94,32 @@ class Clusters:
             await outcome(lambda done: self._definitions.delete("cluster", key, done))
 
     async def add_member(self, key: str, node_id: int) -> int:
-        """Let a node serve a member; return its id. Harmless if it does."""
+        """Create a member on a node; return its id. Idempotent."""
         value = self._overview.cluster(key)
         queue_id: int = await self._agent.ask(node_id, "member.add", vhost=value["vhost"], name=value["name"])
         await self._membership.catch_up()
         return queue_id
 
     async def keep_member(self, key: str, queue_id: int, node: NodeRecord) -> None:
-        """Somebody wants the member: it stays until somebody says otherwise."""
+        """Fix a member on request of an operator: it stays until an operator removes it."""
         await self._remove_from(key, ("marked", "leaving"), queue_id)
         await self._remove_from(key, ("unwanted",), node.name)
         await self._add_to(key, "fixed", node.name)
 
     async def drain_member(self, key: str, queue_id: int, node: NodeRecord) -> None:
-        """Somebody wants the member removed; it is marked once another one is there."""
+        """Remove a member on request of an operator; it is marked as soon as another member takes clients."""
         await self._remove_from(key, ("fixed",), node.name)
         await self._add_to(key, "unwanted", node.name)
         await self._add_to(key, "leaving", queue_id)
 
     async def forget_node_choices(self, node: NodeRecord) -> None:
-        """A node goes: it is nowhere said any more where its members should be, or not."""
+        """Remove a departing node from the lists of fixed and unwanted members."""
         for key in list(self._overview.clusters):
             await self._remove_from(key, ("fixed", "unwanted"), node.name)
 
     async def mark(self, key: str, queue_id: int) -> None:
-        """Let no node hand a member anything any more."""
-        # Not before all is done can anybody know of it, whoever asks meanwhile.
+        """Stop all transfers to a member."""
+        # Set before the await: until the change is written no node can know the mark, also for a concurrent check.
         self._marked_at_version[queue_id] = sys.maxsize
         await self._add_to(key, "marked", queue_id)
         await self._membership.catch_up()
@@ -130,26 +130,26 @@ class Clusters:
         self._marked_at_version.pop(queue_id, None)
 
     async def remove_member(self, key: str, queue_id: int, node_id: int) -> None:
-        """Remove a marked member if it is empty, once nobody can hand it anything any more."""
+        """Remove a marked member if it is empty and no node can still transfer messages to it."""
         while not self._is_left_alone(queue_id):
             await self._agent.watch_nodes()
         if queue_id not in self._overview.clusters.get(key, {}).get("marked", ()):
-            # Somebody came meanwhile, and it is wanted again.
+            # A client or message arrived meanwhile: the member is needed again.
             return
         if await self._agent.ask(node_id, "member.remove", queue_id=queue_id):
             await self._remove_from(key, ("marked", "leaving"), queue_id)
             self._marked_at_version.pop(queue_id, None)
             await self._membership.catch_up()
 
-    # Inside
+    # Internals
 
     def _is_left_alone(self, queue_id: int) -> bool:
-        """Tell whether all nodes know that a member is marked, and none is handing it anything."""
+        """Return whether all nodes know that a member is marked and none has a transfer to it under way."""
         marked_at = self._marked_at_version.get(queue_id, self._first_version)
         return not any(
             node.seen_version < marked_at or queue_id in node.report.get("handing", ())
             for node in self._overview.nodes
-            # One whose lease is over may still go on, and write.
+            # A node whose lease has expired may still run, and write.
             if not node.is_gone
         )
 
@@ -168,7 +168,7 @@ class Clusters:
         await outcome(lambda done: self._definitions.put(Definition("cluster", key, value), done))
 
     def _least_loaded(self, count: int) -> list[NodeRecord]:
-        """Return nodes that serve the fewest queues for what they can bear."""
+        """Return the nodes that serve the fewest queues for their capacity."""
         served: dict[int, int] = {}
         for _, owner in self._overview.queues():
             served[owner] = served.get(owner, 0) + 1

@@ -1,7 +1,7 @@
-"""What administrators can tell a domain to do: commands for `management.commands`, over what a governor offers.
+"""Administrative commands of a domain, for `management.commands`, on top of the Governor interface.
 
-Checks what comes over the wire, and knows neither registry nor nodes: that is the governor's business. All but a look
-at the domain is carried out by the node that leads, so what is checked is what holds there.
+Validates what comes over the wire. Except for reads, commands run on the leader, so they are checked against its
+state.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ _checked = validate_call(config=ConfigDict(arbitrary_types_allowed=True, strict=
 
 
 class PlaceFacts(TypedDict):
-    """Where a client should go."""
+    """Where a client should connect."""
 
     node: str
     addresses: dict[str, str]
 
 
 class Governor(Protocol):
-    """What the node that leads can do with its domain. All raise FlyballError."""
+    """The operations of a domain that the leader provides. All raise FlyballError."""
 
     async def read(self) -> DomainFacts:
-        """Return the present domain."""
+        """Return the current state of the domain."""
         ...
 
     async def add_node(self, name: str, provisioner: str) -> None:
-        """Have a node started. On return it runs; that it has joined shows in what is read."""
+        """Start a node. Returns once it runs; that it has joined shows in `read`."""
         ...
 
     async def remove_node(self, name: str, *, force: bool) -> None:
-        """Begin to drain a node, which then stops; with `force` forget a dead one, at once."""
+        """Drain a node and stop it; with `force` remove a dead one at once."""
         ...
 
     async def create_cluster(self, vhost: str, name: str, options: ClusterOptions, nodes: Sequence[str]) -> None:
-        """Create a clustered queue with fixed members on these nodes, or where the manager likes."""
+        """Create a clustered queue with fixed members on these nodes, or on nodes that the manager chooses."""
         ...
 
     async def change_cluster(self, vhost: str, name: str, changes: Mapping[str, Any]) -> None:
-        """Govern a clustered queue in another way from now on. Options that are not among the changes stay."""
+        """Change options of a clustered queue. Options that are not in `changes` are kept."""
         ...
 
     async def delete_cluster(self, vhost: str, name: str) -> None:
@@ -57,18 +57,18 @@ class Governor(Protocol):
         ...
 
     async def add_member(self, vhost: str, name: str, node: str) -> None:
-        """Add a fixed member, also beyond max_members, which only bounds what the manager adds by itself.
+        """Add a fixed member. May exceed max_members, which limits only what the manager adds.
 
-        If there is one already it becomes fixed, and is marked no more.
+        An existing member becomes fixed and is unmarked.
         """
         ...
 
     async def remove_member(self, vhost: str, name: str, node: str) -> None:
-        """Begin to drain a member, which is then removed. Refuses the last one."""
+        """Drain a member and remove it. Refuses the last one."""
         ...
 
     async def rebalance(self, *, dry_run: bool) -> Sequence[MoveFacts]:
-        """Begin to move ordinary queues so that nodes bear alike; return what moves, or would."""
+        """Spread ordinary queues evenly over the nodes; return the moves, with `dry_run` without making them."""
         ...
 
     async def place(self, vhost: str, name: str, role: Role) -> PlaceFacts:
@@ -76,11 +76,11 @@ class Governor(Protocol):
         ...
 
     async def decided(self, since: int, term: str) -> Mapping[str, Any]:
-        """Return who leads, and what it has decided since that number of that term, and why."""
+        """Return the leader and its decisions, with reasons, since this number of this term."""
         ...
 
 
-# Ours, and not from the wire.
+# Created here, not parsed from the wire.
 _Governor = Annotated[Governor, SkipValidation]
 
 
@@ -95,7 +95,7 @@ async def add_node(governor: _Governor, name: str, provisioner: str = "local") -
     facts = await governor.read()
     _check_provisioner(facts, provisioner)
     if any(node["name"] == name and node["state"] != "dead" for node in facts["nodes"]):
-        raise ClusterError(f"there is a node {name!r} already: choose another name")
+        raise ClusterError(f"node {name!r} already exists: choose another name")
     await governor.add_node(name, provisioner)
 
 
@@ -104,9 +104,9 @@ async def remove_node(governor: _Governor, name: str, force: bool = False) -> No
     facts = await governor.read()
     is_dead = node_named(facts, name)["state"] == "dead"
     if is_dead and not force:
-        raise ClusterError(f"node {name!r} is dead and cannot be drained: give --force to forget it")
+        raise ClusterError(f"node {name!r} is dead and cannot be drained: remove it with --force")
     if not is_dead and not any(other["state"] == "up" and other["name"] != name for other in facts["nodes"]):
-        raise ClusterError(f"node {name!r} is the only one: there is nobody to take over its queues. Stop it instead")
+        raise ClusterError(f"node {name!r} is the only node, so no other can take over its queues: stop it instead")
     await governor.remove_node(name, force=force)
 
 
@@ -122,13 +122,13 @@ async def create_cluster(
         raise ClusterError("a clustered queue needs a name")
     facts = await governor.read()
     if any((cluster["vhost"], cluster["name"]) == (vhost, name) for cluster in facts["clusters"]):
-        raise ClusterError(f"there is a clustered queue {name!r} already: see `flyball domain cluster show {name}`")
+        raise ClusterError(f"clustered queue {name!r} already exists: see `flyball domain cluster show {name}`")
     checked = ClusterOptions.from_dict(options or {}, f"clustered queue {name}")
     _check_provisioner(facts, checked.provisioner)
     for node in members or ():
         node_named(facts, node)
     if len(members or ()) > checked.max_members:
-        raise ClusterError(f"{len(members or ())} members are more than max_members {checked.max_members}")
+        raise ClusterError(f"{len(members or ())} members exceed max_members {checked.max_members}")
     await governor.create_cluster(vhost, name, checked, members or ())
 
 
@@ -136,7 +136,7 @@ async def create_cluster(
 async def change_cluster(
     governor: _Governor, name: str, options: dict[str, Any], vhost: str = DEFAULT_VHOST
 ) -> dict[str, object]:
-    """Change these options, and leave the others; return all."""
+    """Change these options, keep the others; return all."""
     facts = await governor.read()
     present = cluster_named(facts, vhost, name)["options"]
     changed = ClusterOptions.from_dict({**present, **options}, f"clustered queue {name}")
@@ -148,7 +148,7 @@ async def change_cluster(
 def _check_provisioner(facts: DomainFacts, name: str) -> None:
     if name and name not in facts["provisioners"]:
         known = ", ".join(facts["provisioners"]) or "none"
-        raise ClusterError(f"there is no provisioner {name!r}; there are {known}: see --provisioners of serve")
+        raise ClusterError(f"unknown provisioner {name!r}; available: {known} (see `flyball serve --provisioners`)")
 
 
 @_checked
@@ -176,7 +176,7 @@ async def remove_member(governor: _Governor, name: str, node: str, vhost: str = 
         raise ClusterError(f"node {node!r} has no member of clustered queue {name!r}")
     if not any(member["node"] != node and not member["marked"] for member in members):
         raise ClusterError(
-            f"the member on {node!r} is the last one of {name!r}: add another first, or delete the clustered queue"
+            f"the member on {node!r} is the last of {name!r}: add another first, or delete the clustered queue"
         )
     await governor.remove_member(vhost, name, node)
 
@@ -199,7 +199,7 @@ async def decisions(governor: _Governor, since: int = 0, term: str = "") -> Mapp
     return await governor.decided(since, term)
 
 
-# Each takes the governor and named arguments, and returns what JSON can say. Topics have commands of their own.
+# Each takes the governor and keyword arguments and returns JSON values. Topics have commands of their own.
 COMMANDS: Mapping[str, Callable[..., Coroutine[Any, Any, Any]]] = {
     "domain.show": show,
     "domain.node.add": add_node,
@@ -216,19 +216,19 @@ COMMANDS: Mapping[str, Callable[..., Coroutine[Any, Any, Any]]] = {
 
 
 async def carry_out(governor: Governor, name: str, arguments: Mapping[str, Any]) -> Any:
-    """Carry out a command of the table. Raises FlyballError, which is InvalidArgument for what does not fit."""
+    """Run a command of the table. Raises FlyballError; InvalidArgument for invalid arguments."""
     try:
         return await COMMANDS[name](governor, **arguments)
     except ValidationError as error:
         raise invalid_argument(name, error) from None
 
 
-# Has a command with these arguments carried out.
+# Runs a command with these arguments.
 Run = Callable[[str, Mapping[str, Any]], Coroutine[Any, Any, Any]]
 
 
 def install(hub: Hub, run: Run) -> None:
-    """Let administrators of the node use the commands."""
+    """Register the commands for administrators of the node."""
 
     def running(name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
         return lambda **arguments: run(name, arguments)

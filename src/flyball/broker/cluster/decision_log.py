@@ -1,6 +1,7 @@
-"""What a leader has decided lately and why, in words that people understand: names instead of numbers.
+"""The decision log: what this node decided as leader and why, with names instead of ids.
 
-Told on the spot: later nobody may know any more what a node was called. Bounded; carries nothing out.
+Entries are worded when they are made, since names of nodes that have left cannot be looked up later. Bounded;
+read-only for the manager.
 """
 
 from __future__ import annotations
@@ -31,61 +32,61 @@ from flyball.broker.cluster.overview import Overview
 
 KEPT_DECISIONS = 500
 
-# Decisions that are shown with a clustered queue.
+# Decisions shown with a clustered queue.
 SHOWN_DECISIONS = 50
 
 
-class ToldDecision(TypedDict):
-    """A decision as it is shown."""
+class LoggedDecision(TypedDict):
+    """A decision as shown to users."""
 
     number: int
     # Unix time.
     at: float
     kind: str
-    # The clustered queue that it is for, as vhost and name; None if it is for the domain as a whole.
+    # Vhost and name of the clustered queue it concerns; None for the domain as a whole.
     cluster: dict[str, str] | None
-    # What is changed: a node, mostly.
+    # The object that changes, usually a node.
     target: str
     what: str
     reason: str
 
 
 class DecisionLog:
-    """The last decisions of a node as a leader, numbered as long as it lives."""
+    """The latest decisions of this node as leader, numbered for the lifetime of the process."""
 
     def __init__(self, overview: Overview, term: str) -> None:
         self._overview = overview
-        # Numbers of other terms have nothing to do with these.
+        # Numbers are only comparable within a term.
         self._term = term
-        self._told: deque[ToldDecision] = deque(maxlen=KEPT_DECISIONS)
+        self._decisions: deque[LoggedDecision] = deque(maxlen=KEPT_DECISIONS)
         self._number = 0
-        # How many there were of each kind.
+        # Decisions by kind.
         self.counts: Counter[str] = Counter()
 
     def begin(self, name: str) -> None:
-        """The node leads from now on."""
-        reason = "nobody else does: the node holds the lead in the registry that all share"
+        """This node became leader."""
+        reason = "it holds the leader lease in the registry"
         self._add("Lead", "", name, f"Node '{name}' leads the domain", reason)
 
     def note(self, record: Record) -> None:
-        """Something was decided, or did not come about."""
+        """Record a decision or a failure."""
         decision = record.decision
         target, what = self._words_for(decision)
         self._add(type(decision).__name__, decision.cluster, target, what, self.named(decision.reason))
 
     def note_queue_move(self, move: MoveFacts) -> None:
-        """An ordinary queue is to move, since somebody wanted the queues spread."""
+        """Record the move of an ordinary queue in a rebalance."""
         what = f"Move queue '{move['name']}' from '{move['source']}' to '{move['destination']}'"
-        self._add("MoveQueue", "", move["name"], what, f"somebody asked for a rebalance: {move['reason']}")
+        self._add("MoveQueue", "", move["name"], what, f"a rebalance was requested: {move['reason']}")
 
     def since(self, number: int, term: str) -> dict[str, Any]:
-        """Return what came after that number of that term; all of it if the term is another one."""
+        """Return the entries after this number of this term; all entries if the term is another one."""
         after = number if term == self._term else 0
-        told = [decision for decision in self._told if decision["number"] > after]
-        return {"term": self._term, "last": self._number, "decisions": told}
+        newer = [decision for decision in self._decisions if decision["number"] > after]
+        return {"term": self._term, "last": self._number, "decisions": newer}
 
     def facts_of(self, cluster: str) -> list[DecisionFacts]:
-        """Return the last decisions for a clustered queue; newest last."""
+        """Return the latest decisions for a clustered queue, newest last."""
         place = _place_of(cluster)
         return [
             {
@@ -93,18 +94,20 @@ class DecisionLog:
                 "what": decision["kind"],
                 "reason": decision["reason"],
             }
-            for decision in [decision for decision in self._told if decision["cluster"] == place][-SHOWN_DECISIONS:]
+            for decision in [decision for decision in self._decisions if decision["cluster"] == place][
+                -SHOWN_DECISIONS:
+            ]
         ]
 
     def named(self, reason: str) -> str:
-        """Return a reason with names instead of numbers."""
+        """Replace ids in a reason by names."""
         reason = re.sub(r"\bnode (\d+)\b", lambda found: f"node '{self._node(int(found[1]))}'", reason)
         return re.sub(r"\bmember (\d+)\b", lambda found: f"the member on {self._member(int(found[1]))}", reason)
 
     def _add(self, kind: str, cluster: str, target: str, what: str, reason: str) -> None:
         self._number += 1
         self.counts[kind] += 1
-        self._told.append(
+        self._decisions.append(
             {
                 "number": self._number,
                 "at": time.time(),
@@ -117,14 +120,14 @@ class DecisionLog:
         )
 
     def _words_for(self, decision: Decision) -> tuple[str, str]:
-        """Return what is changed, and a sentence on what is done to it."""
+        """Return what changes, and a sentence that describes the change."""
         queue = title(decision.cluster) if decision.cluster else "the domain"
         match decision:
             case Provision(cluster="", provisioner=provisioner, replaces=int(node)):
-                return self._node(node), f"Have node '{self._node(node)}' started again by '{provisioner}'"
+                return self._node(node), f"Restart node '{self._node(node)}' with provisioner '{provisioner}'"
             case Provision(provisioner=provisioner, replaces=replaces):
-                instead = "" if replaces is None else f", instead of '{self._node(replaces)}'"
-                return queue, f"Have a node started by '{provisioner}' for {queue}{instead}"
+                instead = "" if replaces is None else f", replacing '{self._node(replaces)}'"
+                return queue, f"Start a node with provisioner '{provisioner}' for {queue}{instead}"
             case AddMember(node=node):
                 return self._node(node), f"Add a member of {queue} on '{self._node(node)}'"
             case Mark(node=node):
@@ -134,17 +137,17 @@ class DecisionLog:
             case RemoveMember(node=node):
                 return self._node(node), f"Remove the member of {queue} on '{self._node(node)}'"
             case Release(node=node):
-                return self._node(node), f"Have node '{self._node(node)}' stopped"
+                return self._node(node), f"Stop node '{self._node(node)}'"
             case Move(session=session, role=role, from_member=origin, to_node=node):
                 there = self._member(origin)
                 return session, f"Ask a {role} of {queue} to move from {there} to '{self._node(node)}'"
             case TakeOver(node=node, assignments=assignments, merges=merges):
                 count = len(assignments) + len(merges)
-                return self._node(node), f"Give {count} queues of node '{self._node(node)}' to others"
+                return self._node(node), f"Move {count} queues of node '{self._node(node)}' to other nodes"
             case HandOver(to=to):
-                return to, f"Nothing that moving clients of {queue} could cure: it is up to {to}"
+                return to, f"Moving clients of {queue} does not help; responsible: {to}"
             case Failure():
-                return queue, f"Something that was decided for {queue} did not come about"
+                return queue, f"A decision for {queue} failed"
         return queue, type(decision).__name__
 
     def _node(self, node_id: int) -> str:
@@ -152,7 +155,7 @@ class DecisionLog:
 
     def _member(self, queue_id: int) -> str:
         owner = self._overview.owner_of(queue_id)
-        return "a node that is gone" if owner is None else f"'{self._node(owner)}'"
+        return "a node that has left" if owner is None else f"'{self._node(owner)}'"
 
 
 def _place_of(cluster: str) -> dict[str, str] | None:

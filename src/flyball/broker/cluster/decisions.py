@@ -1,4 +1,4 @@
-"""What the manager of a domain decides, each with its reason in words. Plain data: somebody else carries it out."""
+"""The manager's decisions as plain data, each with its reason. `executor` carries them out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flyball.broker.cluster.options import Role
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Decision:
-    """Something to do, for which clustered queue (its key, "" for the domain as a whole), and why."""
+    """An action, the clustered queue it concerns (its key, "" for the domain as a whole), and the reason."""
 
     cluster: str
     reason: str
@@ -18,11 +18,11 @@ class Decision:
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Provision(Decision):
-    """Have a node started. It says `request` when it joins."""
+    """Start a node. It presents `request` when it joins."""
 
     request: str
     provisioner: str
-    # The node that is gone and whose name the new one may have.
+    # The dead node whose name the new one may take.
     replaces: int | None = None
 
 
@@ -35,7 +35,7 @@ class AddMember(Decision):
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Mark(Decision):
-    """The member takes no new clients and hands its messages to the others."""
+    """Drain a member: it takes no new clients and transfers its messages to the others."""
 
     member: int
     node: int
@@ -43,7 +43,7 @@ class Mark(Decision):
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Unmark(Decision):
-    """The member takes clients again."""
+    """Let a drained member take clients again."""
 
     member: int
     node: int
@@ -51,7 +51,7 @@ class Unmark(Decision):
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class RemoveMember(Decision):
-    """Delete a member that has no client and no message. Its node looks once more, and refuses if it has."""
+    """Delete a member without clients and messages. Its node checks once more, and refuses if it has any."""
 
     member: int
     node: int
@@ -59,14 +59,14 @@ class RemoveMember(Decision):
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Release(Decision):
-    """Have a node stopped that was started for a clustered queue and serves none any more."""
+    """Stop a node that was started for a clustered queue and serves none any longer."""
 
     node: int
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Move(Decision):
-    """Ask a session to go to another member."""
+    """Ask a session to move to another member."""
 
     session: str
     role: Role
@@ -77,26 +77,26 @@ class Move(Decision):
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class TakeOver(Decision):
-    """Give what a dead node served to others: queues to new owners, members' messages to other members."""
+    """Assign what a dead node served: queues to new owners, members' messages to other members."""
 
     node: int
-    # Queue to node.
+    # Queue id to node id.
     assignments: Mapping[int, int] = field(default_factory=dict)
-    # Member whose node is dead to member that gets its messages.
+    # Member on the dead node to the member that gets its messages.
     merges: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class HandOver(Decision):
-    """Nothing that placement could do: the ratio of producers and consumers is wrong. Another loop has to act."""
+    """Placement cannot help, since the ratio of producers to consumers is wrong. Another loop has to act."""
 
-    # admission (slow the producers), consumers (start some) or nobody.
+    # admission (slow the producers), consumers (start some) or none.
     to: str
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Failure(Decision):
-    """Something that was decided did not come about. It stands only in the history."""
+    """A decision that failed. It is only recorded."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -109,7 +109,7 @@ class Record:
 
 @dataclass(slots=True, frozen=True)
 class MemberPlacement:
-    """Where a client goes."""
+    """The member chosen for a client."""
 
     cluster: str
     member: int
@@ -120,7 +120,7 @@ class MemberPlacement:
 
 @dataclass(slots=True, frozen=True)
 class Wait:
-    """There is no place for a client yet: it may ask again."""
+    """No member has room for the client yet: it may ask again."""
 
     cluster: str
     retry_after_s: float
@@ -129,11 +129,11 @@ class Wait:
 
 @dataclass(slots=True, frozen=True)
 class SessionReport:
-    """What a member says of one of its sessions."""
+    """One session in a member's report."""
 
     session: str
     role: Role
-    # Messages that it published or settled lately.
+    # Messages that it published or acked per second lately.
     rate_per_s: float | None = None
-    # The node that its client is connected to, None for the member's own.
+    # The node that its client is connected to; None for the member's own node.
     entry: int | None = None

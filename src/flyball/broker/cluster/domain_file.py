@@ -1,6 +1,6 @@
-"""What a file says that a domain should be: domain.toml, read and checked.
+"""Reads and checks domain.toml, the desired state of a domain.
 
-Pure: takes the text of a file, and knows nothing of the domain that there is.
+Pure: takes the text of a file and does not look at the current state of the domain.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from flyball.model import DEFAULT_VHOST
 
 USUAL_PROVISIONER = "local"
 
-# A virtual host and a name.
+# Vhost and name.
 Key = tuple[str, str]
 
 
@@ -27,7 +27,7 @@ Key = tuple[str, str]
 class WantedNode:
     name: str
     provisioner: str = USUAL_PROVISIONER
-    # Where the file says so.
+    # Line and section in the file, for error messages.
     place: str = ""
 
 
@@ -36,7 +36,7 @@ class WantedCluster:
     name: str
     vhost: str = DEFAULT_VHOST
     options: ClusterOptions = field(default_factory=ClusterOptions)
-    # Names of nodes; None leaves it to the manager.
+    # Names of nodes; None lets the manager choose.
     members: tuple[str, ...] | None = None
     place: str = ""
 
@@ -59,7 +59,7 @@ class WantedTopic:
 
 @dataclass(slots=True, frozen=True)
 class DomainFile:
-    """What a file says. None is a section that it does not have."""
+    """The content of a file. None stands for a section that the file does not have."""
 
     nodes: tuple[WantedNode, ...] | None = None
     clusters: tuple[WantedCluster, ...] | None = None
@@ -74,9 +74,9 @@ def _no_files(name: str) -> str:
 
 
 def read_domain_file(text: str, source: str = "domain.toml", read: Callable[[str], str] = _no_files) -> DomainFile:
-    """Read the text of a file. Raises ClusterError, which names the line or the entry, and what to do.
+    """Parse the text of a file. Raises ClusterError that names the line or entry, and the remedy.
 
-    `read` returns the text of a capacity model that the file names.
+    `read` returns the text of a capacity model that the file refers to.
     """
     try:
         document = tomllib.loads(text)
@@ -88,10 +88,12 @@ def read_domain_file(text: str, source: str = "domain.toml", read: Callable[[str
 def read_sections(
     document: Mapping[str, object], source: str, read: Callable[[str], str] = _no_files, text: str = ""
 ) -> DomainFile:
-    """Read what a file would say, from wherever it comes; see `read_domain_file`. With `text` errors name lines."""
+    """Check the parsed sections of a file, from any source; see `read_domain_file`. With `text`, errors name
+    lines.
+    """
     for name in document:
         if name not in SECTIONS:
-            raise ClusterError(f"{source}: there is no section {name!r}{suggestion(name, SECTIONS)}")
+            raise ClusterError(f"{source}: unknown section {name!r}{suggestion(name, SECTIONS)}")
     tables = {name: _entries(document[name], name, text, source) for name in SECTIONS if name in document}
     nodes = tuple(_node(entry) for entry in tables["nodes"]) if "nodes" in tables else None
     clusters = tuple(_cluster(entry, read) for entry in tables["clusters"]) if "clusters" in tables else None
@@ -106,27 +108,27 @@ def read_sections(
 
 @dataclass(slots=True, frozen=True)
 class _Entry:
-    """A table of the file, and where it stands."""
+    """A table of the file, and its place for error messages."""
 
     values: dict[str, Any]
     place: str
 
     def take(self, key: str, usual: str | None = None) -> str:
-        """Remove and return a text that is not empty."""
+        """Remove and return a value that must be a non-empty string."""
         value = self.values.pop(key, usual)
         if not isinstance(value, str) or not value:
-            raise ClusterError(f'{self.place}: {key} is missing or no text: give {key} = "..."')
+            raise ClusterError(f'{self.place}: {key} is missing or not a string: add {key} = "..."')
         return value
 
     def end(self, known: Sequence[str]) -> None:
-        """Refuse what nobody has taken."""
+        """Refuse keys that were not taken."""
         for key in self.values:
-            raise ClusterError(f"{self.place}: there is no key {key!r}{suggestion(key, known)}")
+            raise ClusterError(f"{self.place}: unknown key {key!r}{suggestion(key, known)}")
 
 
 def _entries(section: object, name: str, text: str, source: str) -> list[_Entry]:
     if not isinstance(section, list) or not all(isinstance(entry, dict) for entry in section):
-        raise ClusterError(f"{source}: {name} is no list of tables: begin each entry with [[{name}]]")
+        raise ClusterError(f"{source}: {name} is not an array of tables: start each entry with [[{name}]]")
     heading = re.compile(rf"\s*\[\[\s*{name}\s*\]\]")
     lines = [number for number, line in enumerate(text.splitlines(), 1) if heading.match(line)]
     places = [f"{source}: {name}[{number}]" for number in range(1, len(section) + 1)]
@@ -150,13 +152,15 @@ def _cluster(entry: _Entry, read: Callable[[str], str]) -> WantedCluster:
     if members is not None and (
         not isinstance(members, list) or not members or not all(isinstance(member, str) for member in members)
     ):
-        raise ClusterError(f"{entry.place}: members: name one node or more, or leave it out and the manager chooses")
+        raise ClusterError(
+            f"{entry.place}: members must list one or more nodes: remove the key to let the manager choose"
+        )
     model = entry.take("capacity_model") if "capacity_model" in entry.values else None
     fitted = {} if model is None else _fitted(model, entry.place, read)
-    # What the file says itself wins.
+    # Values in the file override the fitted ones.
     options = ClusterOptions.from_dict(fitted | entry.values, entry.place)
     if members is not None and len(members) > options.max_members:
-        raise ClusterError(f"{entry.place}: {len(members)} members are more than max_members {options.max_members}")
+        raise ClusterError(f"{entry.place}: {len(members)} members exceed max_members {options.max_members}")
     return WantedCluster(name, vhost, options, None if members is None else tuple(members), entry.place)
 
 
@@ -179,7 +183,7 @@ def _refuse_twins(entries: Iterable[tuple[object, str]]) -> None:
     seen: dict[object, str] = {}
     for key, place in entries:
         if key in seen:
-            raise ClusterError(f"{place}: is there already, at {seen[key]}: remove one of them")
+            raise ClusterError(f"{place}: duplicate of {seen[key]}: remove one of them")
         seen[key] = place
 
 
@@ -189,7 +193,7 @@ def _check_members(nodes: Sequence[WantedNode] | None, clusters: Sequence[Wanted
         members = cluster.members or ()
         for number, member in enumerate(members):
             if member in members[:number]:
-                raise ClusterError(f"{cluster.place}: members: {member} is there twice")
+                raise ClusterError(f"{cluster.place}: members: {member} is listed twice")
             if names is not None and member not in names:
                 raise ClusterError(
                     f"{cluster.place}: members: no [[nodes]] entry is named {member!r}{suggestion(member, names)}"
@@ -203,7 +207,7 @@ def _check_parents(topics: Sequence[WantedTopic]) -> None:
         parent = topic.parent
         while parent is not None:
             if parent in seen:
-                raise ClusterError(f"{topic.place}: would be its own ancestor: give it another parent")
+                raise ClusterError(f"{topic.place}: parent creates a cycle: choose another parent")
             if (topic.vhost, parent) not in by_key:
                 names = [other.name for other in topics if other.vhost == topic.vhost]
                 raise ClusterError(

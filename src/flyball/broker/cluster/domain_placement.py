@@ -1,4 +1,4 @@
-"""Sends clients of clustered queues where the leader wants them; those of ordinary queues to their owner."""
+"""Directs clients of clustered queues to the node that the leader chose, those of ordinary queues to their owner."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RETRY_S = 0.5
 
 
 class DomainPlacement:
-    """A node's Placement in a domain."""
+    """Placement of a node that belongs to a domain."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
@@ -55,11 +55,11 @@ class DomainPlacement:
         try:
             await self._agent.ask_leader("cluster.left", session_id=session_id)
         except FlyballError:
-            # The next report tells it as well.
+            # The next report contains it as well.
             return
 
     def _owner(self, request: PlaceRequest) -> Place | NoPlaceYet:
-        """Return where an ordinary queue is served. Raises QueueNotFound."""
+        """Return the owner of an ordinary queue. Raises QueueNotFound."""
         vhost, name = request.vhost, request.queue_name
         session_id = request.session_id or uuid.uuid4().hex
         state = self._node.hub.broker.engine.find_queue(name, vhost)
@@ -71,5 +71,5 @@ class DomainPlacement:
             raise QueueNotFound(name, vhost)
         node = self._node.membership.node(remote.owner)
         if node is None or not node.is_live:
-            return NoPlaceYet(RETRY_S, f"the node of queue '{name}' is gone: another one will serve it")
+            return NoPlaceYet(RETRY_S, f"the node of queue '{name}' is down: another node takes it over")
         return Place(node.name, remote.queue.id, session_id, node.addresses)

@@ -1,4 +1,4 @@
-"""Carries out what the manager decides, and tells it what did not come about."""
+"""Carries out the manager's decisions, and reports failures back to it."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from flyball.errors import FlyballError
 
 log = logging.getLogger(__name__)
 
-# What a move may take beyond the time that a client has to get to a safe point.
+# Time that a move may take beyond the client's time to reach a safe point.
 ANSWER_S = 5.0
 
 
 class Executor:
-    """Does what one manager decides."""
+    """Carries out the decisions of one manager."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Executor:
         self._membership = agent.node.membership
 
     async def carry_out(self, decisions: Sequence[Decision]) -> None:
-        """Do what is quick and must be in order; begin what takes long. Raises StoreError."""
+        """Do quick, ordered work now; start jobs for the rest. Raises StoreError."""
         for decision in decisions:
             log.info("%s: %s", type(decision).__name__, decision.reason)
             match decision:
@@ -94,7 +94,7 @@ class Executor:
 
     async def _move(self, decision: Move) -> None:
         entry, target = self._session_reports.entry_of(decision.session), self._overview.node(decision.to_node)
-        why = "its node or the new one is gone"
+        why = "its node or the new one is down"
         try:
             if entry is not None and target is not None:
                 has_begun = await self._agent.ask(
@@ -108,7 +108,7 @@ class Executor:
                 )
                 if has_begun:
                     return
-                why = "it cannot at present"
+                why = "its node refused"
         except FlyballError as error:
             why = str(error)
         self._manager.move_failed(decision.session, time.monotonic(), why)
@@ -119,10 +119,10 @@ class Executor:
             await self._nodes.start(name, decision.provisioner, decision.cluster, decision.request)
         except FlyballError as error:
             self._manager.provision_failed(decision.request, time.monotonic(), str(error))
-            log.warning("node '%s' could not be started: %s", name, error)
+            log.warning("starting node '%s' failed: %s", name, error)
 
     def _name_for(self, decision: Provision) -> str:
-        """Return the name of the node that is replaced, or one that nobody has."""
+        """Return the name of the node that is replaced, or an unused one."""
         replaced = None if decision.replaces is None else self._overview.node(decision.replaces)
         if replaced is not None and replaced.name not in self._nodes.being_started:
             return replaced.name
@@ -135,7 +135,7 @@ class Executor:
         )
 
     async def _release(self, decision: Release) -> None:
-        """Let the node be one of those that are to leave: these are seen to until they are gone."""
+        """Mark the node as leaving; the leader drains and stops such nodes until they are gone."""
         node = self._overview.node(decision.node)
         if node is not None:
             await self._nodes.begin_removal(node)

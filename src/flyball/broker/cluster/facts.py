@@ -1,7 +1,6 @@
-"""A domain as commands show it, plans compare it and checks look at it: what JSON can say.
+"""The state of a domain as JSON: shown by commands, compared by plans, checked by tests.
 
-Pure: `read_model` gives the numbers, and shares and loads are worked out here. Everything is found by its name, as
-people say it.
+Pure: `read_model` gives the numbers, and shares and loads are computed here. Objects are identified by their names.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from flyball.errors import ClusterError
 
 
 class DecisionFacts(TypedDict):
-    """A decision of the manager, as JSON says it."""
+    """A decision of the manager."""
 
     at: str
     what: str
@@ -26,7 +25,7 @@ class DecisionFacts(TypedDict):
 class QueueFacts(TypedDict):
     vhost: str
     name: str
-    # None, as with the others, if its node has not told.
+    # None, like the other counts, if its node has not reported.
     ready: int | None
     unacked: int | None
     producers: int | None
@@ -41,16 +40,16 @@ class NodeFacts(TypedDict):
     lease_left_s: float | None
     addresses: dict[str, str]
     provisioner: str | None
-    # Whether the manager had it started and will let it go by itself.
+    # Whether the manager started it and will remove it by itself.
     managed: bool
-    # Ordinary ones; members stand with their clustered queues.
+    # Ordinary queues; members are listed with their clustered queues.
     queues: list[QueueFacts]
 
 
 class MemberFacts(TypedDict):
     node: str
     marked: bool
-    # Whether a person wants it there: the manager never removes it.
+    # Whether an operator placed it: the manager never removes it.
     fixed: bool
     producers: int
     consumers: int
@@ -62,7 +61,7 @@ class MemberFacts(TypedDict):
     capacity: float
     ready: int
     unacked: int
-    # Messages that it has handed to other members.
+    # Messages transferred to other members.
     given: int
 
 
@@ -88,7 +87,7 @@ class TopicFacts(TypedDict):
 class ClusteredTopicFacts(TypedDict):
     vhost: str
     name: str
-    # Where it can be published to and subscribed to, with the same effect.
+    # Nodes where it can be published to and subscribed to, with the same effect.
     nodes: list[str]
 
 
@@ -104,7 +103,7 @@ class FactoryFacts(TypedDict):
 
 
 class DomainFacts(TypedDict):
-    # The node that says this.
+    # The node that answered.
     asked: str | None
     leader: str | None
     provisioners: list[str]
@@ -117,7 +116,7 @@ class DomainFacts(TypedDict):
 
 
 class MoveFacts(TypedDict):
-    """Something that goes from one node to another."""
+    """A queue that moves from one node to another."""
 
     what: Literal["queue"]
     vhost: str
@@ -129,7 +128,7 @@ class MoveFacts(TypedDict):
 
 @dataclass(slots=True)
 class MemberCounts:
-    """What is known of a member of a clustered queue."""
+    """Counts of a member of a clustered queue."""
 
     node: str
     capacity: float
@@ -140,7 +139,7 @@ class MemberCounts:
     ready: int = 0
     unacked: int = 0
     given: int = 0
-    # What it bears, where that is measured; of others the weights of their clients count.
+    # Its load, where that is measured; otherwise the weights of its clients are summed.
     load: float | None = None
 
     def load_by(self, options: ClusterOptions) -> float:
@@ -159,7 +158,7 @@ def domain_facts(
     leader: str | None = None,
     asked: str | None = None,
 ) -> DomainFacts:
-    """Describe a domain, all in the order of names. `users` have tags."""
+    """Describe a domain; all lists are sorted by name. `users` have tags."""
     ordered = sorted(nodes, key=lambda node: node["name"])
     known_topics = sorted(topics, key=_key_of)
     return {
@@ -184,7 +183,7 @@ def cluster_facts(
     members: Iterable[MemberCounts],
     decisions: Iterable[DecisionFacts] = (),
 ) -> ClusterFacts:
-    """Describe a clustered queue. Marked members bear load, and are no capacity."""
+    """Describe a clustered queue. Marked members count with their load, but not as capacity."""
     known = sorted(members, key=lambda member: member.node)
     producers, consumers = sum(member.producers for member in known), sum(member.consumers for member in known)
     usable = sum(member.capacity for member in known if not member.is_marked)
@@ -217,11 +216,11 @@ def cluster_facts(
 
 
 def node_named(facts: DomainFacts, name: str) -> NodeFacts:
-    """Return a node. Raises ClusterError that names one which is written alike."""
+    """Return a node. Raises ClusterError that suggests a similar name."""
     for node in facts["nodes"]:
         if node["name"] == name:
             return node
-    raise ClusterError(f"there is no node {name!r}{suggestion(name, [node['name'] for node in facts['nodes']])}")
+    raise ClusterError(f"unknown node {name!r}{suggestion(name, [node['name'] for node in facts['nodes']])}")
 
 
 def cluster_named(facts: DomainFacts, vhost: str, name: str) -> ClusterFacts:
@@ -229,7 +228,7 @@ def cluster_named(facts: DomainFacts, vhost: str, name: str) -> ClusterFacts:
     for cluster in facts["clusters"]:
         if (cluster["vhost"], cluster["name"]) == (vhost, name):
             return cluster
-    raise ClusterError(f"there is no clustered queue {titled(vhost, name)!r}: create it first")
+    raise ClusterError(f"no clustered queue {titled(vhost, name)!r}: create it first")
 
 
 def _key_of(entry: ClusterFacts | TopicFacts) -> str:
@@ -241,13 +240,13 @@ def _ratio(part: float, whole: float) -> float:
 
 
 def _clustered_topic_facts(topics: Sequence[TopicFacts], live: list[str]) -> list[ClusteredTopicFacts]:
-    """All nodes have all topics: where there are several nodes, each is a clustered one."""
+    """Every node has every topic: with several nodes, each topic is clustered."""
     if len(live) < 2:
         return []
     return [{"vhost": topic["vhost"], "name": topic["name"], "nodes": live} for topic in topics]
 
 
 def _factory_facts(nodes: list[str]) -> list[FactoryFacts]:
-    """Each node has a connection factory of its name; that of the domain chooses among them for each client."""
+    """Each node has a connection factory of its name; the domain's factory chooses a node for each client."""
     own: list[FactoryFacts] = [{"name": name, "clustered": False, "nodes": [name]} for name in nodes]
     return [*own, {"name": "domain", "clustered": True, "nodes": nodes}] if nodes else []

@@ -1,7 +1,7 @@
-"""A front for AMQP 0-9-1 that places each connection: it answers until it knows who comes, then relays.
+"""An AMQP 0-9-1 proxy that places each connection: it does the handshake, asks a placer for the node, then relays
+bytes.
 
-It asks a placer where the client belongs, and speaks to the node there as the client has spoken to it. It knows no
-queue, keeps no message and speaks no TLS.
+It holds no queues and no messages, and does not speak TLS.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from flyball.model import OWNER
 
 log = logging.getLogger(__name__)
 
-# The client properties that say what a connection is for.
+# Client properties that describe the purpose of a connection.
 ROLE, QUEUE, VHOST = "flyball-role", "flyball-queue", "flyball-vhost"
 
 PRODUCER, CONSUMER, CLIENT, AUTO = "producer", "consumer", "client", "auto"
 
 MECHANISMS: Final = b"PLAIN AMQPLAIN"
 LISTEN_BACKLOG = 1024
-# So much is read at a time, and about as much of each direction is under way here at the most.
+# Bytes per read, and roughly the bytes in flight in each direction of a connection.
 RELAY_BYTES = 256 * 1024
 
-# A client that has not said who it is by then is disconnected; a node that does not greet by then is not there.
+# Time limit of the handshake, for clients and for nodes.
 HANDSHAKE_S = 10.0
 
-# So long a client that was refused has to take note of it, and a node to end when its client is gone.
+# How long a refused client has to close, and a node to finish when its client has disconnected.
 CLOSE_TIMEOUT_S = 3.0
 
-# The pauses before asking again where to go. Together they outlast a lease: by then a dead node is known.
+# Backoff before asking for a placement again. In total longer than a lease, so that a dead node is known as such.
 RETRY_S = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 _FRAME_HEAD_BYTES = 7
@@ -52,59 +52,59 @@ _SIZE_AT = 3
 
 @dataclass(frozen=True, slots=True)
 class PlacementRequest:
-    """What a connection is for."""
+    """The placer's input: facts of a connection."""
 
     queue: str
-    # `producer`, `consumer`, or `client` for whichever of them helps more.
+    # `producer`, `consumer`, or `client` for the role in shorter supply.
     role: str
     vhost: str
-    # Who wants it, as far as it says so.
+    # User name of the client, as it claims.
     user: str = ""
     password: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class NodePlacement:
-    """Where a client shall go."""
+    """The node that a client is placed on."""
 
-    # Of the node's AMQP listener.
+    # Address of the node's AMQP listener.
     address: Address
-    # The name of the node.
+    # Name of the node.
     node: str = ""
-    # Under which name the domain expects it.
+    # Session id under which the domain expects the client.
     session: str = ""
 
 
 class Placer(Protocol):
-    """Knows where clients belong."""
+    """Chooses nodes for clients."""
 
     async def place(self, request: PlacementRequest, lost: NodePlacement | None = None) -> NodePlacement:
-        """Return where to go, which is not where it has been `lost`.
+        """Return a node, other than the `lost` one.
 
-        Raises ClusterError when nobody can tell at present, RequestError when it cannot be.
+        Raises ClusterError for a temporary failure, RequestError for a permanent one.
         """
         ...
 
     async def ended(self, request: PlacementRequest, placement: NodePlacement) -> None:
-        """The client that was placed never got there. Raises ClusterError, RequestError."""
+        """Report that a placed client never connected. Raises ClusterError, RequestError."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
-    """What is assumed of clients that do not tell, and what is allowed."""
+    """Defaults for clients without properties, and limits."""
 
     queue: str
     role: str = AUTO
     vhost: str = "/"
     max_connections: int = 10_000
-    # Users who may come from the gateway's own machine only. To a node all clients seem to come from there.
+    # Users that may connect from the gateway's own machine only. To a node every client appears to come from there.
     loopback_users: Collection[str] = ("guest",)
     retry_s: Sequence[float] = RETRY_S
 
 
 class Gateway:
-    """Places the connections that arrive."""
+    """Accepts connections and places them."""
 
     def __init__(self, placer: Placer, settings: GatewaySettings) -> None:
         self._placer = placer
@@ -113,7 +113,7 @@ class Gateway:
 
     @contextlib.asynccontextmanager
     async def listening(self, address: Address) -> AsyncIterator[Address]:
-        """Take connections, and tell where; on leaving all of them end."""
+        """Accept connections and yield the bound address; close all of them on exit."""
         serving: set[asyncio.Task[None]] = set()
         tasks = asyncio.TaskGroup()
 
@@ -146,14 +146,14 @@ class Gateway:
         except (OSError, EOFError, TimeoutError) as error:
             log.info("the connection of %s ended: %s", client.peer, str(error) or type(error).__name__)
         except Exception:
-            # One client's misfortune must not end the others.
+            # A bug met by one client must not end the connections of others.
             log.exception("the connection of %s failed", client.peer)
         finally:
             self._clients.discard(writer)
             writer.transport.abort()
 
     async def _admit(self, client: _Client) -> None:
-        """Hear what the client wants, bring it there and stay between until it is over."""
+        """Do the handshake, connect the client to a node, and relay until both sides have closed."""
         try:
             async with asyncio.timeout(HANDSHAKE_S):
                 start_ok = await client.greet()
@@ -174,11 +174,11 @@ class Gateway:
         properties = start_ok.client_properties
         role = _text(properties.get(ROLE), settings.role)
         if role not in (PRODUCER, CONSUMER, CLIENT, AUTO):
-            raise AmqpError(ReplyCode.NOT_ALLOWED, f"{ROLE} {role!r}: give producer, consumer or auto")
+            raise AmqpError(ReplyCode.NOT_ALLOWED, f"invalid {ROLE} {role!r}: use producer, consumer or auto")
         if start_ok.mechanism.encode() not in MECHANISMS.split():
             raise AmqpError(ReplyCode.ACCESS_REFUSED, f"no mechanism {start_ok.mechanism!r}")
         credentials = read_response(start_ok.mechanism, start_ok.response)
-        # A node cannot see where the gateway's clients come from.
+        # A node cannot check where the gateway's clients come from.
         if credentials is None or (credentials.name in (OWNER, *settings.loopback_users) and not client.is_local):
             raise AmqpError(ReplyCode.ACCESS_REFUSED, "Login was refused: it is not right, or not from here")
         return PlacementRequest(
@@ -190,15 +190,15 @@ class Gateway:
         )
 
     async def _connect(self, request: PlacementRequest, start_ok: amqp.ConnectionStartOk) -> _Peer:
-        """Bring a connection to where it belongs. Raises ClusterError when that fails again and again.
+        """Connect to the node where a connection is placed. Raises ClusterError when all retries have failed.
 
-        From there on the node knows of its client by itself, and of its end.
+        From here on the node tracks its client by itself, and notices its end.
         """
         lost: NodePlacement | None = None
         problem = ""
         for pause_s in (0.0, *self._settings.retry_s):
             if problem:
-                log.warning("cannot place a %s of queue %r yet: %s", request.role, request.queue, problem)
+                log.warning("cannot place a %s of queue %r; retrying: %s", request.role, request.queue, problem)
                 await asyncio.sleep(pause_s)
             try:
                 placement = await self._placer.place(request, lost)
@@ -219,8 +219,8 @@ class Gateway:
         try:
             await self._placer.ended(request, placement)
         except (ClusterError, RequestError) as error:
-            # It is not waited for for long.
-            log.info("cannot tell that a %s of queue %r does not come: %s", request.role, request.queue, error)
+            # Best effort with a short time limit.
+            log.info("cannot release the place of a %s of queue %r: %s", request.role, request.queue, error)
 
 
 def _reply_of(error: AmqpError | RequestError | ClusterError) -> AmqpError:
@@ -229,17 +229,17 @@ def _reply_of(error: AmqpError | RequestError | ClusterError) -> AmqpError:
     return reply_of(error, 0, 0)
 
 
-async def serve(placer: Placer, settings: GatewaySettings, address: Address, tell: Callable[[str], None]) -> None:
-    """Run a gateway until SIGINT or SIGTERM, and tell where it listens. Raises OSError if it cannot."""
+async def serve(placer: Placer, settings: GatewaySettings, address: Address, report: Callable[[str], None]) -> None:
+    """Run a gateway until SIGINT or SIGTERM; `report` gets the address. Raises OSError if it cannot listen."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     async with Gateway(placer, settings).listening(address) as where:
-        tell(f"amqp on {where}")
-        tell("ready; Ctrl-C stops it")
+        report(f"amqp on {where}")
+        report("ready; press Ctrl-C to stop")
         await stop.wait()
-        tell("stopping")
+        report("stopping")
 
 
 class _Peer:
@@ -250,7 +250,7 @@ class _Peer:
         self.writer = writer
 
     async def read_frame(self) -> bytes:
-        """Return one whole frame, as long as frames may be in a handshake. Raises AmqpError, EOFError."""
+        """Return one whole frame of at most the handshake's frame size. Raises AmqpError, EOFError."""
         head = await self.reader.readexactly(_FRAME_HEAD_BYTES)
         size = int.from_bytes(head[_SIZE_AT:])
         if size > amqp.HANDSHAKE_FRAME_MAX:
@@ -259,7 +259,7 @@ class _Peer:
 
 
 class _Client(_Peer):
-    """Who connects to the gateway."""
+    """A connection from a client."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         super().__init__(reader, writer)
@@ -269,7 +269,7 @@ class _Client(_Peer):
         self._wants_failure_close = False
 
     async def greet(self) -> amqp.ConnectionStartOk | None:
-        """Begin the handshake as a node would; None if the client speaks another protocol and was told so."""
+        """Start the handshake as a node would; return None after refusing another protocol."""
         header = await self.reader.readexactly(len(amqp.PROTOCOL_HEADER))
         if header not in HEADERS:
             self.writer.write(amqp.PROTOCOL_HEADER)
@@ -288,14 +288,14 @@ class _Client(_Peer):
         return command
 
     async def refuse(self, error: AmqpError) -> None:
-        """End the connection, with a reason for those who understand one this early."""
+        """Close the connection, with a reason for clients that can parse one this early."""
         if self._wants_failure_close:
             text = reply_text(error.code, error.text)
             self.writer.write(amqp.ConnectionClose(0, error.code, text, error.class_id, error.method_id).encode())
         await self._await_close()
 
     async def _await_close(self) -> None:
-        """Let the client read the last words; it ends the connection then, or we do."""
+        """Give the client time to read the close and disconnect; then close the socket."""
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self.writer.drain()
@@ -305,7 +305,7 @@ class _Client(_Peer):
 
 
 async def _introduce(placement: NodePlacement, start_ok: amqp.ConnectionStartOk) -> _Peer:
-    """Connect to a node and say there what the client has said here."""
+    """Connect to a node and repeat the client's handshake there."""
     reader, writer = await asyncio.open_connection(*placement.address, limit=RELAY_BYTES)
     node = _Peer(reader, writer)
     try:
@@ -326,16 +326,16 @@ def _text(value: object, default: str) -> str:
 
 
 async def _relay(client: _Peer, node: _Peer) -> None:
-    """Pass bytes on in both directions until both sides have said all, or one of them is broken.
+    """Relay bytes in both directions until both sides have closed, or one has failed.
 
-    A side that does not read is not written to, and then the other one is not read.
+    Backpressure passes through: while one side does not read, the other one is not read either.
     """
     for peer in (client, node):
         peer.writer.transport.set_write_buffer_limits(high=RELAY_BYTES)
     async with asyncio.TaskGroup() as tasks:
         directions = tasks.create_task(_pass_on(client, node)), tasks.create_task(_pass_on(node, client))
         await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
-        # Who has nothing more to say still hears the last words of the other.
+        # A side that has sent its last byte still receives what the other one sends before it closes.
         await asyncio.wait(directions, timeout=CLOSE_TIMEOUT_S)
         for direction in directions:
             direction.cancel()
@@ -349,6 +349,6 @@ async def _pass_on(source: _Peer, destination: _Peer) -> None:
         if not destination.writer.is_closing():
             destination.writer.write_eof()
     except OSError:
-        # A side that breaks off ends both: the other direction would only run into it later.
+        # A side that resets the connection ends both: the other direction would only fail later.
         source.writer.transport.abort()
         destination.writer.transport.abort()

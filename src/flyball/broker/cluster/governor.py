@@ -1,4 +1,4 @@
-"""What people can ask of a domain, on any node: the command goes to the node that leads, and is carried out there."""
+"""Administrative operations of a domain, available on any node: each command is sent to the leader and runs there."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from flyball.broker.core.placement import NoPlaceYet, PlaceRequest
 from flyball.broker.core.placement import Role as WireRole
 from flyball.errors import ClusterError
 
-# So long may take what starts nodes, or asks several of them for something.
+# Time limit of commands that start nodes or ask several of them.
 LONG_S = 120.0
 
 
 class DomainGovernor:
-    """The Governor of `commands`, which changes the domain on the node that leads."""
+    """The Governor of `commands`; it changes the domain on the leader."""
 
     def __init__(
         self, agent: Agent, leader: Leader, placement: DomainPlacement, provisioners: Collection[str]
@@ -33,38 +33,38 @@ class DomainGovernor:
         self._placement = placement
         self._overview = leader.overview
         self._model = ReadModel(agent.node, leader.overview, provisioners)
-        agent.answer_while_leading({"domain.govern": partial(carry_out, self), "domain.tell": leader.told})
+        agent.answer_while_leading({"domain.govern": partial(carry_out, self), "domain.tell": leader.details})
 
     async def run(self, command: str, arguments: Mapping[str, Any]) -> Any:
-        """Have a command carried out: by the leader, unless it only looks, which must do without one, too."""
+        """Run a command on the leader; reads run here, so that they work without a leader."""
         if command == "domain.show":
             return await carry_out(self, command, arguments)
         return await self._agent.ask_leader(
             "domain.govern", name=command, arguments=dict(arguments), time_limit_s=LONG_S
         )
 
-    # Looking
+    # Reads
 
     async def read(self) -> DomainFacts:
         leader = self._agent.leader
         try:
-            told = {} if leader is None else await self._agent.ask_leader("domain.tell")
+            details = {} if leader is None else await self._agent.ask_leader("domain.tell")
         except ClusterError:
-            # It may just have died: what all nodes know is shown nevertheless.
-            told = {}
-        return await self._model.read(None if leader is None else leader.name, told)
+            # The leader may just have died: show what every node knows.
+            details = {}
+        return await self._model.read(None if leader is None else leader.name, details)
 
     async def place(self, vhost: str, name: str, role: Role) -> PlaceFacts:
         place = await self._placement.place(PlaceRequest(vhost, name, WireRole[role.name], arrives=False))
         if isinstance(place, NoPlaceYet):
-            raise ClusterError(f"no place yet: {place.reason}; try again in {place.retry_s:g} s")
+            raise ClusterError(f"no member available yet: {place.reason}; retry in {place.retry_s:g} s")
         return {"node": place.node, "addresses": dict(place.addresses)}
 
     async def decided(self, since: int, term: str) -> dict[str, Any]:
         leader = self._overview.name_of(self._overview.own_id)
         return {"leader": leader, **self._leader.decision_log.since(since, term)}
 
-    # Changing: on the node that leads
+    # Changes, on the leader
 
     async def add_node(self, name: str, provisioner: str) -> None:
         await self._leader.nodes.start(name, provisioner, "", None)

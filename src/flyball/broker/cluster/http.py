@@ -1,7 +1,4 @@
-"""Where a client belongs, and what the domain looks like, as JSON over HTTP.
-
-What is answered comes from whoever governs the domain; nothing here decides.
-"""
+"""HTTP endpoints for placement and for the state of the domain, as JSON. Decisions are made elsewhere."""
 
 from __future__ import annotations
 
@@ -24,13 +21,13 @@ from flyball.broker.settings import Address
 from flyball.broker.transport.http import Login
 from flyball.model import DEFAULT_VHOST, User
 
-# Users with one of these tags see the domain: it has queues of all virtual hosts, and users, in it.
+# Users with one of these tags may read the domain: it contains queues of all vhosts, and users.
 SEERS = frozenset({"monitoring", "administrator"})
 
 _ACTIONS = {
     Role.PRODUCER: (Action.WRITE,),
     Role.CONSUMER: (Action.READ,),
-    # It is taken for whichever of the others helps the queue more.
+    # A client gets the role that the queue is short of.
     Role.CLIENT: (Action.WRITE, Action.READ),
 }
 
@@ -38,21 +35,21 @@ _ROLES = {role.name.lower(): role for role in _ACTIONS}
 
 
 class NodePlaces:
-    """What a node knows of its domain: by its placement, and the commands of its domain once it has some."""
+    """Placement and state of the domain as this node knows them."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
 
     async def place(self, request: PlaceRequest) -> Place:
-        """Raises ClusterError if no node can take the client at present, RequestError if none ever will."""
+        """Raises ClusterError if no node can take the client now, RequestError if none ever will."""
         found = await self._node.hub.placement.place(request)
         if isinstance(found, NoPlaceYet):
-            raise errors.ClusterError(f"no place yet: {found.reason}")
-        # Without a name it is where it was asked.
+            raise errors.ClusterError(f"no member available yet: {found.reason}")
+        # A place without a node name is this node.
         return found if found.node else replace(found, node=self._name, addresses=self._addresses)
 
     async def ended(self, session_id: str, user_name: str) -> None:
-        """A client that was placed is gone again, or never got there."""
+        """A placed client has disconnected, or never connected."""
         await self._node.hub.placement.ended(session_id, user_name)
 
     async def domain(self) -> Mapping[str, Any]:
@@ -73,7 +70,7 @@ class NodePlaces:
 
 
 def placement_routes(login: Login, places: NodePlaces) -> list[Route]:
-    """Return where clients ask for their place, and users for the domain."""
+    """Return the routes for placement and for the state of the domain."""
     handlers = _Handlers(login.authority, places)
     return [
         Route("/api/place", login.required(handlers.place), methods=["GET"]),
@@ -88,7 +85,7 @@ class _Handlers:
         self._places = places
 
     async def place(self, request: Request, user: User) -> Response:
-        """Tell where a client of a queue shall connect."""
+        """Return the node that a client of a queue should connect to."""
         wanted = _place_request(request, user)
         self._check(wanted)
         found = await self._places.place(wanted)
@@ -103,14 +100,14 @@ class _Handlers:
         return JSONResponse(answer)
 
     async def end(self, request: Request, user: User) -> Response:
-        """Note that a client which was placed is gone."""
+        """Release the place of a client that has gone."""
         await self._places.ended(_needed(request, "session"), user.name)
         return Response(status_code=204)
 
     async def domain(self, request: Request, user: User) -> Response:
-        """Tell the tree of the domain, to those who may see all of it."""
+        """Return the state of the domain, for users who may read all of it."""
         if not SEERS.intersection(user.tags):
-            raise errors.NotPermitted(f"user '{user.name}' has not the tag monitoring and may not see the domain")
+            raise errors.NotPermitted(f"user '{user.name}' lacks the tag monitoring and may not read the domain")
         return JSONResponse(dict(await self._places.domain()))
 
     def _check(self, wanted: PlaceRequest) -> None:
@@ -124,7 +121,7 @@ class _Handlers:
 def _place_request(request: Request, user: User) -> PlaceRequest:
     role = request.query_params.get("role", "client")
     if role not in _ROLES:
-        raise errors.InvalidArgument(f"role {role!r} is none: give {', '.join(_ROLES)}")
+        raise errors.InvalidArgument(f"unknown role {role!r}: use {', '.join(_ROLES)}")
     return PlaceRequest(
         vhost=request.query_params.get("vhost", DEFAULT_VHOST),
         queue_name=_needed(request, "queue"),
@@ -139,10 +136,10 @@ def _place_request(request: Request, user: User) -> PlaceRequest:
 def _needed(request: Request, name: str) -> str:
     value = request.query_params.get(name)
     if not value:
-        raise errors.InvalidArgument(f"the parameter {name!r} is missing")
+        raise errors.InvalidArgument(f"missing parameter {name!r}")
     return value
 
 
 def _best_address(addresses: Mapping[str, str]) -> tuple[str | None, int | None]:
-    """Return host and port for a client that does not tell its protocol."""
+    """Return host and port for a client that does not name its protocol."""
     return Address.parse(addresses["amqp"]) if "amqp" in addresses else (None, None)

@@ -1,4 +1,4 @@
-"""What takes long and runs apart from the rest, each thing once at a time."""
+"""Background jobs, at most one per subject."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flyball.faults import Faults
 
 log = logging.getLogger(__name__)
 
-# What has failed is not tried again before this delay.
+# Backoff before a failed job is retried.
 BACKOFF = Backoff(first_s=1.0, max_s=60.0, jitter_ratio=0.0)
 
 
@@ -25,7 +25,7 @@ class _Failure:
 
 
 class Jobs:
-    """Runs jobs by what they are about. One that fails is logged: whoever wanted it will want it again."""
+    """Runs jobs by subject. A failed job is logged; its requester asks for it again."""
 
     def __init__(self, tasks: asyncio.TaskGroup, faults: Faults) -> None:
         self._tasks = tasks
@@ -34,27 +34,27 @@ class Jobs:
         self._failures: dict[object, _Failure] = {}
 
     def spawn(self, about: object, work: Callable[[], Awaitable[object]]) -> None:
-        """Begin something, unless the same is under way."""
+        """Start a job unless one with the same subject is running."""
         if about not in self._under_way:
             job = self._guarded(about, work)
             try:
                 task = self._tasks.create_task(job)
             except RuntimeError:
-                # The group of tasks is about to end, because one has failed, and takes no more.
+                # The task group is shutting down after a failure and takes no more tasks.
                 job.close()
                 return
             self._under_way[about] = task
-            # One that is cancelled before it has begun could not do this by itself.
+            # A callback, not a `finally`: a task cancelled before its first step never runs its body.
             task.add_done_callback(lambda ended: self._under_way.pop(about))
 
     def keep_trying(self, about: object, work: Callable[[], Awaitable[object]]) -> None:
-        """Begin something that is wanted until it is done, unless it is under way, or has just failed."""
+        """Start a job that is wanted until it succeeds, unless it is running or in its backoff."""
         failure = self._failures.get(about)
         if failure is None or asyncio.get_running_loop().time() >= failure.until_s:
             self.spawn(about, work)
 
     def cancel(self) -> None:
-        """Give up everything that is under way."""
+        """Cancel all running jobs."""
         self._failures.clear()
         for task in list(self._under_way.values()):
             task.cancel()
@@ -63,13 +63,13 @@ class Jobs:
         try:
             await work()
         except Fenced:
-            # The node finds out by itself, and joins again.
-            log.info("%s: given up", about)
+            # The node notices by itself that it is fenced, and rejoins.
+            log.info("%s: abandoned, node fenced", about)
         except FlyballError as error:
             self._note_failure(about, str(error))
         except Exception as error:
-            # A defect that one job has met stays with it.
-            self._faults.note("errand of the leader", error)
+            # A bug met by one job must not end the others.
+            self._faults.note("job of the leader", error)
             self._note_failure(about, f"{type(error).__name__}: {error}")
         else:
             self._failures.pop(about, None)

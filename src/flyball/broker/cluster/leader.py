@@ -1,6 +1,7 @@
-"""The one node that decides for the domain: it tells the manager what the nodes report, and does what that decides.
+"""The leader of the domain: feeds the nodes' reports to the manager and carries out its decisions.
 
-Any node can lead: all that must outlive a leader is in the registry, and the next one's manager is told anew.
+Any node can lead. State that must outlive a leader is in the registry; the next leader's manager learns the rest from
+reports.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ log = logging.getLogger(__name__)
 
 PERIOD_S = 1.0
 
-# When a client may ask again for which there is no other node than the one that it cannot reach.
+# Retry delay for a client when the only member is on the node it cannot reach.
 ELSEWHERE_S = 0.5
 
 _numbers = itertools.count(1)
 
 
 class Leader:
-    """Leads the domain while the registry lets it."""
+    """Leads the domain while this node holds the leader lease."""
 
     def __init__(self, agent: Agent, provisioners: Mapping[str, Provisioner], tasks: asyncio.TaskGroup) -> None:
         self._agent = agent
@@ -62,7 +63,7 @@ class Leader:
         agent.answer_while_leading({"cluster.place": self.place, "cluster.left": self.left})
 
     async def run(self) -> None:
-        """Try to lead, and do it, until cancelled. Raises Fenced."""
+        """Try to become leader, and lead, until cancelled. Raises Fenced."""
         try:
             while True:
                 try:
@@ -70,15 +71,15 @@ class Leader:
                 except Fenced:
                     raise
                 except FlyballError as error:
-                    # The store is away, or a node that was dead has just joined again: look anew.
+                    # The store is unavailable, or a dead node has just rejoined: start over from the registry.
                     self._stand_down()
-                    log.info("leading the domain is tried again: %s", error)
+                    log.info("leader step failed; retrying: %s", error)
                 await asyncio.sleep(PERIOD_S)
         finally:
             self._jobs.cancel()
 
     async def step(self) -> None:
-        """Do what a leader does about once a second, if this node is the one."""
+        """Run one leader step, about once a second; does nothing if another node leads."""
         leads = await self._registry.lead()
         if leads != self._agent.leads:
             log.info("this node %s the domain", "leads" if leads else "no longer leads")
@@ -89,7 +90,7 @@ class Leader:
                 self.clusters.begin()
                 self._session_reports.forget()
                 await self._session_reports.ask_all()
-                # Before anybody can ask for a place: a manager that knows no members would make some.
+                # Before the first placement: a manager without members would create some.
                 self._observer.observe_all(time.monotonic())
                 self.decision_log.begin(self.overview.name_of(self.overview.own_id))
             self._agent.leads = leads
@@ -106,9 +107,10 @@ class Leader:
             await self._trim_changes()
 
     async def decide(self) -> None:
-        """Tell the manager what is new, and do what it decides. Raises StoreError."""
+        """Pass what has changed to the manager and carry out its decisions. Raises StoreError."""
         if not self._agent.leads:
-            # It did when this was asked for. What is wished is defined, and whoever leads now goes on with it.
+            # Led when the request was made, not now. Wishes are stored as definitions, so the new leader continues
+            # with them.
             return
         now_s = time.monotonic()
         self._observer.observe_all(now_s)
@@ -127,9 +129,10 @@ class Leader:
         arrives: bool = True,
         user: str = "",
     ) -> dict[str, Any]:
-        """Elect a member for a client; return its node, or how long to wait. Raises ClusterError.
+        """Choose a member for a client; return its node, or how long to wait. Raises ClusterError.
 
-        One who `arrives` will say its session id there; of others the first that comes is taken for this one.
+        A client that `arrives` presents its session id on that node; otherwise the first new session of its role
+        counts.
         """
         now_s = time.monotonic()
         cluster = cluster_key(vhost, name)
@@ -137,11 +140,11 @@ class Leader:
             self._observer.observe_all(now_s)
         wanted = self._role_of(role, cluster)
         known = read_session_id(session_id)
-        # Nobody looks for a place with a session of another clustered queue or user, unless it is not his.
+        # A session id is only valid for its own user and clustered queue.
         is_own = known is not None and known[1] == cluster and is_session_of(session_id, user)
         known_as = session_id if is_own else new_session_id(wanted, cluster, user)
         avoided = next((node.id for node in self.overview.nodes if node.name == avoid), None)
-        # Whoever asks again waits as long as the member has been coming: nobody tells who asks again.
+        # A retry cannot be linked to its first attempt, so it counts from when the member was requested.
         waited_s = self.manager.waiting_s(cluster, now_s)
         decided = self.manager.decided
         answer = self.manager.join(
@@ -154,7 +157,7 @@ class Leader:
         node = self.overview.node(answer.node)
         if node is None or (avoid and node.name == avoid):
             self.manager.leave(answer.session, now_s)
-            return {"retry_s": ELSEWHERE_S, "reason": f"there is no other node than '{avoid}' at present"}
+            return {"retry_s": ELSEWHERE_S, "reason": f"'{avoid}' is currently the only node"}
         return {
             "node": node.name,
             "addresses": dict(node.addresses),
@@ -163,33 +166,37 @@ class Leader:
         }
 
     async def left(self, session_id: str) -> None:
-        """A client that was placed has said that it goes. Of others, whose ids can be guessed, their nodes tell."""
+        """A placed client announced its end. Only nodes report the end of others, since session ids can be
+        guessed.
+        """
         if read_session_id(session_id) is not None:
             self.manager.leave(session_id, time.monotonic())
 
     def _role_of(self, role: str, cluster: str) -> Role:
-        """Return what a client counts as: one that may be both, as what there is less of."""
+        """Return the role of a client; one that may be either takes the role in shorter supply."""
         if role != "client":
             return Role(role)
         table = self.manager.cluster(cluster).table
         producers, consumers = (table.count(known) for known in (Role.PRODUCER, Role.CONSUMER))
         return Role.PRODUCER if producers <= consumers else Role.CONSUMER
 
-    # What people ask for
+    # Requests of operators
 
     async def forget_node(self, node: NodeRecord) -> None:
         """Remove a dead node from the domain. Raises FlyballError."""
         if node.state is not NodeState.DEAD and not self._membership.may_judge:
-            raise ClusterError(f"nobody knows yet whether node '{node.name}' is dead: try again in some seconds")
+            raise ClusterError(f"the lease of node '{node.name}' has not expired yet: retry in a few seconds")
         if not await self._remove_dead_node(node):
             raise ClusterError(f"node '{node.name}' is alive again: remove it without --force")
         await self.nodes.forget(node)
 
     def rebalance(self, *, dry_run: bool) -> list[MoveFacts]:
-        """Begin to spread the ordinary queues over the nodes; return what moves, or would."""
+        """Start spreading the ordinary queues over the nodes; return the moves, with `dry_run` without making
+        them.
+        """
         moves = self.nodes.owner_moves()
         queues = {queue.id: queue for queue, _ in self.overview.ordinary()}
-        told: list[MoveFacts] = [
+        described: list[MoveFacts] = [
             {
                 "what": "queue",
                 "vhost": queues[move.queue].vhost,
@@ -201,13 +208,13 @@ class Leader:
             for move in moves
         ]
         if not dry_run:
-            for move, facts in zip(moves, told, strict=True):
+            for move, facts in zip(moves, described, strict=True):
                 self.decision_log.note_queue_move(facts)
                 self._jobs.spawn(("move queue", move.queue), partial(self.nodes.move, move))
-        return told
+        return described
 
-    async def told(self) -> dict[str, Any]:
-        """Return what only the leader knows of clustered queues: the loads of members, by id, and its decisions."""
+    async def details(self) -> dict[str, Any]:
+        """Return what only the leader knows of clustered queues: loads of members, by id, and the decision log."""
         return {
             "loads": {
                 str(member.id): found.table.load_of(member)
@@ -218,7 +225,7 @@ class Leader:
         }
 
     def report(self) -> dict[str, Any]:
-        """Return what this node does as a leader, and what the members of clustered queues bear of their capacity."""
+        """Return the leader's part of this node's report, and the load of members against their capacity."""
         members: list[dict[str, Any]] = []
         for key, found in self.manager.clusters.items() if self._agent.leads else ():
             vhost, name = split_key(key)
@@ -227,10 +234,10 @@ class Leader:
                 members.append({"vhost": vhost, "name": name, "node": node, "load": load})
         return {"leads": self._agent.leads, "decisions": dict(self.decision_log.counts), "members": members}
 
-    # Inside
+    # Internals
 
     def _begin(self) -> None:
-        """Another term: the manager learns everything anew."""
+        """Start a term with a new manager."""
         registry = self._registry
         name = f"{registry.node_id}.{registry.epoch}.{next(_numbers)}-"
         self.manager = Manager(name=name, on_record=self.decision_log.note)
@@ -241,24 +248,24 @@ class Leader:
         )
 
     def _stand_down(self) -> None:
-        """Lead no more, nor go on with anything that this term has begun: the next one may decide otherwise."""
+        """Stop leading and cancel all jobs of this term: the next leader may decide otherwise."""
         self._agent.leads = False
         self._jobs.cancel()
 
     async def _carry_out(self) -> None:
-        """Do what the manager has decided, one after the other. Raises FlyballError."""
+        """Carry out the manager's decisions in order. Raises FlyballError."""
         async with self._carrying_out:
             if not self._agent.leads:
                 return
             try:
                 await self._executor.carry_out(self.manager.take_decisions())
             except FlyballError:
-                # The manager takes for done what it has decided: another one has to learn how things are.
+                # The manager assumes that its decisions were carried out: a new one has to read the actual state.
                 self._stand_down()
                 raise
 
     async def _remove_dead_nodes(self) -> None:
-        """Take the place of nodes whose leases are over, and finish what an earlier leader has begun."""
+        """Replace nodes whose leases have expired, and continue what an earlier leader started."""
         for node in self.overview.nodes:
             if node.id != self.overview.own_id and not node.is_live:
                 await self._remove_dead_node(node)
@@ -266,29 +273,29 @@ class Leader:
             await self._replace(node_id)
 
     async def _remove_dead_node(self, node: NodeRecord) -> bool:
-        """Take the place of a node whose lease is over; False if that is not so any more. Raises StoreError."""
+        """Replace a node whose lease has expired; return False if it was renewed meanwhile. Raises StoreError."""
         if node.state is not NodeState.DEAD and not await self._registry.declare_dead(node.id, node.epoch):
             return False
         await self._replace(node.id)
         return True
 
     async def _replace(self, node_id: int) -> None:
-        """Let others serve what a node has left behind."""
+        """Assign the queues of a dead node to others."""
         left_behind = self.overview.left_behind(node_id)
         if not left_behind and node_id not in self.manager.nodes:
             return
         name = self.overview.name_of(node_id)
-        log.warning("node '%s' is dead: %d queues have to be served by others", name, len(left_behind))
+        log.warning("node '%s' is dead; reassigning %d queues", name, len(left_behind))
         self._agent.node.peers.lost(node_id)
         self._observer.report_death(node_id, time.monotonic())
         await self._carry_out()
         if left_behind and not any(is_lasting(queue) for queue in left_behind):
-            # Nobody can serve them: there was nothing to decide.
-            reason = f"queues of node {node_id} ended with it"
+            # All its queues were transient: there is nothing to decide.
+            reason = f"transient queues of node {node_id} were lost with it"
             await self._executor.carry_out([TakeOver(cluster="", node=node_id, reason=reason)])
 
     def _finish_what_was_begun(self) -> None:
-        """Go on with what is defined and not yet so, whoever led when it was wished."""
+        """Continue work that is defined and not finished, whichever leader it was requested from."""
         for key, node in self.overview.missing():
             if key not in self.clusters.unready:
                 self._jobs.keep_trying(
@@ -310,20 +317,20 @@ class Leader:
             await self.nodes.finish_removal(node)
 
     async def _start_again(self, name: str) -> None:
-        """Start a dead node once more that a person had started: the manager knows nothing of such wishes."""
+        """Restart a dead node that an operator had added: the manager does not know such nodes."""
         node_id, provisioner = self.overview.named(name).id, self.overview.origin(name)["provisioner"]
-        reason = f"node {node_id}, which somebody wants, is dead"
+        reason = f"node {node_id}, added by an operator, is dead"
         self._note(Provision(cluster="", request="", provisioner=provisioner, replaces=node_id, reason=reason))
         try:
             await self.nodes.start_again(name)
         except FlyballError as error:
-            self._note(Failure(cluster="", reason=f"node {node_id} is not there again: {error}"))
+            self._note(Failure(cluster="", reason=f"node {node_id} did not rejoin: {error}"))
             raise
 
     def _note(self, decision: Decision) -> None:
         self.decision_log.note(Record(time.monotonic(), decision))
 
     async def _trim_changes(self) -> None:
-        """Forget changes that everybody has followed who will not have to join again."""
+        """Delete change records that every node has applied."""
         seen = [node.seen_version for node in self.overview.nodes if not node.is_gone]
         await self._registry.trim_changes(min(seen, default=0))

@@ -1,7 +1,7 @@
-"""The members of one clustered queue, the sessions on them, and the load of each.
+"""The members of one clustered queue with their sessions and loads.
 
-Loads are arrays with a place for each member, so that an election looks at all of them at once. Which member is
-elected or marked, and which session moves, is decided elsewhere.
+Loads are arrays indexed by the member's place, so that an election is one vectorized pass. Elections, marks and moves
+are decided elsewhere.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ Floats = NDArray[np.float64]
 
 ROW = {Role.PRODUCER: 0, Role.CONSUMER: 1}
 
-# How much the whole load of a member counts beside that of one role: only between equals.
+# Weight of a member's total load against the load of one role: breaks ties only.
 HAIR = 1e-7
 
-# A session counts at least this share of its role's weight: idle ones are to be spread as well.
+# Minimum share of its role's weight that a session counts: idle sessions are spread as well.
 IDLE_SHARE = 0.05
 
 _FIRST_PLACES = 8
@@ -30,59 +30,59 @@ _FIRST_PLACES = 8
 
 @dataclass(slots=True, eq=False)
 class MemberSession:
-    """A client's hold on a member, in one role."""
+    """A client's session on a member, in one role."""
 
     id: str
     role: Role
     member: Member
     load: float
-    # Until when it is only expected here; None once it has been seen.
+    # Deadline for an expected session to arrive; None once it was seen.
     due: float | None = None
-    # The member that it is moving away from.
+    # The member it is moving from.
     origin: int | None = None
     moved_at: float = -math.inf
     measured_at: float = -math.inf
     # The node that its client is connected to, if not the member's.
     entry: int | None = None
-    # Whether it waits for any client of its role, not for one that says who it is.
+    # Whether any client of its role takes this place, not only the one with its id.
     is_anonymous: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """A queue of a node that takes part in the clustered queue."""
+    """A queue on one node that belongs to the clustered queue."""
 
     id: int
     node: int
     capacity: float
     place: int = -1
     is_fixed: bool = False
-    # Gets no new clients, and is removed when it is empty.
+    # Draining: takes no new clients, and is removed when it is empty.
     is_marked: bool = False
-    # Somebody wants it removed: it is not un-marked because the load grows.
+    # An operator is removing it: a growing load does not unmark it.
     is_leaving: bool = False
-    # Its node is there.
+    # Whether its node is alive.
     is_served: bool = True
     marked_at: float = -math.inf
-    # Since when its removal is decided.
+    # When its removal was decided.
     removing_at: float | None = None
     ready: int = 0
     unacked: int = 0
     idle: int = 0
-    # Whether it said that it has no message, and nothing has happened to it since.
+    # Whether it reported no messages, and nothing has happened to it since.
     is_known_empty: bool = False
     sessions: dict[str, MemberSession] = field(default_factory=dict)
 
     @property
     def is_usable(self) -> bool:
-        """Whether it gets new clients."""
+        """Whether it takes new clients."""
         return self.is_served and not self.is_marked
 
 
 class LoadTable:
     """Members with their capacities and loads.
 
-    `load` is of all members; `usable_capacity` and `usable_count` are of those that get clients.
+    `load` covers all members; `usable_capacity` and `usable_count` those that take clients.
     """
 
     def __init__(self, options: ClusterOptions) -> None:
@@ -92,7 +92,7 @@ class LoadTable:
         self.load = 0.0
         self.usable_capacity = 0.0
         self.usable_count = 0
-        # No session of the role has ever had a larger load.
+        # The largest load of a session so far, by role.
         self.largest = [0.0, 0.0]
         self._places: list[Member | None] = []
         self._make_room(_FIRST_PLACES)
@@ -111,7 +111,7 @@ class LoadTable:
         )
 
     def set_options(self, options: ClusterOptions) -> None:
-        """Take other options; sessions that count by their role count what that counts now."""
+        """Apply other options; sessions that count their role's weight count the new one."""
         self.options = options
         for member in self.members.values():
             if options.loads == Loads.WEIGHTS:
@@ -120,7 +120,7 @@ class LoadTable:
             self._rescore(member.place)
 
     def add(self, member: Member) -> None:
-        """Take a member in, without sessions."""
+        """Add a member without sessions."""
         if not self._free:
             self._make_room(2 * len(self._places))
         place = self._free.pop()
@@ -137,7 +137,7 @@ class LoadTable:
         self._rescore(place)
 
     def remove(self, member: Member) -> list[MemberSession]:
-        """Forget a member, and return the sessions that it had."""
+        """Remove a member and return its sessions."""
         sessions = list(member.sessions.values())
         for session in sessions:
             self.drop(session)
@@ -153,7 +153,7 @@ class LoadTable:
         return sessions
 
     def set_state(self, member: Member, *, is_marked: bool | None = None, is_served: bool | None = None) -> None:
-        """Change whether a member gets clients."""
+        """Change whether a member takes clients."""
         was_usable = member.is_usable
         if is_marked is not None:
             member.is_marked = is_marked
@@ -167,7 +167,7 @@ class LoadTable:
             self._rescore(member.place)
 
     def set_capacity(self, member: Member, capacity: float) -> None:
-        """A member can bear more or less than it could."""
+        """Change the capacity of a member."""
         if member.is_usable:
             self.usable_capacity += capacity - member.capacity
         member.capacity = capacity
@@ -183,26 +183,26 @@ class LoadTable:
         self._change(member.place, ROW[session.role], session.load, 1)
 
     def drop(self, session: MemberSession) -> None:
-        """Count a session no more."""
+        """Stop counting a session."""
         member = session.member
         del member.sessions[session.id]
         member.is_known_empty = False
         self._change(member.place, ROW[session.role], -session.load, -1)
 
     def move(self, session: MemberSession, member: Member) -> None:
-        """Count a session at another member."""
+        """Move a session to another member."""
         self.drop(session)
         session.member = member
         self.put(session)
 
     def set_load(self, session: MemberSession, load: float) -> None:
-        """A session does more or less than it did."""
+        """Change the load of a session."""
         self._change(session.member.place, ROW[session.role], load - session.load, 0)
         session.load = load
         self.largest[ROW[session.role]] = max(self.largest[ROW[session.role]], load)
 
     def measure(self, session: MemberSession, rate_per_s: float | None, now: float) -> bool:
-        """A session has reported what it did lately, if that is counted; tell whether it counts otherwise now."""
+        """Update the load of a session from its measured rate, if loads are measured; return whether it changed."""
         options = self.options
         weight = options.weight(session.role)
         load = session.load
@@ -219,40 +219,40 @@ class LoadTable:
         return True
 
     def at(self, place: int) -> Member:
-        """Return the member with that place in the arrays."""
+        """Return the member at that place in the arrays."""
         member = self._places[place]
         assert member is not None
         return member
 
     def load_of(self, member: Member, role: Role | None = None) -> float:
-        """Return what a member bears, of one role or of both."""
+        """Return the load of a member, for one role or both."""
         loads = self.loads[:, member.place]
         return float(loads[0] + loads[1]) if role is None else float(loads[ROW[role]])
 
     def count(self, role: Role) -> int:
-        """Return how many sessions of the role there are."""
+        """Return the number of sessions of the role."""
         return int(self.counts[ROW[role]].sum())
 
     def count_of(self, member: Member, role: Role) -> int:
-        """Return how many sessions of the role a member has."""
+        """Return the number of sessions of the role on a member."""
         return int(self.counts[ROW[role], member.place])
 
     def usable(self) -> Iterator[Member]:
-        """Yield the members that get new clients."""
+        """Yield the members that take new clients."""
         return (member for member in self.members.values() if member.is_usable)
 
     def is_usable(self) -> NDArray[np.bool_]:
-        """Return by place which members get new clients."""
+        """Return by place which members take new clients."""
         usable: NDArray[np.bool_] = np.isfinite(self.scores[0])
         return usable
 
     @property
     def usable_load(self) -> float:
-        """The load of all sessions against what the members that get clients can bear."""
+        """The load of all sessions, to be compared with the usable capacity."""
         return math.inf if self.usable_count == 0 else self.load / self.usable_capacity
 
     def settle(self) -> None:
-        """Add up anew, so that rounding does not pile up over millions of changes."""
+        """Recompute the sums, so that rounding errors do not add up over millions of changes."""
         self.load = float(self.loads.sum())
         self.usable_capacity = math.fsum(member.capacity for member in self.usable())
 
@@ -263,7 +263,7 @@ class LoadTable:
     def _change(self, place: int, row: int, load: float, count: int) -> None:
         counts = self.counts
         counts[row, place] += count
-        # What remains of sums and differences when everybody has gone is only rounding.
+        # Without sessions, what remains of additions and subtractions is only rounding.
         before = float(self.loads[row, place])
         here = before + load if counts[row, place] else 0.0
         self.load += here - before
@@ -271,7 +271,7 @@ class LoadTable:
         self._rescore(place)
 
     def _rescore(self, place: int) -> None:
-        """What a further session of each role would cost there, as far as it differs between members."""
+        """Cost of one more session of each role there, without the terms that are equal for all members."""
         member = self._places[place]
         if member is None or not member.is_usable:
             self.scores[0, place] = self.scores[1, place] = math.inf

@@ -1,8 +1,8 @@
-"""The manager of a domain: hears what happens, decides what is to be done, and says why.
+"""The manager of a domain: takes events, decides what to do, and gives the reasons.
 
-It does no I/O and keeps no clock: `now` is seconds of any clock that does not go back. Whoever runs it calls it about
-every second (`tick`), carries out what `take_decisions` returns, in order, and tells it what became of that. A new
-leader begins with a new one: what it hears of nodes, members and sessions is all it needs.
+It does no I/O and has no clock: `now` is in seconds of any monotonic clock. Its owner calls `tick` about every
+second, carries out `take_decisions` in order, and reports the outcome. A new leader starts with a new manager; nodes,
+members and sessions are all the input it needs.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from flyball.broker.cluster.scaling import Scaling
 from flyball.broker.cluster.state import DomainState, KnownCluster, KnownNode
 from flyball.errors import ClusterError
 
-# When a client that found no place may ask again.
+# Retry delay of a client that found no room.
 RETRY_AFTER_S = 1.0
 
 
 class Manager(DomainState):
-    """Governs all clustered queues of a domain: what it knows, and here what follows from it."""
+    """Manages all clustered queues of a domain."""
 
     def __init__(
         self, *, history_length: int = 1000, name: str = "", on_record: Callable[[Record], None] | None = None
@@ -34,7 +34,7 @@ class Manager(DomainState):
         self._scaling = Scaling(self)
         self._repair = Repair(self, self._scaling)
 
-    # The shape of the domain
+    # Topology of the domain
 
     def node_up(
         self,
@@ -46,9 +46,9 @@ class Manager(DomainState):
         provisioned_for: str | None = None,
         request: str | None = None,
     ) -> None:
-        """A node is there. `capacity` is its size, 1 for an ordinary one.
+        """A node has joined. `capacity` is its size, 1 for an ordinary one.
 
-        `provisioned_for` is the clustered queue that it was started for, if any; `request` is that of the decision to
+        `provisioned_for` is the clustered queue that it was started for, if any; `request` that of the decision to
         start it.
         """
         known = KnownNode(node, epoch, capacity, provisioned_for)
@@ -61,16 +61,16 @@ class Manager(DomainState):
                 self._scaling.add_member(cluster, known, now, "it was started for this")
 
     def node_leaves(self, node: int, now: float) -> None:
-        """A node is to stop in good order: its members are drained, as soon as others are there."""
+        """A node is to leave: drain its members as soon as others can take their clients."""
         known = self.nodes.get(node)
         if known is None:
-            raise ClusterError(f"there is no node {node}: look at `flyball domain show`")
+            raise ClusterError(f"unknown node {node}: see `flyball domain show`")
         known.is_leaving = True
         for cluster, member in self.members_on(node):
             self._scaling.retire(cluster, member, now, f"node {node} is to stop")
 
     def node_gone(self, node: int, now: float, queues: Sequence[QueueLoad] = ()) -> None:
-        """A node is dead: others get what it served. `queues` are its ordinary queues."""
+        """A node is dead: reassign what it served. `queues` are its ordinary queues."""
         known = self.forget_node(node)
         if known is not None and known.is_released and not queues and not self.members_on(node):
             return
@@ -94,7 +94,7 @@ class Manager(DomainState):
         is_marked: bool = False,
         is_fixed: bool = False,
     ) -> None:
-        """A member is there. `is_fixed`: a person asked for it, and the manager never removes it by itself."""
+        """A member exists. `is_fixed`: an operator placed it, and the manager never removes it by itself."""
         found = self.cluster(cluster)
         before = self.members.get(member)
         if before is not None and is_fixed and not before[1].is_fixed:
@@ -103,7 +103,9 @@ class Manager(DomainState):
         self.put_member(found, Member(member, node, capacity, is_fixed=is_fixed, is_marked=is_marked), now)
 
     def member_removed(self, member: int, now: float) -> None:
-        """A member is gone in good order; sessions that it still had are re-placed if their clients are elsewhere."""
+        """A member was removed; sessions that it still had are placed again if their clients are connected
+        elsewhere.
+        """
         known = self.members.get(member)
         if known is not None:
             self.drop_member(*known, now)
@@ -111,15 +113,15 @@ class Manager(DomainState):
             if node is not None:
                 self._scaling.release(node, now)
 
-    def mark(self, cluster: str, member: int, now: float, reason: str = "somebody wants it removed") -> None:
-        """A person wants a member removed: it is drained as soon as another one is there. Raises ClusterError."""
+    def mark(self, cluster: str, member: int, now: float, reason: str = "its removal was requested") -> None:
+        """An operator removes a member: drain it as soon as another one can take its clients. Raises ClusterError."""
         found = self.cluster(cluster)
         known = self.members.get(member)
         if known is None or known[0] is not found:
-            raise ClusterError(f"{title(cluster)!r} has no member {member}: look at `flyball domain show`")
+            raise ClusterError(f"{title(cluster)!r} has no member {member}: see `flyball domain show`")
         self._scaling.retire(found, known[1], now, reason)
 
-    # What happens
+    # Events
 
     def join(
         self,
@@ -132,11 +134,11 @@ class Manager(DomainState):
         waited_s: float = 0.0,
         avoid: int | None = None,
     ) -> MemberPlacement | Wait:
-        """Place a client; it counts from now on, for a while even if it does not come.
+        """Place a client. It counts from now on, and for a grace period even if it does not arrive.
 
-        Without a `session` id, or if it never `arrives` under that, the first new session of that role that the
-        member reports takes its place. `avoid` is a node that the client could not reach. Raises ClusterError for a
-        clustered queue that is not there.
+        Without a `session` id, or unless it `arrives` with that id, the first new session of that role in the
+        member's report takes its place. `avoid` is a node that the client could not reach. Raises ClusterError for an
+        unknown clustered queue.
         """
         found = self.cluster(cluster)
         if session is not None and session in self.sessions:
@@ -146,15 +148,15 @@ class Manager(DomainState):
         if table.load + load > found.options.theta_up * table.usable_capacity:
             self._scaling.grow(found, now, load)
             if found.provisioning.coming and waited_s < found.options.wait_s:
-                return Wait(cluster, RETRY_AFTER_S, "there is no room: a further member is being made")
+                return Wait(cluster, RETRY_AFTER_S, "all members are full: another one is being added")
         member = elect(table, role, avoid=avoid)
         if member is None:
-            return Wait(cluster, RETRY_AFTER_S, "no member can take clients yet: one is being made or repaired")
+            return Wait(cluster, RETRY_AFTER_S, "no member takes clients: one is being added or repaired")
         placed = self.place(found, role, member, now, session, is_anonymous=session is None or not arrives)
         return MemberPlacement(cluster, member.id, member.node, role, placed.id)
 
     def tick(self, now: float) -> None:
-        """Do what is due: forget who did not come, grow, shrink, remove, rebalance."""
+        """Do periodic work: expire expected sessions, grow, shrink, remove, rebalance."""
         self.expire(now)
         for cluster in self.clusters.values():
             cluster.table.settle()

@@ -1,4 +1,4 @@
-"""The members of clustered queues on this node: created, drained and removed, and their messages handed to others."""
+"""The members of clustered queues on this node: creates, drains and removes them, and transfers their messages."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from flyball.broker.store.interface import RECOVERED, Transfer
 from flyball.errors import ClusterError, FlyballError, StoreError
 from flyball.model import Draft, Message, Queue
 
-# So long consumers may take to settle what they hold before their queue goes to another node.
+# How long consumers have to ack before their queue moves to another node.
 SETTLE_S = 3.0
 SETTLE_POLL_S = 0.02
 
-# Of messages that the store does not keep, so much goes over the link at a time.
+# Bytes of transient messages per transfer over the link.
 HAND_BYTES = 512 * 1024
 
-# So many messages of a member that has a twin go over in one transfer.
+# Messages per transfer when two members are merged.
 MERGED_AT_ONCE = 1000
 
-# Lets a node carry out a command: its id, the command's name, and arguments by name.
+# Runs a command on a node: its id, the command's name, and keyword arguments.
 Ask = Callable[..., Awaitable[Any]]
 
 
 class Members:
-    """What this node does with members, as it is told."""
+    """Carries out commands on the members of this node."""
 
     def __init__(self, node: Node, ask: Ask) -> None:
         self._node = node
         self._ask = ask
         self._broker = node.hub.broker
         self._engine = node.hub.broker.engine
-        # How many transfers to each member elsewhere are under way.
+        # Transfers under way, by remote member.
         self.handing: dict[int, int] = {}
 
     def local(self) -> Iterator[QueueState]:
@@ -49,15 +49,17 @@ class Members:
                 yield state
 
     def definition(self, queue: Queue) -> Mapping[str, Any] | None:
-        """Return how the clustered queue of a member is defined."""
+        """Return the definition of the clustered queue that a member belongs to."""
         return self._node.definitions.of("cluster").get(cluster_key(queue.vhost, queue.name))
 
     async def add(self, vhost: str, name: str) -> int:
-        """Create the member of a clustered queue on this node; return its id. Harmless if it is there."""
+        """Create the member of a clustered queue on this node; return its id. Idempotent."""
         existing = self._engine.find_queue(name, vhost)
         if existing is not None:
             if not existing.queue.member:
-                raise ClusterError(f"queue '{name}' in vhost '{vhost}' exists and is no member of a clustered queue")
+                raise ClusterError(
+                    f"queue '{name}' in vhost '{vhost}' already exists and is not a member of a clustered queue"
+                )
             return existing.queue.id
         declared = Queue(0, name, vhost, member=True)
         await outcome(lambda done: self._node.topology.declare_queue(declared, None, done))
@@ -66,7 +68,7 @@ class Members:
         return state.queue.id
 
     async def remove(self, queue_id: int) -> bool:
-        """Remove a member if nobody uses it and nothing is in it; tell whether it is gone."""
+        """Remove a member unless it has clients or messages; return whether it was removed."""
         await self._broker.take_arrivals()
         state = self._engine.find_queue_by_id(queue_id)
         if state is None:
@@ -82,15 +84,16 @@ class Members:
             await outcome(lambda done: self._node.topology.lifecycle.delete(queue_id, done))
 
     async def give(self, source_id: int, destination_id: int, most: int) -> int:
-        """Hand up to so many ready messages, oldest first, to a member on another node; return how many went.
+        """Transfer up to `most` ready messages, oldest first, to a member on another node; return how many went.
 
-        Raises StoreError; then what did not go is where it was.
+        Raises StoreError; the messages that did not go stay here.
         """
         remote = self._node.topology.directory.get(destination_id)
         definition = None if remote is None else self.definition(remote.queue)
         if definition is None or destination_id in definition.get("marked", ()):
             return 0
-        # Noted before anything is awaited: who removes a marked member looks whether anything is on its way there.
+        # Counted before the first await: the removal of a marked member checks for transfers that are on their way to
+        # it.
         self.handing[destination_id] = self.handing.get(destination_id, 0) + 1
         try:
             messages = await self._take(source_id, most)
@@ -108,9 +111,9 @@ class Members:
         return went
 
     async def merge_twin(self, twin: QueueState) -> None:
-        """Let the other member that this node serves have everything of one whose name means that; then delete it.
+        """Merge a second member of the same clustered queue on this node into the first, then delete it.
 
-        What consumers hold stays until they have settled it. Raises FlyballError; then the rest is where it was.
+        Unacked messages stay until they are acked. Raises FlyballError; the rest then stays where it was.
         """
         source = twin.queue
         other = self._engine.find_queue(source.name, source.vhost)
@@ -126,7 +129,7 @@ class Members:
             await outcome(lambda done: self._node.topology.lifecycle.delete(source.id, done, only_empty=True))
 
     def _put_again(self, message: Message, queue_id: int) -> None:
-        """Let a message that no store keeps be one of another queue of this node."""
+        """Move a transient message to another queue of this node."""
         self._engine.settle(message)
         draft = Draft(
             message.body,
@@ -142,7 +145,9 @@ class Members:
         self._broker.put(draft, [queue_id], lambda messages, error: None, is_forwarded=True)
 
     async def release(self, queue_id: int, owner: int) -> None:
-        """Leave an ordinary queue to another node. Who consumes it is served from there. Raises FlyballError."""
+        """Hand an ordinary queue over to another node, which serves its consumers from then on. Raises
+        FlyballError.
+        """
         broker = self._broker
         state = self._engine.find_queue_by_id(queue_id)
         if state is None:
@@ -155,33 +160,34 @@ class Members:
             await self._settled(state)
             await outcome(lambda done: passing.extend(self._node.topology.lifecycle.release(queue_id, owner, done)))
         finally:
-            # The queue stays if the store refused or the leader that wanted this has gone, and so do its consumers.
+            # After a failure of the store, or if the requesting leader has lost its lease, the queue and its
+            # consumers stay.
             if self._engine.find_queue_by_id(queue_id) is state:
                 for consumer in consumers:
                     broker.resume(consumer, QUEUE_MOVES)
         with contextlib.suppress(ClusterError):
-            # It will follow by itself, only later: what it is handed now waits for it.
+            # The owner notices by itself, only later: its messages wait in the store until then.
             await self._ask(owner, "queue.adopt", queue_id=queue_id)
         for part in _parts(passing):
             await self._hand(part, queue_id)
 
     async def adopt(self, queue_id: int) -> bool:
-        """Look whether this node has become the owner of a queue, and serve it; tell whether it does."""
+        """Check whether this node has become the owner of a queue, and serve it; return whether it is."""
         await self._node.membership.catch_up()
         return self._engine.has_queue(queue_id)
 
-    # Inside
+    # Internals
 
     async def _settled(self, state: QueueState) -> None:
-        """Give consumers a moment to settle what they hold; the rest comes again, marked as redelivered."""
+        """Give consumers time to ack; what remains is delivered again, as redelivered."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + SETTLE_S
-        # Settling has no event of its own: nobody but this needs one.
+        # There is no event for an ack: only this caller would need one.
         while state.unacked and loop.time() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(SETTLE_POLL_S)
 
     async def _take(self, queue_id: int, most: int) -> list[Message]:
-        """Take so many ready messages out, oldest first. Raises FlyballError; then none is out."""
+        """Take up to `most` ready messages, oldest first. Raises FlyballError; then none is taken."""
         taken: list[Message] = []
         try:
             while len(taken) < most and (message := await self._take_one(queue_id)) is not None:
@@ -210,14 +216,14 @@ class Members:
         return await found
 
     async def _transfer(self, messages: Sequence[Message], source_id: int, destination_id: int) -> int:
-        """Give persistent messages another queue, in the store and at once; return how many. Raises StoreError."""
+        """Move persistent messages to another queue, in one transaction; return how many. Raises StoreError."""
         if not messages:
             return 0
         counts = {message.id: message.delivery_count or RECOVERED for message in messages if message.redelivered}
         transfer = Transfer([message.id for message in messages], source_id, destination_id, counts)
         try:
             if not all(message.stored for message in messages):
-                # Only what is in the store can be given another queue there.
+                # Only messages that the store has written can be moved there.
                 await self._broker.journal.flush()
             await outcome(lambda done: self._broker.journal.transfer(transfer, PendingChange(done)))
         except StoreError:
@@ -228,7 +234,7 @@ class Members:
         return len(messages)
 
     async def _hand_all(self, messages: Sequence[Message], queue_id: int) -> int:
-        """Send messages that the store does not keep over the link; return how many went."""
+        """Send transient messages over the link; return how many were accepted."""
         went = 0
         for part in _parts(messages):
             if await self._hand(part, queue_id):
@@ -260,7 +266,7 @@ class Members:
 
 
 def _parts(messages: Sequence[Message]) -> Iterator[list[Message]]:
-    """Divide messages so that no part is larger than a frame should be, unless a single message is."""
+    """Split messages into batches that fit into a frame; a larger message is a batch of its own."""
     part: list[Message] = []
     size = 0
     for message in messages:

@@ -1,4 +1,4 @@
-"""A node of a domain: the node itself, and what governs it together with others."""
+"""A node of a domain: the broker node with its agent and leader."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from flyball.errors import Fenced, StoreError, StoreInUse, StoreRewound, StoreUn
 
 log = logging.getLogger(__name__)
 
-# The interval at which a node that cannot join again, since the store is unavailable, retries.
+# Interval between attempts to rejoin while the store is unavailable.
 REJOIN_S = 0.5
 
-# Longer than PostgreSQL takes to notice that a session's machine has vanished: 25 s by the session's keepalives.
+# Longer than PostgreSQL needs to detect a vanished client: 25 s with the keepalives of the session.
 IN_USE_LIMIT_S = 60.0
 
 
 async def serve(settings: ServeSettings, parts: Sequence[NodePart] = ()) -> None:
-    """Run a node and further parts until SIGINT or SIGTERM, and tell on standard output where it listens.
+    """Run a node with additional parts until SIGINT or SIGTERM, and print its addresses.
 
-    A node whose place others have taken, because it did not show for too long, drops its clients and joins again, as
-    soon as the store lets it.
+    A node that was fenced, because its lease expired, disconnects its clients and rejoins as soon as the store
+    allows.
     """
     prepare_process(settings)
     stop = asyncio.Event()
@@ -43,7 +43,7 @@ async def serve(settings: ServeSettings, parts: Sequence[NodePart] = ()) -> None
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(signal_number, stop.set)
     rejoining = _Rejoining()
-    # Raised after the handler: some versions of Python wrap what an `except*` raises in a group, others do not.
+    # Raised after the handler: Python versions differ in whether `except*` wraps what is raised in it in a group.
     failure: StoreError | None = None
     while failure is None and not stop.is_set():
         try:
@@ -51,9 +51,9 @@ async def serve(settings: ServeSettings, parts: Sequence[NodePart] = ()) -> None
         except* Fenced as group:
             rejoining.begin()
             if isinstance(_first(group), StoreRewound):
-                log.warning("the store has gone back in time: the node joins again as a new one")
+                log.warning("the store was restored to an earlier state; rejoining with a new epoch")
             else:
-                log.warning("others have taken this node's place: it joins again as a new one")
+                log.warning("node fenced: lease expired; rejoining with a new epoch")
             print("joining again", flush=True)
         except* (StoreUnavailable, StoreInUse) as group:
             error = _first(group)
@@ -68,7 +68,7 @@ async def serve(settings: ServeSettings, parts: Sequence[NodePart] = ()) -> None
 
 
 class _Rejoining:
-    """A node that has served and was fenced: how long it tries to join again."""
+    """Retry policy of a fenced node that tries to rejoin."""
 
     def __init__(self) -> None:
         self._began_s: float | None = None
@@ -79,19 +79,19 @@ class _Rejoining:
         self._logged.clear()
 
     def may_retry(self, error: StoreError) -> bool:
-        """Tell whether trying again can help. Not before the node has served: then its operator is there to be told.
+        """Return whether a retry can help. Never before the node has served: at startup the operator sees the error.
 
-        Whoever has the node's name may be a session of its own past that the server has not noticed to be gone; after
-        a while it can only be another process, which an operator has to stop.
+        The session that holds the node's name may be its own old one, which the server has not timed out yet; after
+        IN_USE_LIMIT_S it must be another process, which only an operator can stop.
         """
         if self._began_s is None:
             return False
         if isinstance(error, StoreInUse) and time.monotonic() - self._began_s > IN_USE_LIMIT_S:
             return False
-        # Once per reason, not per attempt.
+        # Log each reason once, not each attempt.
         if str(error) not in self._logged:
             self._logged.add(str(error))
-            log.warning("cannot join again yet: %s", error)
+            log.warning("rejoin failed; retrying: %s", error)
         return True
 
 
@@ -99,7 +99,7 @@ def _first(group: BaseExceptionGroup[StoreError]) -> StoreError:
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    assert isinstance(error, StoreError), "nothing else was caught"
+    assert isinstance(error, StoreError), "only StoreError is caught"
     return error
 
 
@@ -109,7 +109,7 @@ async def _serve_until(settings: ServeSettings, stop: asyncio.Event, parts: Sequ
         print(f"flyball {flyball.__version__}, store {settings.store.redacted}{place}", flush=True)
         for name, address in node.addresses.items():
             print(f"{name} on {address}", flush=True)
-        print("ready; Ctrl-C stops it", flush=True)
+        print("ready; press Ctrl-C to stop", flush=True)
         await stop.wait()
         print("stopping", flush=True)
 
@@ -118,9 +118,9 @@ async def _serve_until(settings: ServeSettings, stop: asyncio.Event, parts: Sequ
 async def running(
     settings: ServeSettings, stop: asyncio.Event | None = None, parts: Sequence[NodePart] = ()
 ) -> AsyncIterator[Node]:
-    """Start a node, its part in the domain and further parts; on leaving finish the requests under way, and stop.
+    """Start a node with its agent and additional parts; on exit finish the running requests and stop.
 
-    `stop` is set when the domain lets the node go.
+    `stop` is set when the domain releases the node.
     """
 
     @contextlib.asynccontextmanager
@@ -138,7 +138,9 @@ async def running(
 async def attached(
     node: Node, provisioners: Mapping[str, Provisioner], stop: asyncio.Event
 ) -> AsyncIterator[tuple[Agent, Leader]]:
-    """Let a node govern, and be governed, together with the others. `stop` is set when they let it go."""
+    """Attach a node to its domain: as agent, and as a candidate for leader. `stop` is set when the domain releases
+    it.
+    """
     agent = Agent(node, stop)
     placement = DomainPlacement(agent)
     node.hub.placement = placement
@@ -157,7 +159,7 @@ async def attached(
 
 
 def _shared_flags(settings: ServeSettings) -> tuple[str, ...]:
-    """Return the flags that a node on this machine needs to be linked with this one."""
+    """Return the flags that another node on this machine needs to connect to this one."""
     files = {
         "--link-tls-cert": settings.link_tls_cert,
         "--link-tls-key": settings.link_tls_key,

@@ -1,7 +1,7 @@
-"""The nodes of a domain as the leader starts, empties and stops them, and the ordinary queues that they serve.
+"""Starts, drains and stops the nodes of a domain, and moves ordinary queues between them. Runs on the leader.
 
-What is known of a node beside the registry is a definition: who started it, how to find it, whether it is to leave.
-It is written before anything is done, so that whoever leads next can go on.
+What the registry does not hold of a node is a definition: its provisioner, its handle, whether it is leaving. It is
+written before each action, so that the next leader can continue.
 """
 
 from __future__ import annotations
@@ -24,39 +24,39 @@ from flyball.model import Definition
 
 log = logging.getLogger(__name__)
 
-# So many ready messages weigh as much as an idle queue, where queues are spread over nodes.
+# Ready messages that weigh as much as one idle queue when queues are spread over nodes.
 MESSAGES_LIKE_A_QUEUE = 1000
 
-# So long a node that a person has asked for may take until it joins.
+# How long a node that an operator added has to join.
 JOIN_S = 600.0
 
-# So long a node may take to leave a queue to another.
+# Time limit of a node to release a queue.
 RELEASE_S = 30.0
 
 
 class Nodes:
-    """Changes which nodes there are, and who serves which ordinary queue. All may raise FlyballError."""
+    """Changes the set of nodes, and the owners of ordinary queues. All methods may raise FlyballError."""
 
     def __init__(self, agent: Agent, overview: Overview, provisioners: Mapping[str, Provisioner]) -> None:
         self._agent = agent
         self._overview = overview
         self._definitions = agent.node.definitions
         self._provisioners = provisioners
-        # Names of nodes that are just being started.
+        # Names of nodes that are being started.
         self.being_started: set[str] = set()
-        # When nodes that should be there were first missed, by name and handle.
+        # When a node that should be up was first missed, by name and handle.
         self._missing_since_s: dict[tuple[str, str | None], float] = {}
 
-    # Starting and stopping
+    # Start and stop
 
     async def start(self, name: str, provisioner: str, cluster: str, request: str | None) -> None:
-        """Have a node started, for a clustered queue or ("") because a person wants it. It joins by itself.
+        """Start a node for a clustered queue, or ("") for an operator. It joins by itself.
 
-        What is left of an earlier one of that name is ended before.
+        A process left over from an earlier node of that name is ended first.
         """
         found = self._provisioner(provisioner)
         if name in self.being_started:
-            raise ClusterError(f"node '{name}' is just being started")
+            raise ClusterError(f"node '{name}' is already being started")
         before = self._overview.origin(name)
         origin = {"provisioner": provisioner, "handle": None, "cluster": cluster, "request": request}
         self.being_started.add(name)
@@ -66,7 +66,7 @@ class Nodes:
             try:
                 handle = await found.start(name)
             except FlyballError:
-                # What had the name before may still run somewhere, and is found by its handle only.
+                # The earlier node of that name may still run, and only its handle finds it.
                 await (self._put(name, before) if before else self._delete(name))
                 raise
             await self._put(name, {**origin, "handle": handle})
@@ -74,7 +74,7 @@ class Nodes:
             self.being_started.discard(name)
 
     def lost(self) -> list[str]:
-        """Return the names of dead nodes that a person had started, and has not wished away: they are wanted back."""
+        """Return the names of dead nodes that an operator added and has not removed: they are restarted."""
         return [
             node.name
             for node in self._overview.nodes
@@ -84,20 +84,20 @@ class Nodes:
         ]
 
     async def start_again(self, name: str) -> None:
-        """Start a dead node once more, and wait until it is there."""
-        log.info("node '%s', which somebody wants, is dead: it is started again", name)
+        """Restart a dead node, and wait until it has joined."""
+        log.info("node '%s', added by an operator, is dead; restarting it", name)
         await self.start(name, self._overview.origin(name)["provisioner"], "", None)
         try:
             async with asyncio.timeout(JOIN_S):
                 while not self._overview.named(name).is_live:
                     await self._agent.watch_nodes()
         except TimeoutError:
-            raise ClusterError(f"node '{name}' was started again and has not joined") from None
+            raise ClusterError(f"node '{name}' was restarted and has not joined") from None
 
     def overdue(self, now_s: float) -> list[str]:
-        """Return the names of nodes that were started and have not been there for too long: they will not come.
+        """Return the names of nodes that were started and have not joined in time.
 
-        Who died after a person had it started is not given up, but started again.
+        A node that an operator added and that died is restarted instead.
         """
         names = {node.name for node in self._overview.nodes}
         here = {node.name for node in self._overview.live} | self.being_started
@@ -115,7 +115,7 @@ class Nodes:
         return overdue
 
     async def give_up(self, name: str) -> None:
-        """Forget a node that was started and is not there, and see to it that it does not come later."""
+        """Forget a node that was started and is not up, and make sure that it does not join later."""
         known = [node for node in self._overview.nodes if node.name == name]
         if not known:
             await self._end(name)
@@ -124,13 +124,13 @@ class Nodes:
             await self.forget(known[0])
 
     async def begin_removal(self, node: NodeRecord) -> None:
-        """Let a node be drained and stopped."""
+        """Mark a node as leaving: it is drained and stopped."""
         nothing_known = {"provisioner": None, "handle": None, "cluster": None, "request": None}
         origin = self._overview.origin(node.name) or nothing_known
         await self._put(node.name, {**origin, "leaving": True})
 
     async def finish_removal(self, node: NodeRecord) -> None:
-        """Go on with a node that is to leave: move its queues away; stop and forget it when it serves nothing."""
+        """Continue the removal of a leaving node: move its queues away; stop and forget it once it serves nothing."""
         if not node.is_live:
             await self.forget(node)
             return
@@ -139,22 +139,22 @@ class Nodes:
             await self._stop(node)
 
     async def forget(self, node: NodeRecord) -> None:
-        """Forget a node that is gone, and end what may be left of it."""
+        """Forget a dead node, and end any process that is left of it."""
         await self.end_remains(node.name)
         await self._agent.node.membership.remove(node.id)
         await self._delete(node.name)
 
     async def end_remains(self, name: str) -> None:
-        """See to it that nothing is left of a node that is dead: it may be as well that nobody reaches it."""
+        """End any process of a dead node: it may still run, but be unreachable."""
         try:
             await self._end(name)
         except ClusterError as error:
-            log.warning("what is left of node '%s' could not be ended: %s", name, error)
+            log.warning("ending the process of dead node '%s' failed: %s", name, error)
 
     # Ordinary queues
 
     def owner_moves(self, *, without: int = 0) -> list[OwnerMove]:
-        """Return the moves that spread the ordinary queues over the nodes, but for one that is to be emptied."""
+        """Return the moves that spread the ordinary queues over the nodes, except one that is drained."""
         queues = [
             QueueLoad(queue.id, owner, 1 + self._overview.ready(queue.id, owner) / MESSAGES_LIKE_A_QUEUE)
             for queue, owner in self._overview.ordinary()
@@ -163,28 +163,30 @@ class Nodes:
         return rebalance_owners(queues, [NodeLoad(node.id, self._overview.capacity_of(node.id)) for node in staying])
 
     async def move(self, move: OwnerMove) -> None:
-        """Let another node serve an ordinary queue."""
+        """Move an ordinary queue to another node."""
         await self._agent.ask(
             move.from_node, "queue.release", queue_id=move.queue, owner=move.to_node, time_limit_s=RELEASE_S
         )
 
     async def empty(self, node: NodeRecord) -> None:
-        """Let other nodes serve the ordinary queues of a node."""
+        """Move the ordinary queues of a node to other nodes."""
         for move in self.owner_moves(without=node.id):
             if move.from_node == node.id:
                 await self.move(move)
 
-    # Inside
+    # Internals
 
     def _provisioner(self, name: str) -> Provisioner:
         found = self._provisioners.get(name)
         if found is None:
             known = ", ".join(sorted(self._provisioners)) or "none"
-            raise ClusterError(f"there is no provisioner '{name}' on the node that leads; it has {known}")
+            raise ClusterError(f"unknown provisioner '{name}' on the leader; available: {known}")
         return found
 
     async def _stop(self, node: NodeRecord) -> None:
-        """Stop a node by asking it, as it may run where no provisioner of this node reaches; else through that."""
+        """Stop a node by a command to it, as it may run where no provisioner here can reach; else with its
+        provisioner.
+        """
         try:
             await self._agent.ask(node.id, "node.stop")
         except ClusterError:
@@ -193,7 +195,7 @@ class Nodes:
             await self._end(node.name)
 
     async def _end(self, name: str) -> None:
-        """See to it that nothing runs of a node that was started. Raises ClusterError if nobody can tell."""
+        """End the process of a node that was started. Raises ClusterError if its state is unknown."""
         origin = self._overview.origin(name)
         if not origin.get("handle"):
             return
@@ -201,7 +203,7 @@ class Nodes:
         try:
             await provisioner.stop(origin["handle"])
         except ClusterError:
-            # What has ended by itself may be hard to stop, and need not be.
+            # A process that has ended may fail to stop, and need not be stopped.
             if await provisioner.alive(origin["handle"]):
                 raise
 
@@ -211,14 +213,14 @@ class Nodes:
         return is_started and not origin["cluster"] and not origin.get("leaving")
 
     def _timeout_s(self, cluster: str) -> float:
-        """Return how long a node that was started for a clustered queue, or for a person (""), may take to join."""
+        """Return how long a node that was started for a clustered queue, or for an operator (""), has to join."""
         if not cluster:
             return JOIN_S
         is_there = cluster in self._overview.clusters
         return (self._overview.options(cluster) if is_there else ClusterOptions()).start_s
 
     def _serves_anything(self, node_id: int) -> bool:
-        """Tell whether others would miss a queue if the node stopped."""
+        """Return whether the node serves a queue that is needed elsewhere."""
         return any(owner == node_id and is_lasting(queue) for queue, owner in self._overview.queues())
 
     async def _put(self, name: str, value: Mapping[str, Any]) -> None:

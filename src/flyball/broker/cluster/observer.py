@@ -1,6 +1,6 @@
-"""Keeps a manager informed: of what has changed since, out of what the node knows of the domain.
+"""Keeps the manager up to date: compares what it knows with what the node knows of the domain, and reports changes.
 
-The manager alone remembers what it knows: that is compared with what is there now.
+Only the manager has state; nothing is cached here.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from flyball.broker.cluster.session_reports import SessionReports
 
 
 class Observer:
-    """Keeps one manager informed."""
+    """Reports changes to one manager."""
 
     def __init__(
         self, manager: Manager, overview: Overview, session_reports: SessionReports, unready: Collection[str]
     ) -> None:
-        """The manager does not hear of `unready` clustered queues yet."""
+        """Clustered queues in `unready` are withheld from the manager."""
         self._manager = manager
         self._overview = overview
         self._session_reports = session_reports
@@ -34,18 +34,18 @@ class Observer:
         self._observe_reports(now_s)
 
     def report_death(self, node_id: int, now_s: float) -> None:
-        """Report that a node is dead, with all that it served."""
+        """Report that a node is dead, with the queues that it served."""
         self._observe_clusters(now_s)
         ordinary: list[QueueLoad] = []
         for queue in self._overview.left_behind(node_id):
             if queue.member and key_of(queue) in self._manager.clusters:
-                # A leader who has just begun may not have reported the members of the dead.
+                # A leader at the start of its term may not have reported the members of the dead node.
                 self._observe_member(queue.id, key_of(queue), node_id, now_s)
             elif is_lasting(queue):
                 ordinary.append(QueueLoad(queue.id, node_id))
         self._manager.node_gone(node_id, now_s, ordinary)
 
-    # Inside
+    # Internals
 
     def _observe_clusters(self, now_s: float) -> None:
         defined = [

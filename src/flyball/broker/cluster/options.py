@@ -1,6 +1,6 @@
-"""How a clustered queue is governed: its options, what they mean, and which values can work.
+"""Options of a clustered queue: defaults, meaning and valid values.
 
-They know neither the domain nor where they come from: files, commands and stored definitions all read them here.
+Files, commands and stored definitions are all read here; where they come from does not matter.
 """
 
 from __future__ import annotations
@@ -16,79 +16,79 @@ from flyball.errors import ClusterError
 
 
 class Role(enum.StrEnum):
-    """What a session does with a clustered queue."""
+    """A session's role at a clustered queue."""
 
     PRODUCER = "producer"
     CONSUMER = "consumer"
 
 
 class Policy(enum.StrEnum):
-    """How the member for a new client is elected."""
+    """How the member for a new client is chosen."""
 
-    # The one whose weighted potential grows least, among those that have room.
+    # The member with room whose weighted potential grows least.
     POTENTIAL = "potential"
-    # The rule of Selfware: the one with the smallest share of clients of that role, whatever else it bears.
+    # The rule of JORAM (Selfware): the smallest share of clients of that role; ignores the rest of the load.
     PLAIN = "plain"
 
 
 class Loads(enum.StrEnum):
-    """What a session counts."""
+    """The load that a session counts."""
 
-    # As much as every other one of its role.
+    # The weight of its role.
     WEIGHTS = "weights"
-    # What it has been doing lately.
+    # Its recent message rate.
     MEASURED = "measured"
 
 
 @dataclass(slots=True, frozen=True)
 class ClusterOptions:
-    """How a clustered queue is governed. Raises ClusterError for values that cannot work.
+    """How a clustered queue is managed. Raises ClusterError for invalid values.
 
-    Loads, weights and capacities have one unit: clients, messages/s, or whatever a capacity model was fitted in.
+    Loads, weights and capacities share one unit: clients, messages/s, or the unit of a fitted capacity model.
     """
 
     policy: str = Policy.POTENTIAL
-    # What a producer costs a member, w_p.
+    # Load of a producer, w_p.
     producer_weight: float = 1.0
-    # What a consumer costs a member, w_c.
+    # Load of a consumer, w_c.
     consumer_weight: float = 1.0
-    # Of a member on a node of ordinary size: w_p producers + w_c consumers should stay below.
+    # Capacity of a member on a node of ordinary size: w_p producers + w_c consumers should stay below.
     capacity: float = 100.0
     loads: str = Loads.WEIGHTS
-    # Capacity that one message/s of a session takes, where loads are measured.
+    # Load of one message/s of a session, where loads are measured.
     message_cost: float = 1.0
-    # Over what time a measured load is averaged.
+    # Averaging time of measured loads.
     load_window_s: float = 5.0
-    # More is added when the load would exceed this share of the usable capacity.
+    # Grow when the load would exceed this share of the usable capacity.
     theta_up: float = 1.0
-    # A member is marked for removal only if the others then bear at most this share of their capacity.
+    # Shrink only if the remaining members then bear at most this share of their capacity.
     theta_down: float = 0.75
-    # Up to this share an addition waits until the last removal is a dwell time ago.
+    # Up to this share, growing waits until the last removal is a dwell time ago.
     theta_hold: float = 1.25
-    # How long the load must have been low before anything is removed: at least what starting a node costs, divided by
-    # what running one costs per second, and ten periods of the rebalancer.
+    # How long the load must stay low before a member is removed: at least the cost of starting a node divided by its
+    # cost per second, and ten periods of the rebalancer.
     dwell_s: float = 30.0
     min_members: int = 1
     max_members: int = 16
-    # Who starts nodes for it. Nobody: it grows on the nodes that are there.
+    # Starts nodes for the clustered queue. Empty: it grows on existing nodes only.
     provisioner: str = ""
-    # A node that was asked for and is not there after this time will not come.
+    # How long a requested node has to join.
     start_s: float = 60.0
-    # Between two rounds of the rebalancer.
+    # Interval between rounds of the rebalancer.
     period_s: float = 2.0
-    # Sessions that move in a period.
+    # Maximum number of sessions that move per period.
     most_moves: int = 10
-    # Between two moves of one session.
+    # Interval between two moves of one session.
     cool_down_s: float = 30.0
-    # What a move must gain beyond its cost, in units of w²/C: one client that goes from a member to an equal one
-    # which has two fewer gains 2.
+    # Minimum gain of a move beyond its cost, in units of w²/C: moving one client to an equal member with two clients
+    # fewer gains 2.
     epsilon: float = 0.5
-    # What a move costs, in the same unit.
+    # Cost of a move, in the same unit.
     move_cost: float = 1.0
-    # How long a client that finds no room waits for a node that is being started. Otherwise it is placed at once, and
-    # moved later.
+    # How long a client that finds no room waits for a node that is being started. 0: place it at once, and move it
+    # later.
     wait_s: float = 0.0
-    # Ready messages that a member keeps before it hands some to others.
+    # Ready messages that a member keeps before it transfers some to others.
     surplus: int = 1000
 
     def __post_init__(self) -> None:
@@ -96,20 +96,20 @@ class ClusterOptions:
             _check_option(option.name, getattr(self, option.name))
         if self.theta_down >= self.theta_up:
             raise ClusterError(
-                "theta_down must be below theta_up: otherwise one client could add and remove for ever"
+                "theta_down must be below theta_up: otherwise one client could trigger endless growing and shrinking"
             )
         if self.theta_hold < self.theta_up:
-            raise ClusterError("theta_hold must not be below theta_up: give at least theta_up")
+            raise ClusterError("theta_hold must be at least theta_up")
         if self.min_members > self.max_members:
             raise ClusterError(f"min_members {self.min_members} exceeds max_members {self.max_members}")
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object], where: str = "cluster") -> ClusterOptions:
-        """Return the options that are given, the others as usual. Raises ClusterError that begins with `where`."""
+        """Read options; missing ones get their defaults. Raises ClusterError that starts with `where`."""
         names = [option.name for option in dataclasses.fields(cls)]
         for name in values:
             if name not in names:
-                raise ClusterError(f"{where}: there is no option {name!r}{suggestion(name, names)}")
+                raise ClusterError(f"{where}: unknown option {name!r}{suggestion(name, names)}")
         try:
             return cls(**{name: _number_as_declared(name, value) for name, value in values.items()})  # type: ignore[arg-type]
         except ClusterError as error:
@@ -117,7 +117,9 @@ class ClusterOptions:
 
     @classmethod
     def stored(cls, values: Mapping[str, object]) -> tuple[ClusterOptions, list[str]]:
-        """Return options that any version has stored, but for what means nothing to this one, and its names."""
+        """Read options stored by any version: return those that this version understands, and the names of the
+        others.
+        """
         known = {option.name for option in dataclasses.fields(cls)}
         usable = {name: _number_as_declared(name, value) for name, value in values.items() if name in known}
         strange = [name for name in values if name not in known]
@@ -130,11 +132,11 @@ class ClusterOptions:
         try:
             return cls(**usable), strange  # type: ignore[arg-type]
         except ClusterError:
-            # Each means something, but not all together.
+            # Each value is valid, but the combination is not.
             return cls(), list(values)
 
     def to_dict(self, *, only_changed: bool = False) -> dict[str, object]:
-        """Return what `from_dict` takes; without those that are as usual if so wished."""
+        """Return the options as `from_dict` takes them; with `only_changed` without defaults."""
         values = {option.name: getattr(self, option.name) for option in dataclasses.fields(self)}
         return {
             name: str(value) if isinstance(value, enum.Enum) else value
@@ -143,12 +145,12 @@ class ClusterOptions:
         }
 
     def weight(self, role: Role) -> float:
-        """Return what a session of the role counts that nothing is known of."""
+        """Return the load of a session of the role that has not been measured."""
         return self.producer_weight if role is Role.PRODUCER else self.consumer_weight
 
     @property
     def potential_unit(self) -> float:
-        """The unit of `epsilon` and `move_cost`, as a difference of the potential."""
+        """The unit of `epsilon` and `move_cost`, as a difference of potential."""
         weight = max(self.producer_weight, self.consumer_weight)
         return weight * weight / self.capacity
 
@@ -161,13 +163,13 @@ _MAY_BE_ZERO = {"dwell_s", "cool_down_s", "epsilon", "move_cost", "wait_s"}
 def _check_option(name: str, value: object) -> None:
     if name in _CHOICES:
         if value not in _CHOICES[name]:
-            raise ClusterError(f"{name} is {value!r}: choose {' or '.join(_CHOICES[name])}")
+            raise ClusterError(f"invalid {name} {value!r}: use {' or '.join(_CHOICES[name])}")
     elif name == "provisioner":
         if not isinstance(value, str):
-            raise ClusterError(f"{name} is {value!r}: give the name of a provisioner, or '' for none")
+            raise ClusterError(f"invalid {name} {value!r}: use the name of a provisioner, or '' for none")
     elif name in _COUNTS:
         if not isinstance(value, int) or isinstance(value, bool) or value < _COUNTS[name]:
-            raise ClusterError(f"{name} is {value!r}: give a whole number of at least {_COUNTS[name]}")
+            raise ClusterError(f"invalid {name} {value!r}: use an integer of at least {_COUNTS[name]}")
     elif (
         not isinstance(value, (int, float))
         or isinstance(value, bool)
@@ -175,12 +177,12 @@ def _check_option(name: str, value: object) -> None:
         or value < 0
         or (value == 0 and name not in _MAY_BE_ZERO)
     ):
-        least = "not below 0" if name in _MAY_BE_ZERO else "above 0"
-        raise ClusterError(f"{name} is {value!r}: give a number {least}")
+        least = "of at least 0" if name in _MAY_BE_ZERO else "above 0"
+        raise ClusterError(f"invalid {name} {value!r}: use a number {least}")
 
 
 def _number_as_declared(name: str, value: object) -> object:
-    """Files say 10 where they mean 10.0."""
+    """Convert integers to float where declared: files say 10 for 10.0."""
     is_whole = isinstance(value, int) and not isinstance(value, bool)
     return float(value) if is_whole and isinstance(getattr(_USUAL, name), float) else value  # type: ignore[arg-type]
 

@@ -1,6 +1,6 @@
-"""What a node knows of its domain at a moment: its nodes, the queues with their owners, and what is defined.
+"""Current state of the domain as this node knows it: nodes, queues with their owners, definitions.
 
-It only looks things up; nothing is asked of anybody, and nothing is changed.
+Read-only lookups without I/O.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Placed = tuple[Queue, int]
 
 
 class Overview:
-    """The domain as one node sees it."""
+    """The domain as one node knows it."""
 
     def __init__(self, node: Node) -> None:
         self._membership = node.membership
@@ -44,17 +44,17 @@ class Overview:
 
     @property
     def live(self) -> list[NodeRecord]:
-        """The nodes whose leases have not run out."""
+        """Nodes whose leases have not expired."""
         return [node for node in self.nodes if node.is_live]
 
     @property
     def up(self) -> list[NodeRecord]:
-        """The nodes that serve clients."""
+        """Nodes that serve clients."""
         return [node for node in self.nodes if node.is_live and node.state is NodeState.UP]
 
     @property
     def staying(self) -> list[NodeRecord]:
-        """The nodes that serve clients, but for those that are to leave."""
+        """Nodes that serve clients and are not leaving."""
         return [node for node in self.up if not self.is_leaving(node.name)]
 
     def node(self, node_id: int) -> NodeRecord | None:
@@ -65,18 +65,18 @@ class Overview:
         for node in self.nodes:
             if node.name == name:
                 return node
-        raise ClusterError(f"there is no node '{name}': look at `flyball domain show`")
+        raise ClusterError(f"unknown node '{name}': see `flyball domain show`")
 
     def name_of(self, node_id: int) -> str:
         node = self.node(node_id)
         return str(node_id) if node is None else node.name
 
     def origin(self, name: str) -> Mapping[str, Any]:
-        """Return who started a node, and what is wanted of it; empty if nothing is known."""
+        """Return the definition of a node: its provisioner, and whether it is leaving; empty if there is none."""
         return self._definitions.of("node").get(name, {})
 
     def is_leaving(self, name: str) -> bool:
-        """Tell whether somebody wants the node removed."""
+        """Return whether the node is being removed."""
         return bool(self.origin(name).get("leaving"))
 
     @property
@@ -84,35 +84,35 @@ class Overview:
         return [node for node in self.nodes if self.is_leaving(node.name)]
 
     def capacity_of(self, node_id: int) -> float:
-        """Return what a node can bear, compared with others."""
+        """Return the capacity of a node relative to an ordinary one."""
         node = self.node(node_id)
         return 1.0 if node is None else float(node.report.get("capacity", 1.0))
 
     # Queues
 
     def queues(self) -> Iterator[Placed]:
-        """Yield every queue of the domain with the node that serves it."""
+        """Yield every queue of the domain with the id of its owner."""
         for state in self._engine.queues:
             yield state.queue, self.own_id
         for remote in self._directory.all():
             yield remote.queue, remote.owner
 
     def owner_of(self, queue_id: int) -> int | None:
-        """Return the node that serves a queue; None if there is no such queue."""
+        """Return the id of a queue's owner; None for an unknown queue."""
         if self._engine.has_queue(queue_id):
             return self.own_id
         remote = self._directory.get(queue_id)
         return None if remote is None else remote.owner
 
     def ordinary(self) -> Iterator[Placed]:
-        """Yield the queues that another node could serve instead: durable, and no members."""
+        """Yield the queues that another node could serve: durable, and not members."""
         return ((queue, owner) for queue, owner in self.queues() if is_lasting(queue) and not queue.member)
 
     def ready(self, queue_id: int, owner: int) -> int:
-        """Return how many messages an ordinary queue has, as its node told."""
+        """Return the ready messages of an ordinary queue, as its owner reported."""
         node = self.node(owner)
-        told = None if node is None else node.report.get("queues", {}).get(str(queue_id))
-        return 0 if told is None else int(told[0])
+        counts = None if node is None else node.report.get("queues", {}).get(str(queue_id))
+        return 0 if counts is None else int(counts[0])
 
     def has_ordinary(self, vhost: str, name: str) -> bool:
         state = self._engine.find_queue(name, vhost)
@@ -124,30 +124,30 @@ class Overview:
 
     @property
     def clusters(self) -> Mapping[str, Mapping[str, Any]]:
-        """How clustered queues are defined, by their keys."""
+        """Definitions of the clustered queues, by key."""
         return self._definitions.of("cluster")
 
     def cluster(self, key: str) -> Mapping[str, Any]:
-        """Return how a clustered queue is defined. Raises ClusterError."""
+        """Return the definition of a clustered queue. Raises ClusterError."""
         value = self.clusters.get(key)
         if value is None or value.get("deleted"):
             vhost, name = split_key(key)
-            raise ClusterError(f"there is no clustered queue '{name}' in vhost '{vhost}'")
+            raise ClusterError(f"no clustered queue '{name}' in vhost '{vhost}'")
         return value
 
     def options(self, key: str) -> ClusterOptions:
-        """Return how a clustered queue is governed, as far as this version knows what was stored."""
+        """Return the options of a clustered queue that this version understands."""
         stored = self.clusters[key]["options"]
         known = self._options.get(key)
         if known is None or known[0] != stored:
             options, strange = ClusterOptions.stored(stored)
             if strange:
-                log.warning("%s: this version goes without the options %s", title(key), ", ".join(strange))
+                log.warning("clustered queue %s: ignoring unknown options %s", title(key), ", ".join(strange))
             known = self._options[key] = stored, options
         return known[1]
 
     def members(self, key: str) -> list[Placed]:
-        """Return the members of a clustered queue with the nodes that serve them."""
+        """Return the members of a clustered queue with their owners."""
         vhost, name = split_key(key)
         own = self._engine.find_queue(name, vhost)
         found: list[Placed] = [] if own is None else [(own.queue, self.own_id)]
@@ -159,16 +159,16 @@ class Overview:
         return next((queue.id for queue, owner in self.members(key) if owner == node_id), None)
 
     def is_fixed(self, key: str, node_id: int) -> bool:
-        """Tell whether somebody wants a member on that node."""
+        """Return whether an operator placed a member on that node."""
         return self.name_of(node_id) in self.clusters[key].get("fixed", ())
 
     def unwanted(self, key: str) -> frozenset[int]:
-        """Return the nodes that somebody had the member removed from, and wants none on."""
+        """Return the nodes that an operator removed the member from: they get none."""
         names = self.clusters[key].get("unwanted", ())
         return frozenset(node.id for node in self.nodes if node.name in names)
 
     def missing(self) -> Iterator[tuple[str, NodeRecord]]:
-        """Yield where somebody wants a member of a clustered queue that is not there: its node was gone."""
+        """Yield clustered queues and nodes where a fixed member is missing, since its node had failed."""
         for key, value in self.clusters.items():
             if value.get("fixed") and not value.get("deleted"):
                 served = {owner for _, owner in self.members(key)}
@@ -177,11 +177,11 @@ class Overview:
                         yield key, node
 
     def left_behind(self, node_id: int) -> list[Queue]:
-        """Return the queues of a node that is not this one."""
+        """Return the queues of another node."""
         return [remote.queue for remote in self._directory.of_node(node_id)]
 
     def forgotten_owners(self) -> set[int]:
-        """Return the nodes that were removed from the domain while a queue was on its way to them."""
+        """Return ids of nodes that were removed while a queue was moving to them."""
         return {remote.owner for remote in self._directory.all()} - {node.id for node in self.nodes}
 
 
@@ -191,5 +191,5 @@ def key_of(queue: Queue) -> str:
 
 
 def is_lasting(queue: Queue) -> bool:
-    """Tell whether a queue outlives its node, so that others can serve it."""
+    """Return whether a queue survives its node, so that another one can serve it."""
     return queue.durable and not queue.exclusive

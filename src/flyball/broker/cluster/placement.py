@@ -1,13 +1,13 @@
-"""Where a new client, or a queue without an owner, goes. Numbers in, a member or node out.
+"""Chooses the member for a new client, and the node for a queue without an owner. Numbers in, choice out.
 
 The potential of a clustered queue whose members have capacities C_i, producer loads P_i and consumer loads K_i is
 
     Φ = Σ C_i [(P_i/C_i - P/C)² + (K_i/C_i - K/C)²]  =  Σ (P_i² + K_i²)/C_i - (P² + K²)/C
 
-It is 0 when every member has its share of both. A producer of load l that joins member i changes it by
-(2 P_i l + l²)/C_i less a number that is the same for all i: so the least (P_i + l/2)/C_i is elected. That divides
-clients as Webster's method divides seats: after joins only, the P_i/C_i of two members differ by at most
-l/2 (1/C_i + 1/C_j).
+It is 0 when every member has its share of both. A producer of load l that joins member i changes it by (2 P_i l +
+l²)/C_i minus a term that is the same for all i: so the member with the least (P_i + l/2)/C_i is elected. This divides
+clients as Webster's method divides seats: after joins only, the P_i/C_i of two members differ by at most l/2 (1/C_i +
+1/C_j).
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from flyball.broker.cluster.load_table import HAIR, ROW, Floats, LoadTable, Memb
 from flyball.broker.cluster.options import Policy, Role
 from flyball.errors import ClusterError
 
-# Share by which sums of loads may differ although they are the same.
+# Relative error up to which two sums of loads count as equal.
 ROUNDING = 1e-9
 
-# What a queue counts that nobody uses: they are to be spread as well.
+# Load of an unused queue: idle queues are spread as well.
 IDLE_QUEUE_LOAD = 0.001
 
 
 def elect(table: LoadTable, role: Role, *, avoid: int | None = None) -> Member | None:
-    """Return the member for a new session of that role, None if no member gets clients.
+    """Return the member for a new session of that role; None if no member takes clients.
 
-    Members that stay below θ_up come first. `avoid` is a node that is taken only if there is no other.
+    Members that stay below θ_up are preferred. `avoid` is a node that is chosen only if there is no other.
     """
     row = ROW[role]
     scores = table.scores[row]
@@ -48,7 +48,7 @@ def elect(table: LoadTable, role: Role, *, avoid: int | None = None) -> Member |
 
 
 def elect_for_load(table: LoadTable, role: Role, load: float) -> Member | None:
-    """Return the member for a session whose load is known."""
+    """Return the member for a session of known load."""
     totals = table.loads.sum(axis=0)
     scores = np.where(
         table.is_usable(),
@@ -82,7 +82,7 @@ def _best_with_room(table: LoadTable, scores: Floats, load: float) -> Member | N
 
 @dataclass(slots=True, frozen=True)
 class QueueLoad:
-    """An ordinary queue: who serves it and what it costs, in a unit of the caller's choice."""
+    """An ordinary queue: its owner and its load, in any unit."""
 
     queue: int
     owner: int = 0
@@ -90,13 +90,13 @@ class QueueLoad:
 
     @property
     def counted(self) -> float:
-        """Its load, but never nothing."""
+        """Its load, but at least IDLE_QUEUE_LOAD."""
         return max(self.load, IDLE_QUEUE_LOAD)
 
 
 @dataclass(slots=True, frozen=True)
 class NodeLoad:
-    """A node that can take queues, and what it bears already."""
+    """A node that can take queues, and its present load."""
 
     node: int
     capacity: float = 1.0
@@ -104,13 +104,13 @@ class NodeLoad:
 
 
 def assign(queues: Sequence[QueueLoad], nodes: Sequence[NodeLoad]) -> dict[int, int]:
-    """Spread queues over nodes: the heaviest first, each to the node that is then fullest least.
+    """Assign queues to nodes: heaviest queue first, each to the least loaded node.
 
-    No node ends more than 4/3 as full as the best possible spread would leave the fullest, if all are equal and empty
+    If all nodes are equal and empty, none ends up more than 4/3 as full as the fullest node of the best assignment
     (Graham's bound for longest processing time first). Raises ClusterError if there is no node.
     """
     if not nodes and queues:
-        raise ClusterError("no node is left that could serve the queues: start one")
+        raise ClusterError("no node is left to serve the queues: start one")
     loads = np.array([node.load for node in nodes])
     capacities = np.array([node.capacity for node in nodes])
     owners: dict[int, int] = {}

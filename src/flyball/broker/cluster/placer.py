@@ -1,6 +1,6 @@
-"""Asks the nodes of a domain, over HTTP, where a client belongs.
+"""Asks the nodes of a domain over HTTP where a client belongs.
 
-It knows some nodes by their addresses; whichever of them answers knows the others.
+It is given the addresses of some nodes; any of them can answer for the domain.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from flyball.broker.settings import Address
 from flyball.client.http import AWAY, Line, Place, Refused, path_of, reason_of
 from flyball.errors import ClusterError, NotPermitted, QueueNotFound, RequestError
 
-# A node that has not answered by then is not there.
+# Time limit of a node's answer.
 ANSWER_S = 5.0
 
 _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _SERVER_ERRORS = 401, 403, 404, 500
 
 
 class HttpPlacer:
-    """A placer that asks nodes in turn, beginning with the one that answered last. It asks as the client's user."""
+    """Asks nodes in turn, starting with the one that answered last, with the client's credentials."""
 
     def __init__(self, nodes: Sequence[Address]) -> None:
         self._nodes = list(nodes)
@@ -37,7 +37,7 @@ class HttpPlacer:
             return NodePlacement(address, str(answer["node"]), str(answer.get("session") or ""))
         except (KeyError, TypeError, ValueError):
             node = answer.get("node") if isinstance(answer, dict) else None
-            raise ClusterError(f"node {node!r} has no AMQP listener; start it with --amqp") from None
+            raise ClusterError(f"node {node!r} has no AMQP listener: start it with --amqp") from None
 
     async def ended(self, request: PlacementRequest, placement: NodePlacement) -> None:
         if placement.session:
@@ -55,7 +55,7 @@ class HttpPlacer:
                     raise _error_of(error, request) from None
                 problems.append(f"{node}: {reason_of(error)}")
                 if self._nodes[0] is node:
-                    # Else another request has found out as well.
+                    # Otherwise a concurrent request has rotated the list already.
                     self._nodes.append(self._nodes.pop(0))
             finally:
                 line.close()

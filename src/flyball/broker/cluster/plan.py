@@ -1,7 +1,7 @@
-"""What must be done so that a domain is as a file says: a list of steps, in words and as commands.
+"""Computes the steps from the current state of a domain to the state in a file, as text and as commands.
 
-Pure: takes what a file says and the facts of a domain, and does nothing itself. A section that is not in the file is
-left alone; what the file does not name is removed only if so wished.
+Pure: takes the file's content and the domain's facts. Sections missing in the file are left alone; objects missing in
+the file are removed only with `prune`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from flyball.broker.cluster.facts import ClusterFacts, DomainFacts, NodeFacts, T
 from flyball.broker.cluster.names import suggestion, titled, valued
 from flyball.errors import ClusterError
 
-# The provisioner of nodes that somebody starts.
+# The provisioner of nodes that an operator starts by hand.
 BY_HAND = "none"
 
 
@@ -28,7 +28,7 @@ class Sign(enum.StrEnum):
 
 @dataclass(slots=True, frozen=True)
 class Step:
-    """Something to do: in words, and as a command for a node."""
+    """A step of a plan: a description, and the command that does it."""
 
     sign: Sign
     words: str
@@ -39,7 +39,7 @@ class Step:
         return f"{self.sign} {self.words}"
 
     def is_done(self, facts: DomainFacts) -> bool:
-        """Tell whether the domain has got so far: nodes take time to join and to leave, members to drain."""
+        """Return whether the step has taken effect: nodes take time to join and leave, members to drain."""
         name = self.arguments["name"]
         if self.command == "domain.node.add":
             return any(node["name"] == name and node["state"] == "up" for node in facts["nodes"])
@@ -54,18 +54,18 @@ class Step:
 
 @dataclass(slots=True, frozen=True)
 class Plan:
-    """Steps in the order in which they can be done."""
+    """Steps, in an order in which they can be done."""
 
     steps: tuple[Step, ...] = ()
-    # What the file does not name and nobody wished to be removed, in words.
+    # Descriptions of objects that the file does not name and that are kept.
     kept: tuple[str, ...] = ()
 
 
 def plan_of(wanted: DomainFile, present: DomainFacts, *, prune: bool = False) -> Plan:
-    """Return how to get from the present domain to the wanted one. Raises ClusterError if that cannot be.
+    """Return the steps from the present state to the wanted one. Raises ClusterError if there are none.
 
-    Adds first, nodes before what they serve; then changes; removes last and in the opposite order. What the manager
-    has added by itself is not touched.
+    Adds first, nodes before what they serve; then changes; removes last, in the opposite order. Members that the
+    manager added are not touched.
     """
     made = [*_node_steps(wanted, present), *_topic_steps(wanted, present), *_cluster_steps(wanted, present)]
     removals = [*_member_removals(wanted, present), *_cluster_removals(wanted, present)]
@@ -82,18 +82,18 @@ def _node_steps(wanted: DomainFile, present: DomainFacts) -> Iterator[Step]:
         if found is not None and found["state"] in ("up", "joining"):
             continue
         if found is not None and found["state"] == "leaving":
-            raise ClusterError(f"{node.place}: node {node.name} is leaving: apply the file again when it is gone")
+            raise ClusterError(f"{node.place}: node {node.name} is leaving: apply the file again once it has left")
         if node.provisioner == BY_HAND:
             raise ClusterError(
-                f"{node.place}: node {node.name} is not there and has no provisioner: "
+                f"{node.place}: node {node.name} is not running and has no provisioner: "
                 f"start it with `flyball serve --name {node.name} --store URL`"
             )
         if node.provisioner not in present["provisioners"]:
             names = [*present["provisioners"], BY_HAND]
             raise ClusterError(
-                f"{node.place}: there is no provisioner {node.provisioner!r}{suggestion(node.provisioner, names)}"
+                f"{node.place}: unknown provisioner {node.provisioner!r}{suggestion(node.provisioner, names)}"
             )
-        how = "again, it is dead" if found is not None else f"by {node.provisioner}"
+        how = "again (dead)" if found is not None else f"by {node.provisioner}"
         yield Step(
             Sign.ADD,
             f"node {node.name}, started {how}",
@@ -104,7 +104,8 @@ def _node_steps(wanted: DomainFile, present: DomainFacts) -> Iterator[Step]:
 
 def _topic_steps(wanted: DomainFile, present: DomainFacts) -> Iterator[Step]:
     known = {_key_of(topic): topic for topic in present["topics"]}
-    # From the top: a parent has its own place for good before a topic comes below it, so no circle can arise.
+    # Parents first: a parent has reached its place before a topic is moved below it, so no cycle can arise on the
+    # way.
     for topic in _from_the_top(wanted.topics or ()):
         arguments = {"name": topic.name, "vhost": topic.vhost, "parent": topic.parent}
         below = f"below {topic.parent}" if topic.parent is not None else "at the top"
@@ -135,14 +136,14 @@ def _cluster_steps(wanted: DomainFile, present: DomainFacts) -> Iterator[Step]:
 
 
 def _check_nodes(cluster: WantedCluster, wanted: DomainFile, present: DomainFacts) -> None:
-    """A file without nodes can only name those that are there."""
+    """A file without nodes can only refer to nodes that exist."""
     if wanted.nodes is not None:
         return
     names = [node["name"] for node in present["nodes"] if node["state"] in ("up", "joining")]
     for member in cluster.members or ():
         if member not in names:
             raise ClusterError(
-                f"{cluster.place}: members: there is no node {member!r}{suggestion(member, names)};"
+                f"{cluster.place}: members: unknown node {member!r}{suggestion(member, names)};"
                 " see `flyball domain show`"
             )
 
@@ -151,12 +152,12 @@ def _check_provisioner(cluster: WantedCluster, present: DomainFacts) -> None:
     name = cluster.options.provisioner
     if name and name not in present["provisioners"]:
         raise ClusterError(
-            f"{cluster.place}: there is no provisioner {name!r}{suggestion(name, present['provisioners'])}"
+            f"{cluster.place}: unknown provisioner {name!r}{suggestion(name, present['provisioners'])}"
         )
 
 
 def _creation(cluster: WantedCluster) -> Step:
-    where = f"on {', '.join(cluster.members)}" if cluster.members else "where the manager likes"
+    where = f"on {', '.join(cluster.members)}" if cluster.members else "on nodes that the manager chooses"
     options = cluster.options.to_dict(only_changed=True)
     said = "".join(f", {name} {valued(value)}" for name, value in options.items())
     return Step(
@@ -187,7 +188,7 @@ def _cluster_changes(cluster: WantedCluster, found: ClusterFacts) -> Iterator[St
     others = {member["node"] for member in found["members"]} - fixed
     for node in cluster.members or ():
         if node in others:
-            words = f"clustered queue {title}: its member on {node} stays there for good"
+            words = f"clustered queue {title}: its member on {node} becomes fixed"
             yield Step(Sign.CHANGE, words, "domain.cluster.add", {**names, "node": node})
         elif node not in fixed:
             words = f"clustered queue {title}: a member on {node}"
@@ -203,7 +204,7 @@ def _member_removals(wanted: DomainFile, present: DomainFacts) -> Iterator[Step]
             if member["fixed"] and member["node"] not in cluster.members:
                 yield Step(
                     Sign.REMOVE,
-                    f"clustered queue {titled(*cluster.key)}: the member on {member['node']}, once it is drained",
+                    f"clustered queue {titled(*cluster.key)}: the member on {member['node']}, after draining",
                     "domain.cluster.remove",
                     {"name": cluster.name, "vhost": cluster.vhost, "node": member["node"]},
                 )
@@ -238,7 +239,7 @@ def _topic_removals(wanted: DomainFile, present: DomainFacts) -> Iterator[Step]:
 
 def _node_removals(wanted: DomainFile, present: DomainFacts) -> Iterator[Step]:
     names = None if wanted.nodes is None else {node.name for node in wanted.nodes}
-    # The node that is asked goes last: nobody would hear how the others get on.
+    # The node that answers goes last: without it nothing reports the progress of the others.
     for node in sorted(present["nodes"], key=lambda node: node["name"] == present["asked"]):
         if names is None or node["name"] in names or node["managed"] or node["state"] == "leaving":
             continue
@@ -247,12 +248,12 @@ def _node_removals(wanted: DomainFile, present: DomainFacts) -> Iterator[Step]:
 
 def _node_removal(node: NodeFacts) -> Step:
     is_dead = node["state"] == "dead"
-    words = f"node {node['name']}, which is dead" if is_dead else f"node {node['name']}, once it is drained"
+    words = f"node {node['name']} (dead)" if is_dead else f"node {node['name']}, after draining"
     return Step(Sign.REMOVE, words, "domain.node.remove", {"name": node["name"], "force": is_dead})
 
 
 def _unnamed(wanted: Sequence[Any] | None, present: Sequence[Any]) -> list[Any]:
-    """Return what the file does not name, if it has the section at all."""
+    """Return the objects that the file does not name, if it has the section."""
     if wanted is None:
         return []
     keys = {entry.key for entry in wanted}

@@ -1,9 +1,9 @@
-"""When a clustered queue grows and shrinks: algorithms 1 and 2 of Selfware, without what was wrong with them.
+"""When a clustered queue grows and shrinks: algorithms 1 and 2 of the JORAM paper (Selfware), with hysteresis.
 
-It decides by the load of all sessions against the capacity of the members that get clients. It grows when that would
-exceed θ_up, and first takes back what is marked for removal. It shrinks when the others would bear at most θ_down,
-and that has been so for a dwell time. Between the two lies more than any one session counts: so nobody who leaves and
-comes back can add and remove. It does not know nodes, nor who carries anything out.
+The load of all sessions is compared with the capacity of the members that take clients. It grows when the load would
+exceed θ_up, and unmarks draining members first. It shrinks when the other members would bear at most θ_down, and this
+has held for a dwell time. The distance between the two exceeds the load of any session, so that one client that
+leaves and comes back cannot trigger both. Nodes are not known here.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from flyball.broker.cluster.load_table import LoadTable, Member
 from flyball.broker.cluster.options import ClusterOptions, Role
 from flyball.broker.cluster.placement import ROUNDING
 
-# What a member is awaited by: the node that it is made on, or the request for a node to be started.
+# Key of a member to come: the node that it is created on, or the request for a node.
 Coming = int | str
 
-# After a node could not be started, no other is asked for until this has passed.
+# Delay before another node is requested after one failed to start.
 RETRY_S = 10.0
 
-# Where there is no node for a member, one is looked for again after this time.
+# Interval between searches for a node that can take a member.
 LOOK_AGAIN_S = 1.0
 
 
 @dataclass(slots=True, frozen=True)
 class TakeBack:
-    """Un-mark a member."""
+    """Unmark a member."""
 
     member: Member
     reason: str
@@ -42,7 +42,7 @@ class Grow:
 
 
 class PeakLoad:
-    """The largest load of a session within the last one to two windows of time."""
+    """The largest load of a session within the last one to two windows."""
 
     def __init__(self) -> None:
         self._now = self._before = 0.0
@@ -53,7 +53,7 @@ class PeakLoad:
             self._now = load
 
     def turn(self, now: float, window_s: float) -> None:
-        """Forget what is older than a window, once in a window."""
+        """Drop values older than a window, once per window."""
         if now >= self._until:
             self._before, self._now = self._now, 0.0
             self._until = now + window_s
@@ -65,15 +65,15 @@ class PeakLoad:
 
 @dataclass(slots=True)
 class Provisioning:
-    """What is under way for one clustered queue, and since when the load is low."""
+    """Pending growth of one clustered queue, and since when its load has been low."""
 
-    # Members that were decided and are not there yet: since when, and their capacities.
+    # Members that were decided and do not exist yet: time of the decision, and capacity.
     coming: dict[Coming, tuple[float, float]] = field(default_factory=dict)
     grown_at: float = -math.inf
     removed_at: float = -math.inf
     retry_at: float = -math.inf
     low_since: float | None = None
-    # Until when an addition waits because something was just removed.
+    # Growing waits until then, since a member was just removed.
     held_until: float | None = None
     largest: PeakLoad = field(default_factory=PeakLoad)
     _low_bound: float = -math.inf
@@ -83,38 +83,39 @@ class Provisioning:
         return sum(capacity for _, capacity in self.coming.values())
 
     def expect(self, key: Coming, capacity: float, now: float) -> None:
-        """A member is on its way."""
+        """A member was requested."""
         self.coming[key] = (now, capacity)
         self.has_grown(now)
 
     def has_grown(self, now: float) -> None:
-        """Capacity was added, or taken back: nothing is removed for a dwell time."""
+        """Capacity was added or unmarked: nothing is removed for a dwell time."""
         self.grown_at = now
         self.low_since = None
         self.held_until = None
 
     def has_failed(self, key: Coming, now: float) -> None:
-        """A member will not come."""
+        """A requested member failed."""
         if self.coming.pop(key, None) is not None:
             self.retry_at = now + RETRY_S
 
     def look_again(self, now: float) -> None:
-        """There is no node for a further member now."""
+        """No node can take a further member now."""
         self.retry_at = now + LOOK_AGAIN_S
 
     def overdue(self, options: ClusterOptions, now: float) -> list[Coming]:
-        """Return what has not come in time."""
+        """Return the requested members that have not come in time."""
         return [key for key, (since, _) in self.coming.items() if now - since > options.start_s]
 
     def load_has_risen(self, load: float) -> None:
-        """The time of low load begins anew if the load was not low even for a moment."""
+        """The dwell time restarts whenever the load is above the limit, however briefly."""
         if load > self._low_bound:
             self.low_since = None
 
     def next_growth(self, table: LoadTable, now: float, extra: float = 0.0) -> TakeBack | Grow | None:
-        """Return what is needed so that the usable load with `extra` stays below θ_up, None if nothing is, or can be.
+        """Return the next step that keeps the usable load with `extra` below θ_up; None if none is needed or
+        possible.
 
-        Ask again until it is None: one step may not be enough.
+        Call again until it returns None: one step may not be enough.
         """
         options = table.options
         load = table.load + extra
@@ -125,7 +126,7 @@ class Provisioning:
         why = _why_more(table, load, has_enough)
         marked = self.fullest_marked(table)
         if marked is not None:
-            return TakeBack(marked, f"{why}, and it is not yet removed")
+            return TakeBack(marked, f"{why}; it is still draining")
         if self._is_enough_coming(table, load) or now < self.retry_at:
             return None
         leaving = sum(member.is_leaving for member in table.marked.values())
@@ -145,7 +146,7 @@ class Provisioning:
         )
 
     def _must_hold(self, table: LoadTable, load: float, now: float) -> bool:
-        """Right after a removal an addition would be a reversal: it waits unless the overload is grave."""
+        """Right after a removal, growing would revert it: wait unless the overload is severe."""
         options = table.options
         due = self.removed_at + options.dwell_s
         if now >= due or load > options.theta_hold * table.usable_capacity:
@@ -155,9 +156,10 @@ class Provisioning:
 
     @staticmethod
     def fullest_marked(table: LoadTable) -> Member | None:
-        """Return the one that would be drained last, and so is cheapest to keep.
+        """Return the marked member that would finish draining last, and so is the cheapest to keep.
 
-        What somebody wants removed comes back only if nobody else takes clients, until somebody does.
+        One that an operator is removing is unmarked only if no other member takes clients, and drained again once one
+        does.
         """
         marked = [
             member
@@ -167,7 +169,7 @@ class Provisioning:
         return max(marked, key=lambda member: (table.load_of(member), -member.id), default=None)
 
     def next_mark(self, table: LoadTable, now: float, is_provisioned: frozenset[int]) -> tuple[Member, str] | None:
-        """Return the member to mark for removal, if the load has been low for long enough, and why."""
+        """Return the member to mark for removal and the reason, if the load has been low long enough."""
         options = table.options
         self.largest.turn(now, max(options.dwell_s, options.period_s))
         member = None if self.coming else _most_dispensable(table, is_provisioned)
@@ -187,16 +189,16 @@ class Provisioning:
             return None
         self.low_since = None
         reason = (
-            f"the load of {table.load:g} has been low for {options.dwell_s:g} s: "
-            f"the others can bear {left:g} and would be at {_percent(table.load / left)}"
+            f"load {table.load:g} has been low for {options.dwell_s:g} s: "
+            f"the other members have capacity {left:g} and would be at {_percent(table.load / left)}"
         )
         return member, reason
 
     @staticmethod
     def removable(table: LoadTable, now: float) -> Iterator[tuple[Member, str]]:
-        """Yield the marked members that nothing is left of, whenever and whyever they were marked.
+        """Yield the marked members that are empty, whatever they were marked for.
 
-        A member that the load made dispensable stays for a dwell time even if empty: taking it back costs nothing.
+        A member that was marked for low load stays for a dwell time even if empty: unmarking it costs nothing.
         """
         options = table.options
         for member in list(table.marked.values()):
@@ -207,17 +209,17 @@ class Provisioning:
             if not member.is_leaving and now - member.marked_at < options.dwell_s:
                 continue
             if member.removing_at is None or now - member.removing_at > options.start_s:
-                yield member, "it is marked, and has no client and no message any more"
+                yield member, "it is drained: no clients, no messages"
 
 
 def _why_more(table: LoadTable, load: float, has_enough: bool) -> str:
     options = table.options
     if table.usable_count == 0:
-        return "no member can take clients"
+        return "no member takes clients"
     if not has_enough:
-        return f"there are {table.usable_count} members and there should be at least {options.min_members}"
+        return f"{table.usable_count} members, fewer than min_members {options.min_members}"
     share = _percent(load / table.usable_capacity)
-    return f"the load of {load:g} would be {share} of what the members can bear ({table.usable_capacity:g})"
+    return f"load {load:g} would be {share} of the members' capacity {table.usable_capacity:g}"
 
 
 def _percent(ratio: float) -> str:
@@ -225,8 +227,9 @@ def _percent(ratio: float) -> str:
 
 
 def _most_dispensable(table: LoadTable, is_provisioned: frozenset[int]) -> Member | None:
-    """Return the member that is cheapest to do without: never the last, nor one that a person asked for, nor one that
-    has all producers or all consumers, since they would then be apart from the others."""
+    """Return the member that is cheapest to remove: never the last, nor a fixed one, nor one that has all producers
+    or all consumers, as these would be separated from the others.
+    """
     options = table.options
     if table.usable_count <= max(1, options.min_members):
         return None

@@ -1,4 +1,4 @@
-"""The loops that let clustered queues grow and shrink, as people see them: one for each, on the node that leads."""
+"""Shows the loops that grow and shrink clustered queues in the registry of loops, on the leader."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from flyball.broker.cluster.names import split_key, title
 from flyball.broker.cluster.options import ClusterOptions
 from flyball.broker.core.loops import Bounds, LoopFacts, Loops, Quantity, Reading
 
-# Of so many clustered queues the loops are shown.
+# Largest number of clustered queues whose loops are shown.
 MAX_LOOPS = 100
 
-GOVERNS = "the manager of the domain needs it; give the clustered queue the same min_members and max_members instead"
+GOVERNS = "the domain's manager needs this loop; to keep the size, set min_members and max_members to the same value"
 
 
 class ProvisioningLoops:
-    """Keeps the registry of loops like the clustered queues that a manager governs."""
+    """Keeps the registry of loops in step with the clustered queues of a manager."""
 
     def __init__(self, loops: Loops) -> None:
         self._loops = loops
-        # The options of those that are shown, by their keys.
+        # Options of the clustered queues that are shown, by key.
         self._shown: dict[str, ClusterOptions] = {}
 
     def show(self, manager: Manager) -> None:
@@ -36,7 +36,7 @@ class ProvisioningLoops:
             self._shown[key] = wanted[key]
 
     def hide_all(self) -> None:
-        """This node does not lead."""
+        """Remove all loops: this node does not lead."""
         self._hide(list(self._shown))
 
     def _hide(self, keys: Iterable[str]) -> None:
@@ -55,7 +55,7 @@ def _read(manager: Manager, key: str) -> Reading | None:
     if found is None:
         return None
     table = found.table
-    # Without a member that takes clients there is nothing that a load could be a share of.
+    # Without a member that takes clients there is no capacity to relate the load to.
     load = table.usable_load if table.usable_count else math.nan
     return Reading(found.options.theta_up, load, table.usable_count)
 
@@ -64,8 +64,8 @@ def _facts_of(key: str, options: ClusterOptions) -> LoopFacts:
     return LoopFacts(
         title=f"provisioning of {title(key)}",
         about=(
-            f"Adds a member when the load would exceed {options.theta_up:g} of what the members can bear, and removes"
-            f" one when the others would bear at most {options.theta_down:g}, for {options.dwell_s:g} s."
+            f"Adds a member when the load would exceed {options.theta_up:g} of the members' capacity; removes"
+            f" one when the others would have been at {options.theta_down:g} or less for {options.dwell_s:g} s."
         ),
         measures=Quantity(what="load of the members", unit="of their capacity"),
         acts=Quantity(what="members that take clients", unit="members"),

@@ -1,4 +1,4 @@
-"""The domain as one node sees it, described for people: from what the nodes report and what is defined."""
+"""Describes the domain for users, from the nodes' reports and the definitions."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class ReadModel:
         self._overview = overview
         self._provisioners = provisioners
 
-    async def read(self, leader: str | None, told: Mapping[str, Any]) -> DomainFacts:
-        """Return the present domain. `told` is what only the leader knows, empty if nobody could ask it."""
+    async def read(self, leader: str | None, details: Mapping[str, Any]) -> DomainFacts:
+        """Return the current state. `details` is known to the leader only; empty if it did not answer."""
         topics = await self._topic_facts()
         overview = self._overview
         nodes = {node.id: self._node_facts(node) for node in overview.nodes}
@@ -52,7 +52,7 @@ class ReadModel:
         own = nodes.get(overview.own_id)
         return domain_facts(
             nodes=nodes.values(),
-            clusters=self._cluster_facts(members, counts, told),
+            clusters=self._cluster_facts(members, counts, details),
             topics=topics,
             users={user.name: user.tags for user in self._hub.authority.access.users},
             provisioners=self._provisioners,
@@ -61,10 +61,10 @@ class ReadModel:
         )
 
     async def _topic_facts(self) -> list[TopicFacts]:
-        """Describe the topics, in turns of the loop: there may be very many subscriptions."""
+        """Describe the topics, yielding to the event loop: there may be very many subscriptions."""
         found: list[TopicFacts] = []
         for topic in self._hub.topics.all():
-            # One that is deleted meanwhile is left out.
+            # A topic deleted meanwhile is left out.
             with contextlib.suppress(TopicNotFound):
                 queue_names = await self._hub.topics.queue_names(topic.name, topic.vhost)
                 found.append(
@@ -91,10 +91,10 @@ class ReadModel:
         self,
         members: Mapping[str, list[tuple[Queue, int]]],
         counts: Mapping[int, Mapping[str, int]],
-        told: Mapping[str, Any],
+        details: Mapping[str, Any],
     ) -> list[ClusterFacts]:
         overview = self._overview
-        loads, decisions, clients = told.get("loads", {}), told.get("decisions", {}), self._clients()
+        loads, decisions, clients = details.get("loads", {}), details.get("decisions", {}), self._clients()
         found: list[ClusterFacts] = []
         for key, placed in members.items():
             value, options = overview.clusters[key], overview.options(key)
@@ -115,9 +115,9 @@ class ReadModel:
         return found
 
     def _counts(self) -> dict[int, Mapping[str, int]]:
-        """Return the messages and consumers of all queues, as their nodes have reported them."""
+        """Return message and consumer counts of all queues, as their nodes reported."""
         counts: dict[int, Mapping[str, int]] = {}
-        # A live node last: a dead one may have reported what others serve by now.
+        # Live nodes last: a dead one may have reported queues that others serve by now.
         for node in sorted(self._overview.nodes, key=lambda node: node.is_live):
             for queue_id, (ready, unacked, consumers) in node.report.get("queues", {}).items():
                 counts[int(queue_id)] = {"ready": ready, "unacked": unacked, "consumers": consumers}
@@ -126,7 +126,7 @@ class ReadModel:
         return counts
 
     def _clients(self) -> dict[tuple[int, Role], int]:
-        """Return how many producers and consumers members have, through whichever nodes."""
+        """Return the producers and consumers of members, through any node."""
         clients: dict[tuple[int, Role], int] = {}
         for node in self._overview.live:
             for queue_id, counts in node.report.get("clients", {}).items():
@@ -137,7 +137,7 @@ class ReadModel:
 
 
 def _queue_facts(queue: Queue, counts: Mapping[str, int] | None) -> QueueFacts:
-    """Describe an ordinary queue. A node with very many queues does not report all of them."""
+    """Describe an ordinary queue. A node with very many queues reports only some."""
     return {
         "vhost": queue.vhost,
         "name": queue.name,

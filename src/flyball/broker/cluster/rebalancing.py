@@ -1,16 +1,16 @@
-"""Which sessions move, and which ordinary queues change their owner. Numbers in, moves out; nobody is asked here.
+"""Chooses the sessions that move, and the ordinary queues that change their owner. Numbers in, moves out.
 
 A session of load l and one role that goes from member i to member j changes the potential Φ (placement.py) by
 
     ΔΦ = l² (1/C_i + 1/C_j) - 2 l (P_i/C_i - P_j/C_j)
 
 **The rebalancer terminates.** A move is made only if -ΔΦ > δ = ε + cost > 0. Φ is a sum of squares, so never below 0,
-and changes by nothing but moves while loads and members stay: at most Φ/δ moves follow. A session that went from i to
+and changes only by moves while loads and members stay: at most Φ/δ moves follow. A session that went from i to
 j goes back only if Φ falls again by more than δ, which needs a change of the loads; and not before its cool-down.
 Moves away from marked members come first and do not count in this: each lowers the load on marked members, which no
 move ever raises, so the pair (load on marked members, Φ) falls in lexical order with every move.
 
-If more is produced than consumed altogether, or less, no move helps: `RatioWatch` says so, and others have to act.
+If more is produced than consumed in total, or less, no move helps: `RatioWatch` reports it; another loop has to act.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from flyball.broker.cluster.options import Role
 from flyball.broker.cluster.placement import ROUNDING, NodeLoad, QueueLoad, assign, elect_for_load
 from flyball.errors import ClusterError
 
-# Members whose sessions are looked at for one move: if none of the fullest can give one away, the next round may.
+# Members examined for one move: if no session of the fullest can move, the next round may find one.
 MAX_SOURCES = 16
 
 
 @dataclass(slots=True, frozen=True)
 class SessionMove:
-    """A move that would help."""
+    """A move that lowers the potential."""
 
     session: MemberSession
     to: Member
-    # By how much the potential falls.
+    # Decrease of the potential.
     gain: float
     reason: str
 
 
 def drains(table: LoadTable, now: float, maximum: int) -> Iterator[SessionMove]:
-    """Yield moves away from marked members, each to be made before the next is asked for."""
+    """Yield moves away from marked members; make each before asking for the next."""
     for member in list(table.marked.values()):
         for session in [session for session in member.sessions.values() if _may_move(session, table, now)]:
             if maximum <= 0:
@@ -51,17 +51,17 @@ def drains(table: LoadTable, now: float, maximum: int) -> Iterator[SessionMove]:
             if to is None:
                 return
             maximum -= 1
-            yield SessionMove(session, to, 0.0, f"member {member.id} is to be removed")
+            yield SessionMove(session, to, 0.0, f"member {member.id} is draining")
 
 
 def best_move(table: LoadTable, now: float) -> SessionMove | None:
-    """Return the move with the largest gain, None if no move gains more than it costs and ε."""
+    """Return the move with the largest gain; None if no gain exceeds the cost and ε."""
     moves = [move for role in Role if (move := _best_of(table, role, now)) is not None]
     return max(moves, key=lambda move: move.gain, default=None)
 
 
 def _best_of(table: LoadTable, role: Role, now: float) -> SessionMove | None:
-    """Look at the fullest members first, until what remains cannot gain more than what was found."""
+    """Try the fullest members first, until the rest cannot gain more than the best move found."""
     usable = table.is_usable()
     if usable.sum() < 2:
         return None
@@ -70,7 +70,8 @@ def _best_of(table: LoadTable, role: Role, now: float) -> SessionMove | None:
     target = table.at(_emptiest(table, role, usable))
     gaps = np.where(usable, ratios - ratios[target.place], 0.0)
     inverses = 1 / table.capacities + 1 / target.capacity
-    # The gain 2lg - l²h grows with the load l up to l = g/h: no session gains more than the largest would, or that.
+    # The gain 2lg - l²h grows with the load l up to l = g/h, so the bound is the gain of the largest load, or that of
+    # g/h.
     loads = np.minimum(np.maximum(gaps / inverses, 0.0), table.largest[row])
     bounds = np.where(gaps > 0, loads * (2 * gaps - loads * inverses), 0.0)
     best: SessionMove | None = None
@@ -85,7 +86,7 @@ def _best_of(table: LoadTable, role: Role, now: float) -> SessionMove | None:
 
 
 def _emptiest(table: LoadTable, role: Role, usable: np.typing.NDArray[np.bool_]) -> int:
-    """Prefer members that have room for one more."""
+    """Prefer members with room for one more session."""
     weight = table.options.weight(role)
     scores = np.where(usable, (table.loads[ROW[role]] + weight / 2) / table.capacities, math.inf)
     room = table.options.theta_up * (1 + ROUNDING) * table.capacities
@@ -101,7 +102,7 @@ def _best_between(
     gap = float(table.loads[row, source.place] / source.capacity - table.loads[row, to.place] / to.capacity)
     inverse = 1 / source.capacity + 1 / to.capacity
     room = table.options.theta_up * to.capacity * (1 + ROUNDING) - table.load_of(to)
-    # Where all are overloaded it is enough that the other one is less.
+    # If all members are overloaded, a less loaded one is good enough.
     room = max(room, table.load_of(source) / source.capacity * to.capacity - table.load_of(to))
     best: MemberSession | None = None
     best_gain = _threshold(table)
@@ -128,15 +129,15 @@ def _threshold(table: LoadTable) -> float:
 
 
 def _may_move(session: MemberSession, table: LoadTable, now: float) -> bool:
-    """Not before it has arrived, nor again before its cool-down."""
+    """Return whether a session has arrived and its cool-down is over."""
     return session.due is None and now - session.moved_at >= table.options.cool_down_s
 
 
 @dataclass(slots=True)
 class RatioWatch:
-    """Sees whether messages pile up, or consumers wait, for a whole dwell time: R1 and R2 for the whole.
+    """Detects that messages pile up, or consumers idle, for a whole dwell time: rules R1 and R2 for the whole queue.
 
-    Then the ratio of producers and consumers is wrong, and it is not for the placement to cure that.
+    Then the ratio of producers to consumers is wrong, which placement cannot fix.
     """
 
     _since: float | None = None
@@ -147,7 +148,7 @@ class RatioWatch:
     _said: str = ""
 
     def look(self, table: LoadTable, now: float) -> tuple[str, str] | None:
-        """Return who has to act, and why, when that is not what it said before."""
+        """Return the part that has to act, and the reason, when the verdict has changed."""
         ready = sum(member.ready for member in table.members.values())
         dwell_s = max(table.options.dwell_s, table.options.period_s)
         if self._since is None:
@@ -169,25 +170,25 @@ class RatioWatch:
         return (to, _RATIO_REASONS[to].format(grown=ready - self._ready_then, passed_s=passed_s)) if to else None
 
     def _verdict(self, table: LoadTable, ready: int) -> str:
-        """What only comes and goes is at some time of the second half below what it was at some time of the first."""
+        """Compare the minimum of the second half with the first: a backlog that comes and goes does not count."""
         has_grown = self._least_since is not None and self._least_since > self._most_at_first
         if has_grown and ready > self._ready_then + table.options.surplus:
             return "admission" if table.count(Role.CONSUMER) else "consumers"
-        return "nobody" if self._is_idle and table.count(Role.CONSUMER) else ""
+        return "none" if self._is_idle and table.count(Role.CONSUMER) else ""
 
 
 _RATIO_REASONS = {
-    "admission": "{grown} messages piled up within {passed_s:.0f} s: more is produced than consumed, which no"
-    " placement can cure; slow the producers down or start more consumers",
-    "consumers": "{grown} messages piled up within {passed_s:.0f} s and nobody consumes: start consumers",
-    "nobody": "no message waited within {passed_s:.0f} s, and consumers did: more could be consumed than is produced;"
-    " fewer consumers would do",
+    "admission": "{grown} messages piled up within {passed_s:.0f} s: more is produced than consumed, which"
+    " placement cannot fix; throttle the producers or start more consumers",
+    "consumers": "{grown} messages piled up within {passed_s:.0f} s and there is no consumer: start consumers",
+    "none": "no message was ready within {passed_s:.0f} s and consumers were idle: more could be consumed than is"
+    " produced; fewer consumers would do",
 }
 
 
 @dataclass(slots=True, frozen=True)
 class OwnerMove:
-    """An ordinary queue that another node should serve."""
+    """A change of an ordinary queue's owner."""
 
     queue: int
     from_node: int
@@ -198,14 +199,14 @@ class OwnerMove:
 def rebalance_owners(
     queues: Sequence[QueueLoad], nodes: Sequence[NodeLoad], *, most_moves: int = 100, epsilon: float = 0.05
 ) -> list[OwnerMove]:
-    """Return which queues should change their owner, the most useful first; in that order each helps.
+    """Return the queues that should change their owner, the most useful move first.
 
-    Queues whose owner is not among `nodes` go first. Others move from the fullest node to the emptiest, the queue
-    that evens the two out best, as long as the gap between them narrows by more than `epsilon` of the average. `load`
-    of a node is what it bears besides these queues. Raises ClusterError if there is no node.
+    Queues whose owner is not among `nodes` go first. Others move from the fullest node to the emptiest, each time the
+    queue that narrows the gap most, as long as it narrows by more than `epsilon` of the average. `load` of a node is
+    its load besides these queues. Raises ClusterError if there is no node.
     """
     if not nodes:
-        raise ClusterError("no node is left that could serve the queues: start one")
+        raise ClusterError("no node is left to serve the queues: start one")
     by_id = {node.node: node for node in nodes}
     loads = {node.node: node.load for node in nodes}
     owned: dict[int, list[QueueLoad]] = {node.node: [] for node in nodes}
@@ -216,7 +217,7 @@ def rebalance_owners(
             owned[queue.owner].append(queue)
     placed = assign(homeless, [NodeLoad(node.node, node.capacity, loads[node.node]) for node in nodes])
     moves = [
-        OwnerMove(queue.queue, queue.owner, placed[queue.queue], "its node does not serve queues any more")
+        OwnerMove(queue.queue, queue.owner, placed[queue.queue], "its node no longer serves queues")
         for queue in homeless
     ]
     for queue in homeless:
@@ -230,7 +231,7 @@ def rebalance_owners(
         )
         gap = ratio[source] - ratio[to]
         inverse = 1 / by_id[source].capacity + 1 / by_id[to].capacity
-        # A queue of load l makes the gap |gap - l·inverse|: the best has a load near gap/inverse.
+        # Moving load l changes the gap to |gap - l·inverse|, so the best load is nearest to gap/inverse.
         best = min(owned[source], key=lambda queue: (abs(gap - queue.counted * inverse), queue.queue), default=None)
         if best is None or gap - abs(gap - best.counted * inverse) <= epsilon * average:
             break

@@ -1,4 +1,4 @@
-"""Mends a domain: what a dead node served, and the clients that are left without a member, go to others."""
+"""Repairs a domain: assigns what a dead node served, and clients without a member, to others."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from flyball.broker.cluster.state import DomainState, KnownCluster
 
 
 class Repair:
-    """Finds others for what a node has left behind."""
+    """Finds replacements for what a dead node served."""
 
     def __init__(self, state: DomainState, scaling: Scaling) -> None:
         self._state = state
         self._scaling = scaling
-        # The queues of dead nodes that nobody was there for.
+        # Queues of dead nodes that no node could take.
         self._orphans: dict[int, list[QueueLoad]] = {}
 
     def node_up(self, node: int, now: float) -> None:
-        """There is a node again: it keeps what it served itself, and gets what nobody could take over."""
+        """A node has joined: it keeps its own queues, and gets those that no node could take."""
         self._orphans.pop(node, None)
         for gone in list(self._orphans):
             self.take_over(gone, self._orphans.pop(gone), now)
 
     def take_over(self, node: int, queues: list[QueueLoad], now: float, *, replaces: int | None = None) -> None:
-        """Give what a dead node had to others; it waits until there is anybody.
+        """Reassign what a dead node served; wait if there is no node.
 
-        `replaces` is that node again if one that is started now may have its name.
+        `replaces` is the id of that node if one that is started now may take its name.
         """
         nodes = self._node_loads()
         dead = self._state.members_on(node)
@@ -42,12 +42,12 @@ class Repair:
             if heir is not None:
                 merges[member.id] = heir
             else:
-                # The last member lives on at another node.
+                # The last member is moved to another node instead of being merged.
                 last[cluster.key] = member.id
                 free = [known for known in nodes if known.node not in cluster.provisioning.coming]
                 assignments |= assign([QueueLoad(member.id, load=1.0)], free or nodes)
         if assignments or merges:
-            reason = f"node {node} is gone: what it served goes to others by their load"
+            reason = f"node {node} is dead: its queues are assigned to the least loaded nodes"
             self._state.decide(
                 now, TakeOver(cluster="", node=node, assignments=assignments, merges=merges, reason=reason)
             )
@@ -63,7 +63,7 @@ class Repair:
         ]
 
     def _heir(self, cluster: KnownCluster, dead: Member) -> int | None:
-        """Return the member that gets the messages: one that gets clients if possible, the one with the least."""
+        """Return the member that gets the messages: the least loaded, preferably one that takes clients."""
         others = [
             member
             for member in cluster.table.members.values()
@@ -75,9 +75,9 @@ class Repair:
         return None if best is None else best.id
 
     def house(self, now: float) -> None:
-        """Find a member for those whose clients are still connected somewhere, while their member is gone."""
+        """Place sessions whose clients are still connected while their member is dead."""
         for cluster, session in list(self._state.homeless.values()):
             to = elect_for_load(cluster.table, session.role, session.load)
             if to is not None:
-                reason = f"the node of member {session.member.id} is gone"
+                reason = f"the node of member {session.member.id} is dead"
                 self._state.decide_move(cluster, session, to, now, reason)

@@ -1,6 +1,6 @@
-"""Lets clustered queues grow and shrink: which nodes get members, which members go, which nodes are started.
+"""Chooses nodes for new members, members to remove, and nodes to start and stop.
 
-Whether it is time is for `provisioning` to say.
+When to grow or shrink is decided in `provisioning`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Scaling:
     # Growing
 
     def grow(self, cluster: KnownCluster, now: float, extra: float = 0.0, *, replaces: int | None = None) -> None:
-        """Add what is needed for the load and `extra`. A node that is started for it may have the name of another."""
+        """Add what the load and `extra` need. A node that is started for it may take the name of `replaces`."""
         while (step := cluster.provisioning.next_growth(cluster.table, now, extra)) is not None:
             if isinstance(step, TakeBack):
                 self.unmark(cluster, step.member, now, step.reason)
@@ -32,13 +32,13 @@ class Scaling:
         self._state.decide(now, Unmark(cluster=cluster.key, member=member.id, node=member.node, reason=reason))
 
     def keep(self, cluster: KnownCluster, member: Member, now: float) -> None:
-        """A person wants the member: whatever was to become of it is void."""
+        """An operator wants the member: cancel any pending removal."""
         self._state.set_leaving(member, False)
         if member.is_marked:
-            self.unmark(cluster, member, now, "somebody wants it")
+            self.unmark(cluster, member, now, "an operator requested it")
 
     def _extend(self, cluster: KnownCluster, now: float, reason: str, replaces: int | None = None) -> bool:
-        """Add a member on a node that is there, or have one started. False if neither can be."""
+        """Add a member on an existing node, or request a node. Return False if neither is possible."""
         free = self.free_nodes(cluster)
         if free:
             self.add_member(cluster, min(free, key=self._state.fullness), now, reason)
@@ -68,14 +68,14 @@ class Scaling:
         ]
 
     def add_member(self, cluster: KnownCluster, node: KnownNode, now: float, reason: str) -> None:
-        """Have a member made on a node."""
+        """Create a member on a node."""
         self._state.decide(now, AddMember(cluster=cluster.key, node=node.id, reason=reason))
 
     def replace(self, cluster: KnownCluster, node: int, count: int, now: float) -> None:
-        """Restore what there was. Whether it is still needed is for the shrinking to say, with its dwell time."""
+        """Restore the number of members. Whether it is still needed is decided by shrinking, with its dwell time."""
         if cluster.table.usable_count + len(cluster.provisioning.coming) >= count:
             return
-        reason = f"node {node}, which was started for it, is gone"
+        reason = f"node {node}, which was started for this, is dead"
         marked = cluster.provisioning.fullest_marked(cluster.table)
         if marked is not None:
             self.unmark(cluster, marked, now, reason)
@@ -85,9 +85,9 @@ class Scaling:
     # Shrinking
 
     def shrink(self, cluster: KnownCluster, now: float) -> None:
-        """Mark what is not needed any more, and remove what is marked and empty."""
+        """Mark members that are not needed, and remove marked ones that are empty."""
         for member in [member for member in cluster.table.members.values() if member.is_leaving]:
-            self.retire(cluster, member, now, "it is to be removed, and others are there now")
+            self.retire(cluster, member, now, "its removal was requested, and other members take clients now")
         provisioned = frozenset(node.id for node in self._state.nodes.values() if node.provisioned_for)
         found = cluster.provisioning.next_mark(cluster.table, now, provisioned)
         if found is not None:
@@ -97,7 +97,7 @@ class Scaling:
             self._state.decide(now, decision)
 
     def retire(self, cluster: KnownCluster, member: Member, now: float, reason: str) -> None:
-        """Mark a member that is to go, but only once another one can take its clients."""
+        """Mark a member to remove, once another one can take its clients."""
         self._state.set_leaving(member, True)
         if member.is_marked:
             return
@@ -107,25 +107,25 @@ class Scaling:
         self.grow(cluster, now)
 
     def _make_way(self, cluster: KnownCluster, member: Member, now: float) -> bool:
-        """See to it that another one takes clients, and return whether it does so already."""
+        """Make sure that another member takes clients; return whether one does already."""
         marked = cluster.provisioning.fullest_marked(cluster.table)
         if marked is not None:
-            self.unmark(cluster, marked, now, f"member {member.id} is to go")
+            self.unmark(cluster, marked, now, f"member {member.id} is being removed")
             return True
         if not cluster.provisioning.coming:
-            self._extend(cluster, now, f"member {member.id}, the only one, is to go")
+            self._extend(cluster, now, f"member {member.id}, the only one, is being removed")
         return False
 
     def _mark(self, cluster: KnownCluster, member: Member, reason: str, now: float) -> None:
         self._state.decide(now, Mark(cluster=cluster.key, member=member.id, node=member.node, reason=reason))
 
     def release(self, node: KnownNode, now: float) -> None:
-        """Have a node stopped that was started for a clustered queue and has had no member for a dwell time."""
+        """Stop a node that was started for a clustered queue and has had no member for a dwell time."""
         if not node.provisioned_for or node.is_released or self._state.members_on(node.id):
             return
         if any(node.id in cluster.provisioning.coming for cluster in self._state.clusters.values()):
             return
         owner = self._state.clusters.get(node.provisioned_for)
         if self._state.unused_s(node, now) >= (0.0 if owner is None else owner.options.dwell_s):
-            reason = "it was started for this and is not needed any more"
+            reason = "it was started for this and is no longer needed"
             self._state.decide(now, Release(cluster=node.provisioned_for, node=node.id, reason=reason))

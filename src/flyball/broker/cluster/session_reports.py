@@ -1,6 +1,7 @@
-"""Who uses the members of clustered queues, as the leader hears it from the nodes.
+"""The sessions of clustered queues, as the nodes report them to the leader.
 
-A node's report, which all nodes read with every renewal, has only the numbers: there may be many thousand clients.
+The regular report of a node, which all nodes read with every renewal, holds only counts: there may be thousands of
+clients.
 """
 
 from __future__ import annotations
@@ -16,34 +17,38 @@ from flyball.broker.cluster.sessions import MAX_SESSIONS_PER_REPORT, SessionRow
 from flyball.broker.store.registry import NodeRecord
 from flyball.errors import FlyballError
 
-# A node that has not answered by then is asked again in the next round.
+# Time limit of a node's answer; it is asked again in the next round.
 ANSWER_S = 0.5
 
 
 class SessionReports:
-    """What nodes have told of their clients. Of one that has never answered, the numbers in its report count."""
+    """The latest session reports of the nodes. For a node that has not answered yet, the counts in its report are
+    used.
+    """
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         # By node and epoch.
-        self._told: dict[tuple[int, int], list[SessionRow]] = {}
+        self._reported: dict[tuple[int, int], list[SessionRow]] = {}
 
     async def ask_all(self) -> None:
-        """Ask all nodes for their sessions. What one told before holds until it answers again, or is gone."""
+        """Ask all nodes for their sessions. The previous answer of a node is used until it answers again or is
+        gone.
+        """
         nodes = self._agent.overview.live
         here = {(node.id, node.epoch) for node in nodes}
-        self._told = {place: told for place, told in self._told.items() if place in here}
+        self._reported = {place: rows for place, rows in self._reported.items() if place in here}
         await asyncio.gather(*(self._ask(node) for node in nodes))
 
     def forget(self) -> None:
-        """Another term: who has told something long ago is asked anew."""
-        self._told.clear()
+        """Start a new term without the old reports."""
+        self._reported.clear()
 
     def sessions(self, node: NodeRecord) -> Iterator[tuple[int, SessionReport]]:
         """Yield the sessions whose clients are connected to a node, each with the member that serves it."""
-        told = self._told.get((node.id, node.epoch))
-        if told is not None:
-            for session_id, role, queue_id, rate_per_s in told:
+        rows = self._reported.get((node.id, node.epoch))
+        if rows is not None:
+            for session_id, role, queue_id, rate_per_s in rows:
                 yield queue_id, SessionReport(session_id, Role(role), rate_per_s, entry=node.id)
             return
         for queue_id, counts in node.report.get("clients", {}).items():
@@ -53,9 +58,9 @@ class SessionReports:
                     yield int(queue_id), SessionReport(stand_in, Role(role), entry=node.id)
 
     def entry_of(self, session_id: str) -> int | None:
-        """Return the node that the client of a session is connected to, if it has told of it."""
-        for (node_id, _), told in self._told.items():
-            if any(found[0] == session_id for found in told):
+        """Return the node that the client of a session is connected to, if it was reported."""
+        for (node_id, _), rows in self._reported.items():
+            if any(found[0] == session_id for found in rows):
                 return node_id
         return None
 
@@ -63,11 +68,11 @@ class SessionReports:
         agent = self._agent
         if node.id != agent.overview.own_id and not agent.node.peers.can_reach(node.id):
             return
-        told: list[SessionRow] = []
+        rows: list[SessionRow] = []
         with contextlib.suppress(FlyballError):
-            while len(told) % MAX_SESSIONS_PER_REPORT == 0:
-                part = await agent.ask(node.id, "session.tell", first=len(told), time_limit_s=ANSWER_S)
-                told += part
+            while len(rows) % MAX_SESSIONS_PER_REPORT == 0:
+                part = await agent.ask(node.id, "session.tell", first=len(rows), time_limit_s=ANSWER_S)
+                rows += part
                 if not part:
                     break
-            self._told[node.id, node.epoch] = told
+            self._reported[node.id, node.epoch] = rows

@@ -1,7 +1,7 @@
-"""Who uses the members of clustered queues through this node: clients that were placed, and plain ones.
+"""The clients of clustered queues that are connected to this node: placed ones and plain ones.
 
-A placed client carries a session id that says what it is and of which clustered queue; a plain one is found by what
-it does. All can be moved: the former is asked to go, the latter is served from elsewhere without noticing.
+A placed client has a session id that holds its role and clustered queue; a plain one is recognized by what it does.
+Both can be moved: a placed client is asked to reconnect, a plain one is served from elsewhere without noticing.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from flyball.broker.protocols.amqp.session import AmqpSession
 from flyball.broker.protocols.requests import RequestSession
 from flyball.model import Queue
 
-# Over so long at least a rate is taken.
+# Minimum interval over which a rate is computed.
 RATE_S = 0.5
 
-# So long a client that is asked to move may take until it is at a safe point.
+# How long a client that is asked to move may take to reach a safe point.
 MOVE_S = 10.0
 
 
-# So many sessions are told in one answer.
+# Maximum number of sessions in one answer.
 MAX_SESSIONS_PER_REPORT = 1000
 
-# So long the numbers of sessions are told again before they are counted anew.
+# How long session counts are cached.
 COUNTED_S = 1.0
 
 _ACTIONS = {Role.PRODUCER: Action.WRITE, Role.CONSUMER: Action.READ}
 
-# A session as other nodes are told of it: id, role, the member that serves it, and its rate.
+# A session in a report: id, role, the member that serves it, and its rate.
 SessionRow = tuple[str, str, int, float | None]
 
 
@@ -51,43 +51,43 @@ class LocalSession:
     id: str
     role: Role
     queue_id: int
-    # Messages that it published or was sent lately, where that is counted.
+    # Messages per second that it published or received lately, where that is counted.
     rate_per_s: float | None = None
 
 
 def new_session_id(role: Role, cluster: str, user: str) -> str:
-    """Return an id for a client that is placed, from which every node can tell what it is and whose."""
+    """Return a session id for a client, from which every node can read its role, clustered queue and user."""
     return f"{role}.{uuid.uuid4().hex}{_mark_of(user)}.{cluster}"
 
 
 def is_session_of(session_id: str, user: str) -> bool:
-    """Whether the id is that of a session of this user: others may have seen it, and cannot use it."""
+    """Return whether a session id belongs to this user: others may have seen it, but cannot use it."""
     return session_id.partition(".")[2].partition(".")[0].endswith(_mark_of(user))
 
 
 def _mark_of(user: str) -> str:
-    """Return what the ids of a user's sessions have in them. No other user can be found who has the same."""
+    """Return a digest of the user's name for session ids, so that ids do not reveal it."""
     return hashlib.sha256(user.encode(errors="surrogatepass")).hexdigest()[:32]
 
 
 def read_session_id(session_id: str) -> tuple[Role, str] | None:
-    """Return the role and the clustered queue of a session id; None if it is none of ours."""
+    """Return the role and clustered queue of a session id; None if it is not one."""
     role, _, rest = session_id.partition(".")
     _, dot, cluster = rest.partition(".")
     return (Role(role), cluster) if dot and role in tuple(Role) else None
 
 
 class Rates:
-    """How many messages sessions deal with, from counters that only rise."""
+    """Message rates of sessions, from monotonic counters."""
 
     def __init__(self, now: Callable[[], float] = lambda: time.monotonic()) -> None:
-        # Not the function itself: a simulation has another one in its place.
+        # Looked up at each call: simulations replace the clock.
         self._now = now
-        # By session: when it was looked at last, its counter then, and the rate up to then.
+        # By session: time of the last look, counter at that time, and the rate up to then.
         self._seen: dict[str, tuple[float, int, float]] = {}
 
     def of(self, session_id: str, count: int) -> float | None:
-        """Return messages a second since it was looked at; None before anything can be said."""
+        """Return messages per second since the last look; None after the first one."""
         now_s = self._now()
         seen_s, seen_count, rate_per_s = self._seen.get(session_id, (now_s, count, -1.0))
         if now_s - seen_s >= RATE_S:
@@ -97,20 +97,20 @@ class Rates:
         return None if rate_per_s < 0 else rate_per_s
 
     def keep(self, session_ids: Collection[str]) -> None:
-        """Forget all others."""
+        """Forget all other sessions."""
         for session_id in [session_id for session_id in self._seen if session_id not in session_ids]:
             del self._seen[session_id]
 
 
 @dataclass(slots=True)
 class _Plain:
-    """A client that nobody has placed and that names queues by their ids, in one role at one member."""
+    """A client without a placement that uses a member directly, in one role."""
 
     id: str
     connection: RequestSession
     role: WireRole
     queue: Queue
-    # How much it has done.
+    # Messages so far.
     count: int
 
 
@@ -119,9 +119,9 @@ class Sessions:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        # By id, with what they are and of which clustered queue.
+        # Placed clients by session id, with role and clustered queue.
         self._placed: dict[str, tuple[Movable, Role, str]] = {}
-        self._told: list[SessionRow] = []
+        self._snapshot: list[SessionRow] = []
         self._counts: dict[str, dict[str, int]] = {}
         self._counted_s = -math.inf
         self._rates = Rates()
@@ -140,9 +140,9 @@ class Sessions:
         return True
 
     def all(self) -> list[LocalSession]:
-        """Return everybody who uses a member through this node now."""
+        """Return all sessions through this node."""
         found: list[LocalSession] = []
-        # Without clustered queues there are none, and to look for them among many channels and routes takes long.
+        # Shortcut: without clustered queues there is nothing to find, and searching all channels and routes is slow.
         if self._node.definitions.of("cluster"):
             found += [*self._placed_sessions(), *self._consumers(), *self._producers()]
             for plain in self._plain():
@@ -157,22 +157,22 @@ class Sessions:
         return found
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """Return how many sessions use each member through this node, by role, as of a moment ago."""
+        """Return the sessions of each member through this node, by role. Cached for COUNTED_S."""
         if time.monotonic() - self._counted_s > COUNTED_S:
             self.all()
         return self._counts
 
-    async def tell(self, first: int | None = None) -> list[SessionRow]:
-        """Return so many sessions as are told at once: some, or those from the `first` on when one began with 0."""
+    async def rows(self, first: int | None = None) -> list[SessionRow]:
+        """Return the sessions of a report: a sample, or with `first` one page of all."""
         if not first:
             now = [(session.id, session.role.value, session.queue_id, session.rate_per_s) for session in self.all()]
             if first is None:
                 return now[:MAX_SESSIONS_PER_REPORT]
-            self._told = now
-        return self._told[first : first + MAX_SESSIONS_PER_REPORT]
+            self._snapshot = now
+        return self._snapshot[first : first + MAX_SESSIONS_PER_REPORT]
 
     async def move(self, session_id: str, queue_id: int, node: str, addresses: dict[str, str]) -> bool:
-        """Let a session be served by another member, whose node has these addresses; tell whether that has begun."""
+        """Move a session to another member, whose node has these addresses; return whether the move has started."""
         placed = self._placed.get(session_id)
         if placed is not None:
             address = addresses.get(placed[0].protocol)
@@ -193,16 +193,16 @@ class Sessions:
         return False
 
     def _send_home(self, plain: _Plain, queue_id: int) -> bool:
-        """Let a client that names queues by their ids be served by another member."""
+        """Serve a plain client from another member."""
         if self._member(queue_id) is None:
             return False
         plain.connection.member_routes.move(plain.queue.id, plain.role, queue_id)
         return True
 
-    # Inside
+    # Internals
 
     def _plain(self) -> Iterator[_Plain]:
-        """Yield who uses members by their ids, each once for each clustered queue and role."""
+        """Yield the plain clients, each once per clustered queue and role."""
         for connection in list(self._node.hub.connections):
             if not isinstance(connection, RequestSession):
                 continue
@@ -217,7 +217,7 @@ class Sessions:
             yield from found.values()
 
     def _member(self, queue_id: int) -> Queue | None:
-        """Return a member, of this node or another."""
+        """Return a member, on this node or another."""
         state = self._node.hub.broker.engine.find_queue_by_id(queue_id)
         found = self._node.topology.directory.get(queue_id) if state is None else state
         return found.queue if found is not None and found.queue.member else None
@@ -225,9 +225,9 @@ class Sessions:
     def _placed_sessions(self) -> Iterator[LocalSession]:
         members = self._members_here()
         for session_id, (connection, role, cluster) in self._placed.items():
-            # An id is whatever a client sends: it is looked up, and never taken apart any further.
+            # The id comes from the client: look it up, and do not trust its parts.
             queue = members.get(cluster)
-            # Who may not use a queue does not bring it more members and nodes.
+            # A client without permission must not make its queue grow.
             if queue is not None and connection.may(_ACTIONS[role], queue.vhost, queue.name):
                 yield LocalSession(session_id, role, queue.id, self._rates.of(session_id, connection.requests))
 
@@ -264,7 +264,7 @@ class Sessions:
                 yield LocalSession(session_id, Role.PRODUCER, found.queue.id, rate_per_s)
 
     def _producers_by_id(self) -> Iterator[tuple[AmqpSession, str, str]]:
-        """Yield who has published to a clustered queue since its routes were found."""
+        """Yield the connections that published to a clustered queue since its routes were cached."""
         for connection in self._amqp_sessions():
             queues: list[Queue] = []
             for route in connection.routes.entries.values():
@@ -279,19 +279,19 @@ class Sessions:
         return [connection for connection in self._node.hub.connections if isinstance(connection, AmqpSession)]
 
     async def _re_home(self, consumer: AmqpConsumer, queue_id: int) -> bool:
-        """Let a consumer go on with another member behind its connection."""
+        """Continue a consumer on another member, behind its connection."""
         target = self._node.amqp.queues.get(queue_id)
         return target is not None and await consumer.move(target.queue, MOVE_S)
 
     def _publishing_rate(self, session_id: str, session: AmqpSession) -> float | None:
-        """Return how much is published over a connection, as far as it is confirmed: others nobody counts."""
+        """Return the publish rate of a connection, counted by its confirms: without confirms nothing is counted."""
         publishers = [channel.publisher for channel in session.channels]
         if not any(publisher.is_confirming for publisher in publishers):
             return None
         return self._rates.of(session_id, sum(publisher.published for publisher in publishers))
 
     def _plain_id(self, session: AmqpSession) -> str:
-        """Return what no other connection of the domain is called, as long as it lasts."""
+        """Return an id that is unique among the connections of the domain."""
         return f"amqp.{self._node.membership.node_id}.{id(session):x}"
 
     def _producer_id(self, session: AmqpSession, vhost: str, name: str) -> str:
@@ -299,6 +299,6 @@ class Sessions:
 
 
 def _placed_as(session: AmqpSession) -> set[tuple[Role, str] | None]:
-    """Return what a connection was placed as, by role and clustered queue: it is not counted once more for that."""
+    """Return role and clustered queue that a connection was placed for: it is not counted twice."""
     ids = [placed.session_id for channel in session.channels for placed in channel.placed.values()]
     return {read_session_id(session_id) for session_id in ids if is_session_of(session_id, session.user.name)}

@@ -1,7 +1,7 @@
-"""What the manager of a domain knows: nodes, clustered queues, their members and sessions, and what was decided.
+"""State of the manager: nodes, clustered queues, their members and sessions, and past decisions.
 
-The only owner of all this: who decides anything (`manager`, `scaling`, `repair`) asks it, and sends it the decision,
-whose effects are counted on from then on. Whether a queue grows, or a session moves, is decided there.
+The only owner of this state. `manager`, `scaling` and `repair` read it and submit decisions, whose effects count from
+then on. When to grow, or which session to move, is decided there.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from flyball.broker.cluster.provisioning import Coming, Provisioning
 from flyball.broker.cluster.rebalancing import RatioWatch
 from flyball.errors import ClusterError
 
-# How long a session counts that was placed, or asked to move, and has not been seen there.
+# How long a placed or moved session counts before it was seen on its member.
 EXPECTED_S = 10.0
 
 
 @dataclass(slots=True)
 class KnownNode:
-    """A node, as far as the manager knows it."""
+    """A node as the manager knows it."""
 
     id: int
     epoch: int
@@ -52,11 +52,11 @@ class KnownNode:
 
 @dataclass(slots=True)
 class KnownCluster:
-    """A clustered queue with its members, and what is under way for it."""
+    """A clustered queue with its members and pending changes."""
 
     key: str
     table: LoadTable
-    # Nodes that somebody had the member removed from: they get none again by the manager's own will.
+    # Nodes that an operator removed the member from: the manager creates none there.
     unwanted: frozenset[int] = frozenset()
     provisioning: Provisioning = field(default_factory=Provisioning)
     next_round_at: float = -math.inf
@@ -68,20 +68,20 @@ class KnownCluster:
 
 
 class DomainState:
-    """What one manager knows, and has decided."""
+    """The state and the decisions of one manager."""
 
     def __init__(
         self, *, history_length: int = 1000, name: str = "", on_record: Callable[[Record], None] | None = None
     ) -> None:
-        """`name` begins the names that it gives; `on_record` is called with each decision and each failure."""
+        """`name` prefixes generated names; `on_record` is called with each decision and failure."""
         self._on_record = on_record
         self.clusters: dict[str, KnownCluster] = {}
         self.nodes: dict[int, KnownNode] = {}
         self.members: dict[int, tuple[KnownCluster, Member]] = {}
         self.sessions: dict[str, tuple[KnownCluster, MemberSession]] = {}
-        # Sessions whose clients are connected somewhere, while their member is gone.
+        # Sessions whose clients are connected while their member is dead.
         self.homeless: dict[str, tuple[KnownCluster, MemberSession]] = {}
-        # How many decisions there were.
+        # Number of decisions.
         self.decided = 0
         self._on_node: dict[int, dict[int, tuple[KnownCluster, Member]]] = {}
         self._expected: deque[tuple[float, MemberSession]] = deque()
@@ -93,24 +93,24 @@ class DomainState:
     # Decisions
 
     def take_decisions(self) -> list[Decision]:
-        """Return what has been decided since the last call, in the order in which it is to be done."""
+        """Return the decisions since the last call, in the order in which to carry them out."""
         decisions, self._decisions = self._decisions, []
         return decisions
 
     @property
     def history(self) -> list[Record]:
-        """The last decisions with their reasons, newest last."""
+        """The latest decisions and failures, newest last."""
         return list(self._history)
 
     def decide(self, now: float, decision: Decision) -> None:
-        """Have something done, and count on it."""
+        """Submit a decision; its effects count from now on."""
         self._apply(decision, now)
         self._decisions.append(decision)
         self._record(Record(now, decision))
         self.decided += 1
 
     def decide_move(self, cluster: KnownCluster, session: MemberSession, to: Member, now: float, reason: str) -> None:
-        """Ask a session to go to another member."""
+        """Ask a session to move to another member."""
         self.decide(
             now,
             Move(
@@ -152,7 +152,7 @@ class DomainState:
                 self._apply_take_over(decision)
 
     def _apply_move(self, move: Move, now: float) -> None:
-        """The session counts at the new member. If it does not come there it is where it was, unless that is gone."""
+        """Count the session at the new member. If it does not arrive, it counts at the old one again."""
         to = self.members[move.to_member][1]
         known = self.sessions.get(move.session)
         if known is not None:
@@ -185,13 +185,13 @@ class DomainState:
                 cluster.provisioning.low_since = None
 
     def provision_failed(self, request: str, now: float, why: str = "unknown") -> None:
-        """A node could not be started. It is tried again after a while if it is still needed."""
+        """A node failed to start. It is requested again after a delay if it is still needed."""
         for cluster in self.clusters.values():
             if request in cluster.provisioning.coming:
-                self.not_coming(cluster, request, now, f"no node could be started: {why}")
+                self.not_coming(cluster, request, now, f"starting a node failed: {why}")
 
     def not_coming(self, cluster: KnownCluster, key: Coming, now: float, reason: str) -> None:
-        """A member that was decided will not come."""
+        """A requested member failed."""
         cluster.provisioning.has_failed(key, now)
         self._note_failure(cluster, now, reason)
 
@@ -199,7 +199,7 @@ class DomainState:
         self._record(Record(now, Failure(cluster=cluster.key, reason=reason)))
 
     def new_name(self) -> str:
-        """Return a name that no other manager has given, nor this one before."""
+        """Return a name that is unique among all managers."""
         return f"{self._name}{next(self._numbers)}"
 
     def _record(self, record: Record) -> None:
@@ -207,17 +207,17 @@ class DomainState:
         if self._on_record is not None:
             self._on_record(record)
 
-    # Looking up
+    # Lookups
 
     def cluster(self, cluster: str) -> KnownCluster:
-        """Raises ClusterError for one that is not there."""
+        """Raises ClusterError for an unknown clustered queue."""
         try:
             return self.clusters[cluster]
         except KeyError:
-            raise ClusterError(f"there is no clustered queue {title(cluster)!r}: create it first") from None
+            raise ClusterError(f"no clustered queue {title(cluster)!r}: create it first") from None
 
     def capacity_on(self, cluster: KnownCluster, node: int) -> float:
-        """Return what a member on a node can bear."""
+        """Return the capacity of a member on a node."""
         known = self.nodes.get(node)
         return cluster.options.capacity * (1.0 if known is None else known.capacity)
 
@@ -226,12 +226,12 @@ class DomainState:
         return list(self._on_node.get(node, {}).values())
 
     def fullness(self, node: KnownNode) -> tuple[float, int]:
-        """Return what orders nodes: first those that bear the least for what they can."""
+        """Return a sort key for nodes: the least loaded for its capacity first."""
         load = sum(cluster.table.load_of(member) / member.capacity for cluster, member in self.members_on(node.id))
         return load / node.capacity, node.id
 
     def waiting_s(self, cluster: str, now: float) -> float:
-        """Return for how long a clustered queue has been waiting for a further member, 0 if it is not."""
+        """Return how long a clustered queue has been waiting for a further member; 0 if it is not."""
         coming = self.cluster(cluster).provisioning.coming.values()
         return max((now - since for since, _ in coming), default=0.0)
 
@@ -240,9 +240,9 @@ class DomainState:
     def set_cluster(
         self, cluster: str, options: ClusterOptions, now: float, *, unwanted: Collection[int] = ()
     ) -> None:
-        """Govern a clustered queue, or otherwise than before.
+        """Add a clustered queue, or change its options.
 
-        The `unwanted` nodes get no member by the manager's own will: somebody had theirs removed.
+        The manager creates no member on the `unwanted` nodes: an operator removed it there.
         """
         found = self.clusters.get(cluster)
         if found is None:
@@ -263,9 +263,9 @@ class DomainState:
                 del self.homeless[session]
 
     def note_node(self, known: KnownNode) -> bool:
-        """A node is there; tell whether it was not known yet, or has begun anew.
+        """Add or update a node; return whether it is new, or has a new epoch.
 
-        It serves again what nobody has taken over; the clients have lost their connections.
+        It serves again what no other node has taken over; its clients have lost their connections.
         """
         before = self.nodes.get(known.id)
         if before is not None and before.epoch == known.epoch:
@@ -273,7 +273,7 @@ class DomainState:
             return False
         self.nodes[known.id] = known
         for cluster in self.clusters.values():
-            # There may be a node now where there was none.
+            # The new node may be the one that was missing.
             cluster.provisioning.retry_at = -math.inf
         for cluster, member in self.members_on(known.id):
             self._lose_sessions(member)
@@ -282,7 +282,7 @@ class DomainState:
         return True
 
     def forget_node(self, node: int) -> KnownNode | None:
-        """A node is dead, and with it its clients' connections; return what was known of it."""
+        """Forget a dead node and its clients' connections; return what was known of it."""
         known = self.nodes.pop(node, None)
         for cluster in self.clusters.values():
             cluster.provisioning.coming.pop(node, None)
@@ -291,12 +291,12 @@ class DomainState:
         return known
 
     def unserve(self, node: int) -> None:
-        """Nobody is there who could take over what a dead node served."""
+        """No node could take over what a dead node served."""
         for cluster, member in self.members_on(node):
             cluster.table.set_state(member, is_served=False)
 
     def unused_s(self, node: KnownNode, now: float) -> float:
-        """Return for how long a node without members has been seen without."""
+        """Return how long a node has had no members."""
         if node.unused_since is None:
             node.unused_since = now
         return now - node.unused_since
@@ -304,7 +304,7 @@ class DomainState:
     # Members
 
     def put_member(self, cluster: KnownCluster, member: Member, now: float) -> None:
-        """A member is there, or its node can bear more or less than it could; see `Manager.member_added`."""
+        """Add a member, or update its capacity; see `Manager.member_added`."""
         cluster.provisioning.coming.pop(member.node, None)
         if member.id in self.members:
             old = self.members[member.id][1]
@@ -322,7 +322,7 @@ class DomainState:
             member.is_leaving = node.is_leaving
 
     def drop_member(self, cluster: KnownCluster, member: Member, now: float) -> None:
-        """A member is gone in good order."""
+        """Remove a member that was drained."""
         self._forget_member(cluster, member)
         cluster.provisioning.removed_at = now
         cluster.provisioning.low_since = None
@@ -332,7 +332,7 @@ class DomainState:
             node.unused_since = now
 
     def set_leaving(self, member: Member, is_leaving: bool) -> None:
-        """Somebody wants a member removed; or kept, and whatever was to become of it is void."""
+        """Mark whether an operator is removing a member; keeping it cancels a pending removal."""
         member.is_leaving = is_leaving
         if not is_leaving:
             member.removing_at = None
@@ -348,10 +348,11 @@ class DomainState:
         idle: int = 0,
         epoch: int | None = None,
     ) -> None:
-        """A member says what it has. `sessions` are all of its, None if only what joined and left is told.
+        """Update a member from its report. `sessions` are all of its sessions; None if only joins and leaves are
+        reported.
 
-        `idle` counts consumers that wait at an empty queue. What comes from an epoch of its node that is over, or
-        from a member that is not known any more, is ignored.
+        `idle` counts consumers that wait at an empty queue. Reports from an older epoch of its node, or of an unknown
+        member, are ignored.
         """
         known = self.members.get(member)
         if known is None:
@@ -369,12 +370,12 @@ class DomainState:
         cluster.provisioning.load_has_risen(cluster.table.load)
 
     def _settle_member(self, cluster: KnownCluster, member: Member) -> None:
-        """Remember where a member is."""
+        """Index a member by node."""
         self.members[member.id] = (cluster, member)
         self._on_node.setdefault(member.node, {})[member.id] = (cluster, member)
 
     def _forget_member(self, cluster: KnownCluster, member: Member) -> None:
-        """Forget a member and the sessions that it had."""
+        """Forget a member and its sessions."""
         for session in list(member.sessions.values()):
             self.drop_session(session.id)
         cluster.table.remove(member)
@@ -382,7 +383,7 @@ class DomainState:
         del self._on_node[member.node][member.id]
 
     def _lose_sessions(self, member: Member) -> None:
-        """Count those at a dead member no more whose connections ended with its node."""
+        """Drop the sessions of a dead member whose connections ended with its node."""
         for session in list(member.sessions.values()):
             if session.entry is None or session.entry == member.node or session.entry not in self.nodes:
                 self.drop_session(session.id)
@@ -392,7 +393,7 @@ class DomainState:
     def place(
         self, cluster: KnownCluster, role: Role, member: Member, now: float, name: str | None, *, is_anonymous: bool
     ) -> MemberSession:
-        """Count a client that is expected at a member. One without a name gets one."""
+        """Count a client that is expected at a member. Without a name it gets a generated one."""
         session = MemberSession(name or f"#{self.new_name()}", role, member, cluster.options.weight(role))
         session.is_anonymous = is_anonymous
         session.measured_at = now
@@ -401,20 +402,20 @@ class DomainState:
         return session
 
     def arrived(self, session: str, now: float, *, entry: int | None = None) -> None:
-        """A session was seen where it was expected. `entry` is the node of its connection, None for the member's."""
+        """A session was seen at its member. `entry` is the node of its connection, None for the member's."""
         known = self.sessions.get(session)
         if known is not None:
             known[1].due = known[1].origin = None
             known[1].entry = entry
 
     def leave(self, session: str, now: float) -> None:
-        """A session has ended. One that is not known is no mistake: it may have been given up already."""
+        """A session has ended. It may have expired before: unknown ids are ignored."""
         if session in self.sessions:
             self.drop_session(session)
         self.homeless.pop(session, None)
 
     def move_failed(self, session: str, now: float, why: str = "unknown") -> None:
-        """A session did not move: it is where it was, and is not asked again before its cool-down."""
+        """A session did not move: count it at its old member, with a cool-down."""
         known = self.sessions.get(session)
         if known is not None:
             self._send_back(*known)
@@ -429,19 +430,19 @@ class DomainState:
         self.homeless.pop(session.id, None)
 
     def drop_session(self, session_id: str) -> None:
-        """Count a session no more."""
+        """Stop counting a session."""
         cluster, session = self.sessions.pop(session_id)
         cluster.provisioning.largest.note(session.load)
         cluster.table.drop(session)
 
     def _expect(self, session: MemberSession, origin: int | None, now: float) -> None:
-        """Let a session count for a while although it is not there; then it goes back to `origin`, if any."""
+        """Count a session for a grace period although it has not arrived; then it returns to `origin`, if any."""
         session.origin = origin
         session.due = now + EXPECTED_S
         self._expected.append((session.due, session))
 
     def expire(self, now: float) -> None:
-        """Whoever was only expected and has not come is forgotten; whoever should have moved has not."""
+        """Drop expected sessions that have not arrived, and undo moves that did not happen."""
         while self._expected and self._expected[0][0] <= now:
             _, session = self._expected.popleft()
             known = self.sessions.get(session.id)
@@ -453,14 +454,14 @@ class DomainState:
                 self._send_back(*known)
 
     def _send_back(self, cluster: KnownCluster, session: MemberSession) -> None:
-        """A session has not moved: it is where it was."""
+        """Undo the move of a session."""
         origin = None if session.origin is None else cluster.table.members.get(session.origin)
         session.due = session.origin = None
         if origin is not None:
             cluster.table.move(session, origin)
 
     def _compare(self, cluster: KnownCluster, member: Member, reports: Sequence[SessionReport], now: float) -> None:
-        """Make the state say what the member says, but for who is on the way."""
+        """Update the sessions of a member from its report, except those on their way."""
         seen = set()
         for report in reports:
             seen.add(report.session)
@@ -491,7 +492,7 @@ class DomainState:
             cluster.provisioning.largest.note(session.load)
 
     def _displace_anonymous(self, member: Member, role: Role) -> None:
-        """The client that a place was kept for has come, under a name of its own."""
+        """Give up an anonymous place: its client has arrived with an id of its own."""
         for session in member.sessions.values():
             if session.is_anonymous and session.due is not None and session.role is role:
                 self.drop_session(session.id)

@@ -1,7 +1,7 @@
-"""When members of a clustered queue hand over messages, and how many: decided from what they report.
+"""When members of a clustered queue transfer messages, and how many, decided from their reports.
 
-A member that holds more than it may gives the surplus to those that have room; a marked one gives all it has; an
-empty one whose consumers wait asks the fullest. Members that are balanced exchange nothing.
+A member above its limit pushes the surplus to those with room; a marked one pushes everything; an empty one with idle
+consumers pulls from the fullest. Balanced members transfer nothing.
 """
 
 from __future__ import annotations
@@ -9,23 +9,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# So many messages go over in one transfer: it is one statement, and the receiver holds them in memory.
+# Maximum messages per transfer: it is one statement, and the receiver holds them in memory.
 MAX_TRANSFER = 1000
 
-# A member with fewer ready messages is not asked at once: its own consumers will have had them before.
+# A member with fewer ready messages is not asked at once: its own consumers will take them first.
 WORTH_ASKING = 10
 
-# Less than this part of what a member may hold is not handed over: it may be gone before it could be there.
+# Transfers below this share of a member's limit are skipped: the messages may be consumed before they arrive.
 WORTH_GIVING_RATIO = 0.1
 
 
 @dataclass(slots=True, frozen=True)
 class MemberLoad:
-    """What is known of a member: its load factor is `ready` over what it may hold."""
+    """Counts of a member; its load factor is `ready` divided by its limit."""
 
     queue_id: int
     ready: int
-    # How many of its consumers wait for a message.
+    # Consumers that wait for a message.
     idle: int = 0
     consumers: int = 0
     is_marked: bool = False
@@ -33,17 +33,17 @@ class MemberLoad:
 
 @dataclass(slots=True, frozen=True)
 class Transfer:
-    """So many messages should go to that member."""
+    """Messages to transfer to a member."""
 
     destination: int
     count: int
 
 
 def surplus(own: MemberLoad, others: Sequence[MemberLoad], may_hold: int) -> list[Transfer]:
-    """Return what a member should hand to others now.
+    """Return the transfers that a member should push now.
 
-    Below what it may hold it keeps everything. Above, it gives to those that hold less than they may, and never so
-    much that the receiver would have more than it: so no message comes straight back.
+    Below its limit it keeps everything. Above, it pushes to members below their limits, and never more than up to the
+    limit: so no message comes straight back.
     """
     receivers = [other for other in others if not other.is_marked and other.queue_id != own.queue_id]
     if own.is_marked:
@@ -63,14 +63,14 @@ def surplus(own: MemberLoad, others: Sequence[MemberLoad], may_hold: int) -> lis
 
 
 def choose_donor(own: MemberLoad, others: Sequence[MemberLoad], *, has_waited: bool = False) -> MemberLoad | None:
-    """Return the member that should give some of its messages to this one, whose consumers wait at an empty queue.
+    """Return the member to pull from, for a member with idle consumers and an empty queue.
 
-    Where nobody consumes, or if ours have waited for long, what is ready is not served there: then every message is
-    worth asking for.
+    If the donor has no consumers, or ours have been idle for long, its ready messages are not served there: then
+    every message is worth pulling.
     """
     if own.ready or not own.idle or own.is_marked:
         return None
-    # Where consumers wait too, what is ready there will be gone before it could be here.
+    # Idle consumers there will take its messages before they could arrive here.
     able = [
         other
         for other in others
@@ -80,13 +80,13 @@ def choose_donor(own: MemberLoad, others: Sequence[MemberLoad], *, has_waited: b
 
 
 def share(own: MemberLoad, asked_for: int) -> int:
-    """Return how many messages a member gives to one that asks: half of what it has, all if nobody consumes there."""
+    """Return how many messages to give to a member that asks: half, or all without own consumers."""
     available = own.ready if own.is_marked or not own.consumers else (own.ready + 1) // 2
     return min(available, asked_for, MAX_TRANSFER)
 
 
 def _spread(count: int, receivers: Sequence[MemberLoad]) -> list[Transfer]:
-    """Divide everything among the takers, those first whose consumers wait."""
+    """Divide all messages among the receivers, those with idle consumers first."""
     if not receivers or not count:
         return []
     each = min(-(-count // len(receivers)), MAX_TRANSFER)

@@ -1,1 +1,1 @@
-"""What people and their tools see of a node: the management API, metrics and the web console."""
+"""The management API, Prometheus metrics and the web console."""

@@ -1,4 +1,4 @@
-"""Carries out commands by their names: the steps of a plan for the domain, and what other parts of the node offer."""
+"""Runs commands by name: steps of a domain's plan, and commands registered by other parts of the node."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flyball.errors import InvalidArgument
 
 
 async def manage(hub: Hub, command: str, arguments: Mapping[str, Any]) -> Any:
-    """Carry out a command. Raises its errors, and InvalidArgument if there is no such command."""
+    """Run a command. Raises its errors, and InvalidArgument for an unknown command."""
     topics: dict[str, Callable[..., Awaitable[Any]]] = {
         "topic.create": hub.topics.create,
         "topic.parent": hub.topics.set_parent,
@@ -18,9 +18,9 @@ async def manage(hub: Hub, command: str, arguments: Mapping[str, Any]) -> Any:
     }
     run = topics.get(command) or hub.commands.get(command)
     if run is None:
-        raise InvalidArgument(f"there is no command {command!r}")
+        raise InvalidArgument(f"unknown command {command!r}")
     found = await run(**arguments)
     if found is None:
-        # It has nothing to tell, so it has changed something, which is to hold wherever one looks next.
+        # Without a result it was a change, which must be visible on every node.
         await hub.peering.followed()
     return found

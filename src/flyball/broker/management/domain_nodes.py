@@ -1,6 +1,6 @@
-"""Asks all nodes of a domain what there is on them: a list covers the domain, whichever node is asked.
+"""Asks all nodes of a domain about themselves: a list covers the domain, whichever node is asked.
 
-Each answers for itself, over its link. Who does not answer in time is left out: see `ask_all`.
+Each node answers over its link. Nodes that do not answer in time are left out; see `ask_all`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from flyball.broker.management.totals import totals
 from flyball.broker.node.node import Node
 from flyball.errors import ClusterError, FlyballError
 
-# Who has not answered by then is left out.
+# Time limit of an answer.
 LIMIT_S = 2.0
 
 PREFIX = "console."
@@ -40,14 +40,14 @@ Answer = Callable[..., Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """What a list is made of: things of a node, the number that orders them, and what it says of each."""
+    """How to list objects of a node: the objects, their order, and the facts of each."""
 
     things: Callable[[Node], Iterable[Any]]
     number: Callable[[Any], int]
     of: Callable[..., Iterable[Facts | None]]
 
 
-# Other nodes are asked for a page of these at a time: packed as a whole, a long list would take their time.
+# Other nodes are asked for a page of these per request: encoding a long list at once would block them.
 _LISTS = {
     "queues": Listed(
         lambda node: node.hub.broker.engine.queues,
@@ -63,7 +63,7 @@ _LISTS = {
 
 
 class DomainNodes:
-    """What the nodes of a domain ask each other."""
+    """The questions between the nodes of a domain."""
 
     def __init__(self, node: Node, sampler: Sampler) -> None:
         self._node = node
@@ -71,7 +71,7 @@ class DomainNodes:
         self._here: dict[str, Answer] = {}
 
     def install(self) -> None:
-        """Answer what this module lets others ask."""
+        """Register the answers of this module."""
         for what in _LISTS:
             self._node.peers.commands[PREFIX + what] = partial(self._page, what)
         self.provide("totals", self._totals)
@@ -80,19 +80,19 @@ class DomainNodes:
         self.provide("rates", self._rates)
 
     def provide(self, what: str, answer: Answer) -> None:
-        """Let all nodes ask this one for something more. What it returns must be small, and fit into JSON."""
+        """Register an answer for all nodes. It must be small, and JSON."""
         self._here[what] = answer
         self._node.peers.commands[PREFIX + what] = answer
 
-    # Asking
+    # Questions
 
     async def ask_all(self, what: str, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return what the nodes answer, by their names. Who does not answer in time is missing."""
+        """Return the nodes' answers by name. Nodes that do not answer in time are missing."""
         here = await self._ask_here(what, arguments or {})
         return {self._node.hub.peering.name: here, **await self.ask_others(what, arguments)}
 
     async def ask_others(self, what: str, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return what the other nodes answer, by their names. Who does not answer in time is missing."""
+        """Return the other nodes' answers by name. Nodes that do not answer in time are missing."""
         given = arguments or {}
         answers: dict[str, Any] = {}
 
@@ -107,18 +107,18 @@ class DomainNodes:
         return answers
 
     async def list_all(self, what: str, arguments: Mapping[str, Any] | None = None) -> list[Facts]:
-        """Return the lists of all nodes as one."""
+        """Return the concatenated lists of all nodes."""
         return [facts for answer in (await self.ask_all(what, arguments)).values() for facts in answer]
 
     async def ask_node(self, name: str, what: str, arguments: Mapping[str, Any] | None = None) -> Any:
-        """Return what one node answers. Raises ClusterError if there is none of that name, or it does not answer."""
+        """Return the answer of one node. Raises ClusterError for an unknown node, or without an answer."""
         given = arguments or {}
         if name == self._node.hub.peering.name:
             return await self._ask_here(what, given)
         for other in self._node.membership.others:
             if other.name == name:
                 return await self._ask_there(other.id, what, given)
-        raise ClusterError(f"there is no node {name!r}")
+        raise ClusterError(f"unknown node {name!r}")
 
     async def _ask_here(self, what: str, arguments: Mapping[str, Any]) -> Any:
         if what not in _LISTS:
@@ -140,10 +140,10 @@ class DomainNodes:
             after = page["after"]
         return found
 
-    # Answering
+    # Answers
 
     async def _page(self, what: str, after: int, **arguments: Any) -> Facts:
-        """Return what the next things have: of so many that it is a page, however much one of them has."""
+        """Return the next page of a list, at least one item, bounded in size."""
         listed = _LISTS[what]
         later = [thing for thing in listed.things(self._node) if listed.number(thing) > after]
         later = nsmallest(SLICE, later, key=listed.number)

@@ -1,8 +1,8 @@
-"""What a node says of its queues, connections, channels, consumers and itself, as plain dictionaries.
+"""Describes queues, connections, channels, consumers and the node as plain dictionaries, without changing anything.
 
-It reads and changes nothing. Long lists are made in slices, so that messages do not wait for them; nothing is
-computed unless somebody asks. Connections, channels and consumers are in the words of RabbitMQ's API, which only adds
-rates; of a queue and a node more is made than one document, so those are in Flyball's words.
+Long lists are made in slices, so that messaging continues; nothing is computed unless requested. Connections,
+channels and consumers have the fields of RabbitMQ's API, without rates; queues and nodes, which serve several
+documents, have Flyball's.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from flyball.broker.protocols.amqp.session import AmqpSession
 from flyball.broker.transport.connection import Connection
 from flyball.model import DEFAULT_VHOST, Queue
 
-# After so many items of a list others have their turn: that takes less than a millisecond or two.
+# Items of a list per turn of the event loop: one or two milliseconds.
 SLICE = 200
 
-# Of a queue with more messages that are out nobody knows their bytes: to look at so many takes a millisecond.
+# With more unacked messages than this, their bytes are not summed: this many take a millisecond.
 MAX_MEASURED = 20_000
 
 Facts = dict[str, Any]
@@ -43,7 +43,7 @@ _STARTED_AT_S = time.time()
 
 PROTOCOLS = {"amqp": "AMQP 0-9-1", "telesto": "Telesto", "thorbang": "ThorBangMQ"}
 
-# What is counted of a queue, and what the members of a clustered one have together.
+# Counters of a queue, summed over the members of a clustered one.
 COUNTS: Mapping[str, Callable[[QueueState], int]] = {
     "ready": len,
     "unacked": attrgetter("unacked_count"),
@@ -64,7 +64,7 @@ COUNTS: Mapping[str, Callable[[QueueState], int]] = {
 
 
 def queue_facts(node: Node, state: QueueState) -> Facts:
-    """Return what there is to say about a queue of this node."""
+    """Return the facts of a queue of this node."""
     queue = state.queue
     owner = node.topology.owner_of(state)
     ready, unacked = len(state), state.unacked_count
@@ -75,7 +75,7 @@ def queue_facts(node: Node, state: QueueState) -> Facts:
         "node": node.hub.peering.name,
         "type": "quorum" if state.traits.is_quorum else "classic",
         "state": "running",
-        # As COUNTS, but without a call for each: there may be ten thousand queues to look at.
+        # COUNTS, inlined: there may be ten thousand queues.
         "ready": ready,
         "unacked": unacked,
         "messages": ready + unacked,
@@ -100,7 +100,7 @@ def queue_facts(node: Node, state: QueueState) -> Facts:
 
 
 def declared(queue: Queue) -> Facts:
-    """Return how a queue was declared."""
+    """Return the declaration of a queue."""
     return {
         "id": queue.id,
         "vhost": queue.vhost,
@@ -114,7 +114,7 @@ def declared(queue: Queue) -> Facts:
 
 
 def parked_list(state: QueueState, limit: int) -> list[Facts]:
-    """Return the messages that could not be dead-lettered, the one that was parked first at the head."""
+    """Return the parked messages, the earliest first."""
     return [
         {
             "id": parked.message.id,
@@ -128,7 +128,7 @@ def parked_list(state: QueueState, limit: int) -> list[Facts]:
 
 
 def _unacked_bytes(state: QueueState) -> int | None:
-    """Return what the bodies of the messages hold that are out; None if they are too many to look at them all."""
+    """Return the bytes of unacked messages; None if there are too many to sum."""
     if len(state.unacked) > MAX_MEASURED:
         return None
     return sum([message.body_bytes for message in state.unacked.values() if message.id not in state.parked])
@@ -150,7 +150,7 @@ def _tag_of(consumer: Consumer | None) -> str | None:
 
 
 def connection_document(node: Node, connection: Connection) -> Facts:
-    """Return what there is to say about a connection, but how fast it reads and writes."""
+    """Return a connection's document, without rates."""
     peer, here = connection.extra("peername") or ("", 0), connection.extra("sockname") or ("", 0)
     cipher, protocol, _ = connection.extra("cipher") or ("", "", 0)
     session = connection if isinstance(connection, AmqpSession) else None
@@ -163,7 +163,7 @@ def connection_document(node: Node, connection: Connection) -> Facts:
         "protocol": PROTOCOLS[connection.PROTOCOL.name.lower()],
         "user": user or _client_name(node, connection),
         "user_who_performed_action": user,
-        # Protocols that know no virtual hosts are in the default one.
+        # Protocols without vhosts use the default one.
         "vhost": (session.vhost if session is not None else "") or DEFAULT_VHOST,
         "state": "running" if session is None else _state_of(session),
         "host": here[0],
@@ -187,19 +187,19 @@ def connection_document(node: Node, connection: Connection) -> Facts:
 
 
 def _client_name(node: Node, connection: Connection) -> str:
-    """Return as which client a connection was registered, in the protocols that have that."""
+    """Return the name of the connection's registered client, in protocols that have clients."""
     engine = node.hub.broker.engine
     return engine.client(connection.client_id).name if engine.has_client(connection.client_id) else ""
 
 
 def memory_by_vhost(node: Node) -> dict[str, Facts]:
-    """Return what each virtual host takes of the node's memory."""
+    """Return the memory used by each vhost."""
     found: dict[str, Facts] = {
         vhost: {"definitions_bytes": size, "connections_bytes": 0, "unacked_bytes": 0}
         for vhost, size in node.topology.definitions_bytes_by_vhost().items()
     }
     for connection in node.hub.connections:
-        # The research protocols know but one.
+        # The research protocols use the default vhost only.
         vhost = connection.vhost if isinstance(connection, AmqpSession) else DEFAULT_VHOST
         if vhost in found and not connection.is_link:
             found[vhost]["connections_bytes"] += connection.held_bytes()
@@ -216,7 +216,7 @@ def _state_of(session: AmqpSession) -> str:
 
 
 def clients(node: Node) -> list[Connection]:
-    """Return all connections but those of other nodes, in the order in which they came."""
+    """Return all connections of clients, without links, oldest first."""
     found = [connection for connection in node.hub.connections if not connection.is_link]
     return sorted(found, key=lambda connection: connection.number)
 
@@ -225,7 +225,7 @@ def clients(node: Node) -> list[Connection]:
 
 
 async def channel_totals(node: Node) -> dict[str, int]:
-    """Return what all channels together have under way, and how many of them have published."""
+    """Return the totals of all channels, and the number of publishing ones."""
     unacked = unconfirmed = uncommitted = uncommitted_acks = consumers = publishers = 0
     sessions = [connection for connection in node.hub.connections if isinstance(connection, AmqpSession)]
     async for channel in in_slices(channel for session in sessions for channel in session.channels):
@@ -248,7 +248,7 @@ async def channel_totals(node: Node) -> dict[str, int]:
 
 
 def channels_of(node: Node, connection: Connection) -> Iterator[Facts]:
-    """Tell of the channels of a connection, one after the other: there may be thousands."""
+    """Yield the channels of a connection: there may be thousands."""
     if isinstance(connection, AmqpSession):
         for channel in connection.channels:
             yield _channel_document(node, connection, channel)
@@ -287,10 +287,9 @@ def _channel_document(node: Node, session: AmqpSession, channel: Channel) -> Fac
 
 
 def consumers_of(node: Node, connection: Connection, queue: Sequence[str] = ()) -> Iterator[Facts | None]:
-    """Tell of the consumers of a connection, one after the other: there may be thousands.
+    """Yield the consumers of a connection: there may be thousands.
 
-    If a virtual host and the name of a queue are given there is None in the place of those of other queues, so that
-    whoever counts turns counts them, too.
+    With a vhost and queue name, consumers of other queues yield None, so that the caller can count its turns.
     """
     place = tuple(queue)
     if isinstance(connection, AmqpSession):
@@ -326,7 +325,7 @@ def _consumer_document(node: Node, session: AmqpSession, channel: Channel, consu
 
 
 def window(prefetch: float) -> float:
-    """Return how many messages may be under way; 0 stands for any number."""
+    """Return a prefetch window as RabbitMQ does: 0 is unlimited."""
     if math.isinf(prefetch):
         return 0
     return int(prefetch) if prefetch == int(prefetch) else prefetch
@@ -336,7 +335,7 @@ def window(prefetch: float) -> float:
 
 
 def node_facts(node: Node) -> Facts:
-    """Return what there is to say about the process and its surroundings."""
+    """Return the facts of the process and its environment."""
     hub, broker, settings = node.hub, node.hub.broker, node.settings
     flow = hub.reports["flow"]()
     used = resource.getrusage(resource.RUSAGE_SELF)
@@ -364,7 +363,7 @@ def node_facts(node: Node) -> Facts:
 
 
 def alarms(node: Node, flow: Mapping[str, Any] | None = None) -> list[str]:
-    """Return what keeps the node from working as it should, in words; usually nothing."""
+    """Return the node's active alarms as text; usually none."""
     flow = node.hub.reports["flow"]() if flow is None else flow
     found: list[str] = []
     if flow["under_pressure"] and flow["memory"]["rate_bytes_per_s"] == 0:
@@ -384,16 +383,16 @@ def alarms(node: Node, flow: Mapping[str, Any] | None = None) -> list[str]:
 
 
 def latencies(node: Node) -> dict[str, Facts]:
-    """Return how long the phases of requests take, by kind: see `Latencies.told`. Without a trace nothing."""
+    """Return latencies of requests by phase and kind: see `Latencies.summary`. Empty without a trace."""
     recorder = node.hub.recorder
-    return {} if recorder is None else recorder.latencies.told()
+    return {} if recorder is None else recorder.latencies.summary()
 
 
-# Inside
+# Internals
 
 
 async def in_slices(items: Iterable[T]) -> AsyncIterator[T]:
-    """Give out the items; after some of them others have their turn."""
+    """Yield the items; yield to other tasks after each slice."""
     for number, item in enumerate(items, 1):
         yield item
         if number % SLICE == 0:
@@ -401,7 +400,7 @@ async def in_slices(items: Iterable[T]) -> AsyncIterator[T]:
 
 
 def plain(value: Any) -> Any:
-    """Return a value of AMQP as JSON can say it."""
+    """Convert a value of an AMQP table to JSON values."""
     match value:
         case None | bool() | int():
             return value
@@ -424,5 +423,5 @@ def plain(value: Any) -> Any:
 
 
 def _text(text: str) -> str:
-    """Return the text with a mark in the place of octets that are none: peers may send any."""
+    """Replace surrogates, which stand for invalid UTF-8 of a peer."""
     return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

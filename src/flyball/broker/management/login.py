@@ -1,6 +1,6 @@
-"""Logging in to the API and the console: by name and password in each request, or once for a session with a cookie.
+"""Login to the API and the console: HTTP basic authentication, or a session with a cookie.
 
-Requests that another site makes a browser send are refused. What is allowed to whom is decided elsewhere.
+Cross-site requests are refused. Permissions are checked elsewhere.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from flyball.model import OWNER, User
 
 log = logging.getLogger(__name__)
 
-# What the name of the cookie begins with: see `cookie_of`.
+# Prefix of the session cookie's name; see `cookie_of`.
 COOKIE = "flyball_session"
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-# What browsers say of requests that come from pages of another origin.
+# Values of Sec-Fetch-Site for requests from pages of another origin.
 OTHER_SITES = frozenset({"cross-site", "same-site"})
 
 MAX_LOGIN_BYTES = 16 * 1024
-# A client has so long to send its name and password.
+# Time limit for receiving a login.
 READ_S = 10.0
 
 
 class _Refused(Exception):
-    """A request that is not let in, and what it is answered."""
+    """A refused request, with its response."""
 
     def __init__(self, response: Response) -> None:
         super().__init__(response.status_code)
@@ -60,7 +60,7 @@ class _Refused(Exception):
 
 
 class ConsoleLogin(Login):
-    """Lets users in who say a name and password, or have a session."""
+    """Authenticates users by password or session."""
 
     def __init__(
         self,
@@ -70,14 +70,14 @@ class ConsoleLogin(Login):
         *,
         sessions: Sessions | None = None,
     ) -> None:
-        """`node` is the name of the node, `listeners` where it listens, by protocol."""
+        """`node` is the node's name, `listeners` are its addresses by protocol."""
         super().__init__(authority)
         self._node = node
         self._listeners = {} if listeners is None else listeners
         self._sessions = Sessions(authority.access) if sessions is None else sessions
 
     def required(self, handler: Handler) -> Endpoint:
-        """Make a handler for users one for all requests: others are asked to log in."""
+        """Wrap a handler so that it requires a login."""
 
         @functools.wraps(handler)
         async def checked(request: Request) -> Response:
@@ -92,7 +92,7 @@ class ConsoleLogin(Login):
         return checked
 
     async def user_of(self, request: Request) -> User | None:
-        """Return who asks. Raises _Refused."""
+        """Return the authenticated user. Raises _Refused."""
         _check_origin(request)
         if "authorization" in request.headers:
             said = basic_of(request)
@@ -101,31 +101,31 @@ class ConsoleLogin(Login):
         if token is None:
             return None
         if request.method not in SAFE_METHODS and not is_from_console(request):
-            # No form of another site can set a header.
+            # A form on another site cannot set a header (CSRF).
             reason = f"a request with a session needs the header {CONSOLE_HEADER}: {CONSOLE}"
-            raise _forbidden(reason, "Give a name and password instead, or that header.")
+            raise _forbidden(reason, "Send the header, or use basic authentication.")
         user = self._sessions.user_of(token)
         if user is None or not (_peer_is_loopback(request) or user.name not in self.authority.loopback_users):
             return None
         return user
 
     def still_knows(self, request: Request, user: User) -> bool:
-        """Whether a user who was let in with a request has neither logged out nor been given another password."""
+        """Return whether a user's session or password is still valid."""
         if "authorization" not in request.headers:
             return self._sessions.user_of(request.cookies.get(cookie_of(request), "")) is not None
         now = self.authority.access.current(user)
         return now is not None and now.password_hash == user.password_hash
 
     def routes(self) -> Sequence[BaseRoute]:
-        """Return the routes by which a console logs in and out, and learns who it is."""
+        """Return the routes for login, logout and the current user."""
         return [
             Route("/api/login", self._log_in, methods=["POST"]),
             Route("/api/login", self._log_out, methods=["DELETE"]),
-            Route("/api/whoami", self.required(self._who_am_i), methods=["GET"]),
+            Route("/api/whoami", self.required(self._show_user), methods=["GET"]),
         ]
 
     async def _log_in(self, request: Request) -> Response:
-        """Begin a session."""
+        """Log in and start a session."""
         try:
             _check_origin(request)
             said = await _credentials_in(request)
@@ -134,9 +134,9 @@ class ConsoleLogin(Login):
             return refused.response
         if said is None:
             advice = 'Send {"name": ..., "password": ...} as JSON.'
-            return problem(400, "a log-in is a JSON object with name and password", advice)
+            return problem(400, "the login must be a JSON object with name and password", advice)
         if user is None or user.name == OWNER:
-            # The token is for programs that can read its file: a browser would keep it.
+            # The owner token is for programs that can read its file: a browser would store it.
             return not_logged_in(request)
         response = Response(status_code=204)
         response.set_cookie(
@@ -150,7 +150,7 @@ class ConsoleLogin(Login):
         return response
 
     async def _log_out(self, request: Request) -> Response:
-        """End the session, if there is one."""
+        """Log out: end the session, if there is one."""
         try:
             _check_origin(request)
         except _Refused as refused:
@@ -160,8 +160,8 @@ class ConsoleLogin(Login):
         response.delete_cookie(cookie_of(request), path="/", httponly=True, samesite="strict")
         return response
 
-    async def _who_am_i(self, request: Request, user: User) -> Response:
-        """Tell who has logged in, what it may do where, and where this node listens."""
+    async def _show_user(self, request: Request, user: User) -> Response:
+        """Return the logged-in user with its permissions, and the node's listeners."""
         permissions = [
             {
                 "vhost": permission.vhost,
@@ -171,9 +171,9 @@ class ConsoleLogin(Login):
             }
             for permission in self.authority.access.permissions_of(user.name)
         ]
-        who = {"name": user.name, "tags": list(user.tags), "permissions": permissions}
+        facts = {"name": user.name, "tags": list(user.tags), "permissions": permissions}
         listeners = {protocol: str(address) for protocol, address in self._listeners.items()}
-        return JSONResponse({**who, "node": self._node, "listeners": listeners})
+        return JSONResponse({**facts, "node": self._node, "listeners": listeners})
 
     async def _authenticated(self, request: Request, name: str, password: str) -> User | None:
         address = "" if request.client is None else request.client.host
@@ -183,26 +183,26 @@ class ConsoleLogin(Login):
         except (TooManyAttempts, NotAdmitted) as error:
             wait_s = math.ceil(error.retry_after_s)
             raise _Refused(
-                problem(429, str(error), "Wait, then give the right password.", {"Retry-After": str(wait_s)})
+                problem(429, str(error), "Wait before the next attempt.", {"Retry-After": str(wait_s)})
             ) from None
         if user is None:
-            # Without the name: people type passwords there, too.
-            log.warning("refused a log-in of %s: name or password are not right", address)
+            # Without the user name: people type passwords into that field.
+            log.warning("login refused from %s: wrong name or password", address)
         return user
 
 
 def cookie_of(request: Request) -> str:
-    """Return the name of the session's cookie at the address that is asked.
+    """Return the name of the session cookie for the requested address.
 
-    Browsers send the cookies of a host to all of its ports: with one name for all, who logs in at one node would be
-    logged out at another on the same host.
+    Browsers send a host's cookies to all of its ports: with a common name, a login at one node would end the session
+    at another node on the same host.
     """
     port = request.headers.get("host", "").rpartition(":")[2]
     return f"{COOKIE}_{port}" if port.isdecimal() else COOKIE
 
 
 def _check_origin(request: Request) -> None:
-    """Refuse to change something because a page of another site says so."""
+    """Refuse a change requested by a page of another site."""
     if request.method in SAFE_METHODS:
         return
     if _is_foreign(request) or request.headers.get("sec-fetch-site") in OTHER_SITES:
@@ -214,7 +214,7 @@ def _forbidden(reason: str, advice: str) -> _Refused:
 
 
 def _is_foreign(request: Request) -> bool:
-    """Whether a browser says that the page which asks comes from another place."""
+    """Return whether the browser reports a cross-site request."""
     origin = request.headers.get("origin")
     if origin is None:
         return False
@@ -229,7 +229,7 @@ def _peer_is_loopback(request: Request) -> bool:
 
 
 async def _credentials_in(request: Request) -> tuple[str, str] | None:
-    """Return the name and password in the JSON of a request, None if there are none."""
+    """Return name and password from the JSON body; None if they are missing."""
     content = bytearray()
     try:
         async with asyncio.timeout(READ_S):

@@ -1,4 +1,4 @@
-"""What surrounds the application: paths with a slash at their end, and responses that can cut their connections."""
+"""ASGI middleware: trailing slashes, and responses that can abort their connections."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flyball.broker.engine.access import DEFAULT_EXCHANGE
 
 PREFIXES = (b"/api/", b"/metrics/")
 
-# What cuts the connection of a request, in its scope: ASGI has no word for that.
+# Key in the request's scope of the function that aborts its connection: ASGI has no message for that.
 KEY = "flyball.abort"
 
 
@@ -19,7 +19,8 @@ def cuttable(app: ASGIApp) -> ASGIApp:
     """Return an application whose responses can `cut` their connections, if the server is uvicorn."""
 
     async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
-        # uvicorn's `send` is a method of what holds the transport. Without it nothing is cut, only closed.
+        # uvicorn's `send` is a method of the object that holds the transport. Without it the connection is closed,
+        # not aborted.
         transport = getattr(getattr(send, "__self__", None), "transport", None)
         if transport is not None:
             scope[KEY] = transport.abort
@@ -29,7 +30,7 @@ def cuttable(app: ASGIApp) -> ASGIApp:
 
 
 def cut(scope: Scope) -> bool:
-    """End the connection of a request at once; what was not read is lost. Return False if it cannot be."""
+    """Abort the connection of a request; unsent data is lost. Return False if that is not possible."""
     abort: Callable[[], None] | None = scope.get(KEY)
     if abort is None:
         return False
@@ -38,7 +39,7 @@ def cut(scope: Scope) -> bool:
 
 
 def without_trailing_slash(app: ASGIApp) -> ASGIApp:
-    """Return an application that takes a slash at the end of a path of the API away: RabbitMQ serves both."""
+    """Return an application that ignores a trailing slash in API paths, as RabbitMQ does."""
 
     async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -52,7 +53,7 @@ def without_trailing_slash(app: ASGIApp) -> ASGIApp:
 
 
 def _served(raw: bytes) -> bytes:
-    # In `/api/exchanges/%2F//` the name between the last two slashes is left out: that of the default exchange.
+    # `/api/exchanges/%2F//` has an empty name between the last two slashes: the default exchange.
     if raw.endswith(b"//"):
         raw = raw.replace(b"//", f"/{DEFAULT_EXCHANGE}/".encode())
     return raw.removesuffix(b"/")

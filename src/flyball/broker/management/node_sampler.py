@@ -1,6 +1,6 @@
-"""How fast things happen: the totals of a node once a second, and the rates that follow from them.
+"""Samples the totals of a node once a second, and derives rates.
 
-Of single queues, connections and so on only those are remembered that somebody has just looked at.
+Single queues, connections and so on are remembered only while they are looked at.
 """
 
 from __future__ import annotations
@@ -23,40 +23,40 @@ log = logging.getLogger(__name__)
 
 SAMPLE_S = 1.0
 
-# So often the process's files and its disk are looked at.
+# Interval between checks of the process's files and its disk.
 LOOK_AROUND_S = 5.0
 
-# So many samples are kept: five minutes.
+# Number of samples kept: five minutes.
 KEPT = 300
 
-# Histograms are larger than totals, and nobody asks for averages over longer than that.
+# Histograms are larger than totals, and averages cover at most this many samples.
 KEPT_LATENCIES = 12
 
-# Two looks at an object that are closer together tell no rate: the one before is told again.
+# Minimum interval between two looks at an object; an earlier look returns the previous rates.
 YOUNGEST_S = 0.9
 
-# What was seen longer ago tells nothing about now.
+# An older look says nothing about the current rate.
 OLDEST_S = 10.0
 
-# An object that nobody looks at for so long is forgotten.
+# An object is forgotten when it has not been looked at for this long.
 FORGOTTEN_S = 60.0
 
-# What goes up and down: such things may have rates below 0, counters have not.
+# Gauges: their rates may be negative, those of counters not.
 LEVELS = frozenset({*GAUGES, "messages", "memory_bytes", "open_files", "disk_free_bytes"})
 
 
 @contextlib.contextmanager
 def failures_logged(what: str) -> Iterator[None]:
-    """Log whatever goes wrong inside, and go on after it: the node has messages to serve."""
+    """Log any exception and continue: the node has messages to serve."""
     try:
         yield
     except Exception:
-        log.exception("%s failed; the node goes on", what)
+        log.exception("%s failed; continuing", what)
 
 
 @dataclass(slots=True)
 class _Look:
-    """When somebody looked at an object, and what it had counted."""
+    """The counters of an object at one look."""
 
     at_s: float
     counters: Mapping[str, int]
@@ -65,16 +65,16 @@ class _Look:
 
 
 class Sampler:
-    """Looks at a node once a second. What happens while nobody asks costs that and nothing else."""
+    """Samples a node once a second. Idle objects cost nothing beyond that."""
 
     def __init__(self, node: Node, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock` tells the time that passes between two samples; tests have their own."""
+        """`clock` measures the time between samples; tests replace it."""
         self._node = node
         self._clock = clock
-        # The newest last.
+        # The newest sample last.
         self.history: deque[Totals] = deque(maxlen=KEPT)
         self.latest = Totals()
-        # How much of a processor the process has used between the last two samples; more than 1 with threads.
+        # CPU use of the process between the last two samples; above 1 with threads.
         self.cpu_ratio = 0.0
         # Called after each sample.
         self.on_sample: list[Callable[[], None]] = []
@@ -102,7 +102,7 @@ class Sampler:
         while True:
             with failures_logged("taking a sample"):
                 await self.sample()
-            # A loop that was busy for long makes up for nothing.
+            # After a stall of the loop, missed samples are skipped.
             next_s = max(next_s + SAMPLE_S, loop.time())
             await asyncio.sleep(next_s - loop.time())
 
@@ -121,14 +121,14 @@ class Sampler:
         if recorder is not None:
             self._latencies.append((now_s, recorder.latencies.copy()))
         self._forget(now_s)
-        for tell in list(self.on_sample):
-            with failures_logged("telling of a sample"):
-                tell()
+        for callback in list(self.on_sample):
+            with failures_logged("publishing a sample"):
+                callback()
 
     # Of the node
 
     def rate(self, name: str, over_s: float = 5.0) -> float:
-        """Return how much a counter of the totals grows in a second, on average over that time."""
+        """Return the rate of a counter, averaged over that time."""
         if len(self.history) < 2:
             return 0.0
         first = self._first_within(over_s)
@@ -141,9 +141,9 @@ class Sampler:
         return {name: self.rate(name, over_s) for name in COUNTERS}
 
     def latency_ms(self, kind: Kind, over_s: float = 5.0) -> dict[str, float]:
-        """Return what requests of a kind took: each phase on average, percentiles of the whole, and how many.
+        """Return latencies of a kind of request: averages by phase, percentiles of the total, and the count.
 
-        All are 0 if there were none, or if no trace is kept.
+        All are 0 without requests, or without a trace.
         """
         recent = self._recent_latencies(over_s)
         reported = {phase: recent.mean_ns(kind, phase) / 1e6 for phase in PHASES}
@@ -152,7 +152,7 @@ class Sampler:
         return {**reported, "count": float(recent.requests(kind))}
 
     def _first_within(self, over_s: float) -> int:
-        """Return the place of the oldest sample that is not older, or of the last but one."""
+        """Return the index of the oldest sample in the window, or of the last but one."""
         earliest_s = self._times_s[-1] - over_s - SAMPLE_S / 2
         place = len(self._times_s) - 2
         while place > 0 and self._times_s[place - 1] >= earliest_s:
@@ -168,19 +168,19 @@ class Sampler:
         ]
         return last.since(earlier[0]) if earlier else last
 
-    # Of what somebody looks at
+    # Objects
 
     def rates_of(self, kind: str, key: Hashable, counters: Mapping[str, int]) -> dict[str, float]:
-        """Return how much the counters of an object grow in a second, since somebody looked at it last.
+        """Return the rates of an object's counters since the last look.
 
-        They are 0 at the first look, and when the last one is too long ago to say something about now.
+        0 at the first look, and when the last one is too long ago.
         """
         now_s = self._clock()
         before = self._looks.get((kind, key))
         if before is not None and now_s - before.at_s < YOUNGEST_S:
             return before.rates
         if before is not None and before.is_idle and counters == before.counters:
-            # Of many objects most are idle, and that is quickly seen.
+            # Most of many objects are idle: check that first.
             before.at_s = now_s
             return before.rates
         is_idle = before is None or now_s - before.at_s > OLDEST_S or counters == before.counters
@@ -189,7 +189,7 @@ class Sampler:
         else:
             passed_s = now_s - before.at_s
             grown = {name: value - before.counters.get(name, value) for name, value in counters.items()}
-            # An object of the same name may have begun to count again.
+            # A new object of the same name may have started its counters again.
             rates = {name: (more if name in LEVELS else max(0, more)) / passed_s for name, more in grown.items()}
         self._looks[kind, key] = _Look(now_s, counters, rates, is_idle)
         return rates

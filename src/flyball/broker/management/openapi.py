@@ -1,7 +1,6 @@
-"""The OpenAPI document of all that can be asked over HTTP, made from the routes themselves.
+"""Generates the OpenAPI document from the routes.
 
-What there is to say of a route stands beside its handler: the first line of its docstring, and in RabbitMQ's API what
-it was declared with.
+Descriptions are at the handlers: the docstring's first line, and in RabbitMQ's API the arguments of the declaration.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ from flyball.broker.management.login import cookie_of
 
 PATH = "/api/openapi.json"
 
-# What stands for the name of a session's cookie, which depends on the address that is asked.
+# Placeholder for the session cookie's name, which depends on the requested address.
 ANY_COOKIE = "cookie-of-this-address"
 
 LIST_QUERY = {
-    "sort": "The field to sort by; parts of fields after a dot.",
-    "sort_reverse": "true for the other direction.",
-    "columns": "The fields wanted, with commas between them.",
-    "page": "The page, from 1; without it everything comes as one list.",
-    "page_size": "How many are on a page, 500 at most.",
-    "name": "A part of the names wanted; with pages only.",
+    "sort": "Field to sort by; a dot separates nested fields.",
+    "sort_reverse": "true to sort in descending order.",
+    "columns": "Comma-separated fields to return.",
+    "page": "Page number from 1; without it the whole list is returned.",
+    "page_size": "Items per page, at most 500.",
+    "name": "Substring of names to return; requires `page`.",
     "use_regex": "true if `name` is a regular expression.",
 }
 
@@ -42,15 +41,15 @@ PROBLEM = {
 
 
 def routes(others: Sequence[BaseRoute]) -> list[Route]:
-    """Return the route of the document, which describes the others and itself. Everybody may read it."""
+    """Return the route of the document, which describes all routes including itself. It needs no login."""
 
     @functools.cache
     def text() -> str:
         return json.dumps(document([*others, own], ANY_COOKIE), separators=(",", ":"))
 
     async def show(request: Request) -> Response:
-        """What can be asked here, as an OpenAPI document."""
-        # Made once, for all: it is long, and whoever asks need not have logged in.
+        """Return the OpenAPI document."""
+        # Made once: it is large, and unauthenticated clients can request it.
         return Response(text().replace(ANY_COOKIE, cookie_of(request)), media_type="application/json")
 
     own = Route(PATH, show, methods=["GET"])
@@ -58,7 +57,7 @@ def routes(others: Sequence[BaseRoute]) -> list[Route]:
 
 
 def document(found: Iterable[BaseRoute], cookie: str) -> dict[str, Any]:
-    """Return the description of the routes below /api, and of /metrics. `cookie` is the name of a session's."""
+    """Return the description of the routes below /api, and of /metrics. `cookie` is the session cookie's name."""
     paths: dict[str, dict[str, Any]] = {}
     for route in found:
         if isinstance(route, Route) and route.path.startswith(("/api", "/metrics")):
@@ -69,7 +68,7 @@ def document(found: Iterable[BaseRoute], cookie: str) -> dict[str, Any]:
         "info": {
             "title": "Flyball",
             "version": flyball.__version__,
-            "description": "RabbitMQ's management API as far as it means something here, and Flyball's own below"
+            "description": "RabbitMQ's management API as far as it applies, and Flyball's own API below"
             " /api/flyball. Names in paths are percent-encoded: the virtual host / is %2F.",
         },
         "paths": dict(sorted(paths.items())),
@@ -85,7 +84,7 @@ def document(found: Iterable[BaseRoute], cookie: str) -> dict[str, Any]:
 
 
 def _plain_path(path: str) -> str:
-    """Return a path without the converters of its parts."""
+    """Return a path without parameter converters."""
     return re.sub(r"\{(\w+):\w+\}", r"{\1}", path)
 
 
@@ -99,8 +98,8 @@ def _operation(route: Route, method: str) -> dict[str, Any]:
         "parameters": [*_path_parameters(path), *_query_parameters(about)],
         "responses": _responses(method, about),
     }
-    if about.right is not Right.ANYBODY:
-        operation["description"] = f"Needs the tag {about.right}, or one that includes it."
+    if about.right is not Right.ANY_USER:
+        operation["description"] = f"Requires the tag {about.right}, or one that includes it."
     if about.body is not None:
         schema = {"type": "object", "properties": {name: {"type": kind} for name, kind in about.body.fields.items()}}
         if about.body.needed:
@@ -110,9 +109,9 @@ def _operation(route: Route, method: str) -> dict[str, Any]:
 
 
 def _about(endpoint: Callable[..., Any]) -> About:
-    """Return what can be said of a route that says nothing itself."""
+    """Return the documentation of an endpoint that has no declaration."""
     text = (endpoint.__doc__ or "").strip()
-    return About(Right.ANYBODY, text.partition("\n")[0])
+    return About(Right.ANY_USER, text.partition("\n")[0])
 
 
 def _operation_id(method: str, path: str) -> str:
@@ -143,6 +142,6 @@ def _responses(method: str, about: About) -> dict[str, Any]:
     fine = {"description": "As asked.", "content": {about.media_type: {"schema": schema}}}
     return {
         "2XX": fine if method in ("GET", "POST") else {"description": "Done."},
-        "4XX": {"description": "What is wrong with the request, or not allowed.", **problem},
-        "5XX": {"description": "What is wrong with the node, or not well.", **problem},
+        "4XX": {"description": "The request is invalid or not allowed.", **problem},
+        "5XX": {"description": "The node failed or is unavailable.", **problem},
     }

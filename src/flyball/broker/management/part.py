@@ -1,7 +1,4 @@
-"""Serves HTTP beside a node: one application with the routes of all that people and tools may ask.
-
-What the routes do is in the modules that make them; nothing here knows a path.
-"""
+"""Serves HTTP for a node: one application with all routes. The routes are defined in the modules that handle them."""
 
 from __future__ import annotations
 
@@ -35,12 +32,12 @@ def _placement(context: ApiContext) -> list[BaseRoute]:
 
 RouteFactory = Callable[[ApiContext], Sequence[BaseRoute]]
 
-# Who has routes. The first that fits a path answers.
+# Route factories. The first route that matches a path wins.
 FACTORIES: tuple[RouteFactory, ...] = (_login, _placement, resources.routes)
 
 
 def console_part(factories: Sequence[RouteFactory] = FACTORIES) -> NodePart:
-    """Return what serves HTTP beside a node, unless its settings switch it off.
+    """Return the node part that serves HTTP, unless the settings disable it.
 
     Other nodes can ask this one about itself in any case.
     """
@@ -55,7 +52,7 @@ def console_part(factories: Sequence[RouteFactory] = FACTORIES) -> NodePart:
             try:
                 login = ConsoleLogin(node.hub.authority, node.hub.peering.name, node.addresses)
                 context = ApiContext(node, sampler, domain_nodes, login)
-                # Some let other nodes ask for what they need, also of a node that serves no HTTP itself.
+                # Factories also register answers for peers, which are needed without an HTTP listener.
                 routes = [route for factory in factories for route in factory(context)]
                 if node.settings.http is None:
                     yield
@@ -65,7 +62,7 @@ def console_part(factories: Sequence[RouteFactory] = FACTORIES) -> NodePart:
                 app = behind(app, node.settings.http_proxies, own_names(node.settings))
                 async with serving(app, node.settings.http, HTTP_CONNECTIONS, node.supervisor) as address:
                     node.addresses["http"] = address
-                    # Our own client asks there for what AMQP cannot say.
+                    # Flyball's own client uses it for operations that AMQP lacks.
                     node.amqp.server_properties["flyball_http_port"] = address.port
                     try:
                         yield

@@ -1,4 +1,4 @@
-"""All resources of the API, put together. The order matters where a path fits two routes: the first answers."""
+"""All resources of the API. The order matters where a path matches two routes: the first one wins."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ RESOURCES: Sequence[Routes] = (
 
 
 def routes(context: ApiContext) -> list[ApiRoute]:
-    """Return all routes for a node, and let other nodes ask it for what theirs need."""
+    """Return all routes for a node, and register their answers for peers."""
     admissions = admission.Admissions(context.node)
     context.sampler.on_sample.append(admissions.tick)
     of_this = (stream.routes(context, admissions), admission.routes(context, admissions))

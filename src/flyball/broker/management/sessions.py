@@ -1,6 +1,6 @@
-"""Who is logged in to the console: sessions, each known by a token that only its browser has.
+"""Login sessions of the console, each identified by a token that only its browser has.
 
-The tokens are not kept, only marks of them. Knows no HTTP.
+Only digests of the tokens are stored.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from flyball.broker.engine.access import Access
 from flyball.model import User
 
-# A session that is not used for so long is over.
+# Idle timeout of a session.
 IDLE_S = 12 * 3600.0
 
-# With more sessions those end that were not used for longest.
+# Maximum number of sessions; the least recently used ones end first.
 MOST = 10_000
 
 _TOKEN_BYTES = 32
@@ -27,25 +27,25 @@ _TOKEN_BYTES = 32
 @dataclass(slots=True)
 class _Session:
     name: str
-    # That of the user when it logged in: with another password it has to log in again.
+    # The user's hash at login: a password change ends the session.
     password_hash: str | None = field(repr=False)
     used_s: float
 
 
 class Sessions:
-    """The sessions of a node. They end with the node."""
+    """The sessions of a node, in memory only."""
 
     def __init__(self, access: Access, *, now: Callable[[], float] = time.monotonic) -> None:
         self._access = access
         self._now = now
-        # By the marks of their tokens; those used last are last.
+        # By digest of the token; the most recently used last.
         self._sessions: OrderedDict[bytes, _Session] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def begin(self, user: User) -> str:
-        """Return the token of a new session of a user who has logged in."""
+        """Start a session for a user and return its token."""
         token = secrets.token_urlsafe(_TOKEN_BYTES)
         self._sessions[_mark(token)] = _Session(user.name, user.password_hash, self._now())
         if len(self._sessions) > MOST:
@@ -53,7 +53,7 @@ class Sessions:
         return token
 
     def user_of(self, token: str) -> User | None:
-        """Return the user whose session it is, as it is now; None if it has to log in (again)."""
+        """Return the current user of a session; None if it has ended."""
         mark = _mark(token)
         session = self._sessions.get(mark)
         if session is None:
@@ -73,5 +73,5 @@ class Sessions:
 
 
 def _mark(token: str) -> bytes:
-    # Looking up a mark takes as long for a token that is nearly right as for any other.
+    # Looking up a digest takes the same time for an almost correct token as for any other (timing attack).
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()

@@ -1,7 +1,7 @@
-"""Long answers are made in slices, one in each turn of the loop, however many are made at once.
+"""Schedules the slices of long responses: one slice per turn of the event loop, however many responses there are.
 
-If each only let others go on between its slices, three hundred of them would make three hundred slices in every turn,
-and a message would wait for them all.
+If each response only yielded between its slices, three hundred of them would run three hundred slices per turn, and
+delay every message.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _lines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Line] = weakref.We
 
 
 async def next_slice() -> None:
-    """Return in a later turn of the loop, in which nobody else returns from here."""
+    """Wait for a turn of the loop in which no other caller returns."""
     loop = asyncio.get_running_loop()
     line = _lines.get(loop)
     if line is None:
@@ -23,7 +23,7 @@ async def next_slice() -> None:
 
 
 class _Line:
-    """Those who wait in one loop, longest first."""
+    """The waiters of one loop, first come first served."""
 
     __slots__ = ("__weakref__", "_is_moving", "_waiting")
 
@@ -40,7 +40,7 @@ class _Line:
         return waiting
 
     def _move(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Let the first go on, and the next in the next turn."""
+        """Let the first waiter continue, and the next one in the next turn."""
         self._is_moving = False
         while self._waiting:
             first = self._waiting.popleft()

@@ -1,4 +1,4 @@
-"""What happened on a node since it started, and what it holds now: each number, and where the node has it."""
+"""Totals of a node since its start, and its current gauges, with the source of each."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from flyball.broker.engine.counts import COUNTED
 from flyball.broker.management.slices import next_slice
 from flyball.broker.node.node import Node
 
-# Queues of which the next part is counted in the next turn of the loop: that takes less than a millisecond or two.
+# Queues counted per turn of the event loop: one or two milliseconds.
 SLICE = 200
 
-# What only counts up while the node runs.
+# Counters of the node.
 _COUNTED_BY_NODE = {
-    # By clients of this node, whatever became of them.
+    # Published by clients of this node.
     "published": "hub.broker.meters.published",
     "confirmed": "hub.broker.meters.confirmed",
     "unroutable_returned": "hub.broker.meters.returned",
@@ -35,12 +35,12 @@ _COUNTED_BY_NODE = {
     "store_appended": "hub.broker.journal.rows_appended",
     "store_removed": "hub.broker.journal.rows_removed",
     "store_bytes": "hub.broker.journal.bytes_committed",
-    # Exceptions that nobody expected: defects of the node, each confined to what has met it.
+    # Unexpected exceptions: bugs, each confined to one operation.
     "faults": "hub.broker.faults.count",
     "task_restarts": "supervisor.restarts",
 }
 
-# What its queues count: see `engine.counts`. A message that arrives in several queues is routed to each of them.
+# Counters of its queues: see `engine.counts`. A message that arrives in several queues counts as routed for each.
 _COUNTED_BY_QUEUES = {"routed" if name == "arrived" else name: name for name in COUNTED}
 
 COUNTERS = (*_COUNTED_BY_NODE, *_COUNTED_BY_QUEUES)
@@ -48,21 +48,21 @@ COUNTERS = (*_COUNTED_BY_NODE, *_COUNTED_BY_QUEUES)
 _HELD_BY_NODE = {
     "exchanges": "topology.exchange_count",
     "resident_bytes": "hub.broker.engine.resident_bytes",
-    # What the places in indexes take of messages that are not in memory.
+    # Memory of index entries for messages outside memory.
     "indexes_bytes": "hub.broker.engine.absent_bytes",
-    # What connections hold beside messages.
+    # Memory of connections, without messages.
     "connections_bytes": "hub.broker.ledger.connections_bytes",
-    # What links hold that other nodes have not read or answered.
+    # Memory of unread and unanswered data on links.
     "links_bytes": "hub.broker.ledger.links_bytes",
     "definitions_bytes": "hub.broker.ledger.definitions_bytes",
-    # What is held of the limit of memory: see `core.memory`.
+    # Memory charged against the limit: see `core.memory`.
     "held_bytes": "hub.broker.ledger.level_bytes",
     "pending_changes": "hub.broker.journal.pending_count",
     "pending_bytes": "hub.broker.journal.pending_bytes",
 }
 
-# What goes up and down. Parked messages are not among the unacked ones. `ready_bytes` lacks those of messages that
-# were found at the start, in queues that have not been empty since.
+# Gauges. Parked messages are not unacked ones. `ready_bytes` lacks messages found at startup, in queues that were not
+# empty since.
 _HELD_BY_QUEUES = ("consumers", "queues", "ready", "unacked", "parked", "ready_bytes")
 GAUGES = ("connections", "channels", *_HELD_BY_QUEUES, *_HELD_BY_NODE)
 
@@ -71,9 +71,9 @@ _counts_of = attrgetter(*COUNTED)
 
 
 class Totals:
-    """All counters and gauges of a node at a moment."""
+    """All counters and gauges of a node at one time."""
 
-    # There are five minutes of them.
+    # Slots: five minutes of them are kept.
     __slots__ = ("at_s", *COUNTERS, *GAUGES)
 
     def __init__(self, at_s: float = 0.0, **values: int) -> None:
@@ -91,16 +91,16 @@ class Totals:
 
 
 async def totals(node: Node) -> Totals:
-    """Return the totals. The counters never fall behind what an earlier call has told."""
+    """Return the totals. Counters never decrease between calls."""
     engine = node.hub.broker.engine
-    # Both now: a queue that is deleted while others are counted is still counted once.
+    # Read together: a queue deleted during the count still counts once.
     queues, counts = engine.queues, list(_counts_of(engine.gone))
     ready = unacked = parked = ready_bytes = consumers = 0
     for start in range(0, len(queues), SLICE):
         if start:
             await next_slice()
         part = queues[start : start + SLICE]
-        # This is done every second, and there may be 10,000 queues: a loop in Python would take thrice as long.
+        # Called every second with up to 10,000 queues: a Python loop would take three times as long.
         counts = [sum(column) for column in zip(counts, *map(_counts_of, part), strict=True)]
         ready += sum(map(len, part))
         unacked += sum([len(state.unacked) for state in part])

@@ -1,1 +1,1 @@
-"""The protocols that clients speak: a session for each connection."""
+"""The client protocols: a session per connection."""

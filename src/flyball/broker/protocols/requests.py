@@ -1,4 +1,4 @@
-"""What the protocols have in common that have one answer for each request: ThorBangMQ's and Telesto's."""
+"""Base of the request/response protocols, ThorBangMQ and Telesto."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from flyball.model import DEFAULT_VHOST, Message, Selector
 from flyball.trace.schema import Result
 from flyball.trace.span import Span
 
-# Requests of one connection that are carried out at once; the next ones wait.
+# Maximum concurrent requests of a connection; the next ones wait.
 MAX_IN_FLIGHT = 256
 
-# A request that has begun has to be complete by then, and a second later for each so many bytes that have come: a
-# slow peer may send a long one, and a peer that only trickles cannot keep what it has begun.
+# Time limit for receiving a request, plus a second for each chunk of this size: a slow peer may send a long request,
+# and a peer that only trickles cannot hold its buffer for ever.
 REQUEST_S = 30.0
 REQUEST_BYTES_PER_S = 16 * 1024
 
 
 class Decoder(Protocol):
-    """Turns bytes into requests; each protocol's has a method of its own that returns the next one."""
+    """Decodes requests; each protocol's decoder has its own method for the next one."""
 
     @property
     def buffered_bytes(self) -> int: ...
@@ -40,63 +40,65 @@ class Decoder(Protocol):
 
 
 class RequestSession(Connection):
-    """A peer whose protocol has one answer for each request. A session says how to decode, handle and refuse."""
+    """A peer of a request/response protocol. Subclasses decode, handle and refuse requests."""
 
     def __init__(self, hub: Hub, decoder: Decoder) -> None:
         super().__init__(hub)
         self._incoming = decoder
-        # Whether it counts as a connection to its virtual host.
+        # Whether it counts against the connection limit of its vhost.
         self._is_counted = False
         self._is_over = False
-        # The members of clustered queues that the peer uses, if nobody has placed it.
+        # Members of clustered queues that a peer without a placement uses.
         self.member_routes = MemberRoutes(hub.is_member)
         # What requests hold that are under way: messages that were taken and wait for the store, and puts that wait
         # for another node.
         self._reserved: dict[Span, int] = {}
         self._reserved_bytes = 0
-        # A request whose answer may be long and takes time: until it is answered no other is begun.
+        # A request that runs alone, since its answer may be long and slow.
         self._alone: Span | None = None
-        # How many the peer has made.
+        # Requests so far.
         self.requests = 0
-        # How many requests came before one that is not complete, and when that was first seen.
+        # Number of requests before the incomplete one, and when that was first seen.
         self._begun: tuple[int, float] | None = None
 
-    # What a protocol fills in
+    # Implemented by the protocol
 
     @abc.abstractmethod
     def decode(self) -> object | None:
-        """Return the next request that is complete, None if there is none. Raises ProtocolError."""
+        """Return the next complete request, or None. Raises ProtocolError."""
 
     @abc.abstractmethod
     def handle(self, parsed: Any, request: Span) -> None:
-        """Carry out what `decode` has returned. A RequestError is told to the peer with `refuse`."""
+        """Execute a decoded request. A RequestError is answered with `refuse`."""
 
     @abc.abstractmethod
     def refuse(self, request: Span, error: FlyballError) -> None:
         """Answer a request with an error."""
 
     def goes_alone(self, parsed: Any, request: Span) -> bool:
-        """Whether the next request has to wait until this one is answered, which takes time.
+        """Whether the next request has to wait for the answer of this one.
 
-        So it is with listings, and with reads of messages that are not in memory: hundreds of them at once would
-        wait for the same read from the store, and then all their answers would be in memory together.
+        True for listings, and for reads of messages that are not in memory: hundreds of them would wait for the same
+        read from the store, and then hold all their answers in memory.
         """
         return False
 
     def new_request(self) -> Span:
-        """Return what notes the next request; a protocol may have one of its own."""
+        """Return the trace span of the next request; protocols may override it."""
         return Span()
 
     def tick(self, now_s: float) -> None:
-        """Close the connection if a request that has begun is not complete after long. One without any may stay."""
+        """Close the connection if a request has been incomplete for too long. A connection without a pending request
+        may stay.
+        """
         unfinished_bytes = self._incoming.buffered_bytes
-        # While nothing is read, that is not the peer's doing.
+        # While reading is paused, an incomplete request is not the peer's fault.
         if not unfinished_bytes or not self._is_reading:
             self._begun = None
         elif self._begun is None or self._begun[0] != self.requests:
             self._begun = (self.requests, now_s)
         elif now_s - self._begun[1] > REQUEST_S + unfinished_bytes / REQUEST_BYTES_PER_S:
-            self.close(f"a request of which {unfinished_bytes} bytes have come is not complete")
+            self.close(f"a request timed out after {unfinished_bytes} bytes")
 
     def feed(self, data: bytes) -> None:
         self._incoming.feed(data)
@@ -107,14 +109,14 @@ class RequestSession(Connection):
     def input_bytes(self) -> int:
         return self._incoming.buffered_bytes + self._reserved_bytes
 
-    # The virtual host
+    # Vhost
 
     def check_entry(self) -> None:
-        """Raise ConnectionLimitReached if the virtual host takes no more clients."""
+        """Raise ConnectionLimitReached if the vhost is full."""
         self.hub.occupancy.check_connection(DEFAULT_VHOST)
 
     def enter(self) -> None:
-        """Count as a connection to the virtual host, until it ends."""
+        """Count as a connection of the vhost, until it ends."""
         if not self._is_counted and not self._is_over:
             self._is_counted = True
             self.hub.occupancy.enter(DEFAULT_VHOST)
@@ -128,7 +130,7 @@ class RequestSession(Connection):
     # Queues
 
     def queue(self, queue_id: int) -> QueueHandle | None:
-        """Return a queue, on whichever node. Without passwords, the protocols reach the default virtual host only."""
+        """Return a queue, on any node. These protocols have no login and reach the default vhost only."""
         found = self.hub.queues.get(queue_id)
         return None if found is None or queue_id <= 0 or found.queue.vhost != DEFAULT_VHOST else found
 
@@ -139,7 +141,7 @@ class RequestSession(Connection):
         return home
 
     def perform(self, work: Coroutine[Any, Any, None], request: Span) -> None:
-        """Carry out a request that may ask other nodes first; further requests wait meanwhile."""
+        """Execute a request that may have to ask other nodes first; further requests wait."""
         self.hold()
         self.hub.spawn(self._perform(work, request), self)
 
@@ -151,7 +153,7 @@ class RequestSession(Connection):
         self.release()
 
     def look_again(self, go_on: Callable[[], None], request: Span) -> None:
-        """Carry out a request when this node knows what others have made just now."""
+        """Execute a request after peers were asked for objects they have just created."""
         if self.hub.peering.is_clustered:
             self.perform(self._look_again(go_on), request)
         else:
@@ -172,7 +174,7 @@ class RequestSession(Connection):
         *,
         removes: bool = True,
     ) -> None:
-        """Remove the first message that fits, or only show it. There is none in a queue that does not exist."""
+        """Take the first matching message, or peek at it. A queue that does not exist is empty."""
 
         def found(message: Message | None, error: FlyballError | None) -> None:
             done(message, None if isinstance(error, QueueNotFound) else error)
@@ -188,9 +190,9 @@ class RequestSession(Connection):
     # Requests and answers
 
     def pump(self, mark_ns: int) -> None:
-        """Carry out the requests that are complete, as far as there is room. It is `mark_ns` now.
+        """Execute complete requests, as far as buffer space allows. `mark_ns` is now.
 
-        For the trace, a request's parsing begins there or where the request before it was handed on.
+        For the trace, parsing of a request starts there, or when the previous one was handed on.
         """
         recorder = self.hub.recorder
         turn_ends_ns = mark_ns + TURN_NS
@@ -243,7 +245,7 @@ class RequestSession(Connection):
         self.send(data)
 
     def reserve(self, request: Span, size_bytes: int) -> None:
-        """Note that a request holds so much until it is answered: they add up, and the next ones may have to wait."""
+        """Charge bytes to a request until it is answered: the sum may delay the next ones."""
         self._reserved[request] = self._reserved.get(request, 0) + size_bytes
         self._reserved_bytes += size_bytes
 

@@ -1,6 +1,6 @@
-"""Telesto's protocol at work: what each packet does, as the original does it, and which are allowed when.
+"""The Telesto protocol: the effect of each packet, as in the original, and which packets are allowed when.
 
-Names and texts are fitted as a PostgreSQL column of that width would: surplus blanks are cut, other surplus refused.
+Names and texts are fitted like a PostgreSQL column of that width: surplus blanks are cut, other surplus is refused.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from flyball.trace.span import Span
 # Longest text of a message, in characters.
 MAX_TEXT_LENGTH = 2000
 
-# How long other nodes are asked which of their queues have messages for a client.
+# How long other nodes are asked for queues with messages for a client.
 ACTIVE_LIMIT_S = 2.0
 
-# Modes up to here are accepted: what is not FULL may do everything but put.
+# Modes up to here are accepted: any mode but FULL allows everything but put.
 _HIGHEST_MODE = 126
 
 # More messages than fit into a frame: the smallest takes 31 bytes.
@@ -46,7 +46,7 @@ _LISTED_AT_ONCE = 1200
 
 _LOW_31_BITS = 2**31 - 1
 
-# An error may quote what the peer sent, which can be longer than a frame.
+# Errors may quote input of the peer, which can exceed a frame.
 _MAX_DETAILS_LENGTH = 1000
 
 _CODES: dict[type[FlyballError], ErrorCode] = {
@@ -60,7 +60,7 @@ _CODES: dict[type[FlyballError], ErrorCode] = {
 
 
 class Refusal(RequestError):
-    """An answer that has an error code of its own, such as that nothing was found."""
+    """An error with a Telesto code of its own, such as nothing found."""
 
     def __init__(self, code: ErrorCode, details: str) -> None:
         super().__init__(details)
@@ -68,13 +68,13 @@ class Refusal(RequestError):
 
 
 class TelestoRequest(Span):
-    """A request and the packet id that its answer carries."""
+    """A request with the packet id for its answer."""
 
     packet_id: int = 0
 
 
 class TelestoSession(RequestSession):
-    """One connection: unidentified at first, then one client's."""
+    """A connection: not identified at first, then a client's."""
 
     PROTOCOL = Protocol.TELESTO
 
@@ -90,7 +90,7 @@ class TelestoSession(RequestSession):
         return TelestoRequest()
 
     def goes_alone(self, parsed: wire.Packet, request: Span) -> bool:
-        # A message that was taken waits for the store only, with others.
+        # A taken message only waits for the store, and can do so together with others.
         return isinstance(parsed, _READS) and not self.has_reserved(request)
 
     def decode(self) -> wire.Packet | None:
@@ -102,9 +102,9 @@ class TelestoSession(RequestSession):
         handler = self._handlers.get(type(parsed))
         if handler is None:
             raise NotIdentified(f"packet {type(parsed).__name__} is not allowed now")
-        # Before each of them is looked at.
+        # Before each of them is looked up.
         self.broker.check_copies(len(_queue_ids(parsed)))
-        # On the path of every request: a node that is alone has nobody to share the clients of a queue with.
+        # On the path of every request: a node without peers has no clustered queues to look for.
         if self.hub.peering.is_clustered:
             self._use(parsed)
         if all(self.queue(queue_id) is not None for queue_id in _queue_ids(parsed)):
@@ -113,7 +113,7 @@ class TelestoSession(RequestSession):
             self.look_again(partial(handler, self, parsed, request), request)
 
     def _use(self, packet: wire.Packet) -> None:
-        """Let what the client does with members of clustered queues go to those that serve it, and count it."""
+        """Redirect the packet's members of clustered queues to those that serve the client, and count the use."""
         if isinstance(packet, wire.PutMessage):
             packet.message.queue_id = self.use(packet.message.queue_id, Role.PRODUCER)
             packet.additional_queue_ids = [
@@ -130,7 +130,7 @@ class TelestoSession(RequestSession):
         return found
 
     def identify(self, client: Client) -> None:
-        """From now on the connection is this client's."""
+        """Identify the connection as this client's."""
         self.enter()
         self.client_id = client.id
         self.mode = client.mode
@@ -139,7 +139,7 @@ class TelestoSession(RequestSession):
     # Answers
 
     def reply(self, request: TelestoRequest, packet: wire.Packet) -> None:
-        """Answer with a packet, or with an error if it does not fit into a frame."""
+        """Answer with a packet, or with an error if it exceeds a frame."""
         try:
             data = wire.encode(packet)
         except wire.FrameTooLarge as error:
@@ -214,7 +214,7 @@ def create_queue(session: TelestoSession, packet: wire.CreateQueue, request: Tel
 
 
 async def _create_claimed(session: TelestoSession, name: str, request: TelestoRequest) -> None:
-    """Create a queue whose name no other node has, nor is about to have."""
+    """Create a queue after claiming its name."""
 
     def created(error: FlyballError | None) -> None:
         if error is None:
@@ -269,7 +269,7 @@ def get_queues(session: TelestoSession, packet: wire.GetQueues, request: Telesto
 
 
 def get_active_queues(session: TelestoSession, packet: wire.GetActiveQueues, request: TelestoRequest) -> None:
-    """List a queue once for each message in it that the client may see."""
+    """List a queue once per message in it that is visible to the client."""
     request.kind = Kind.LOOK_UP
     session.perform(_get_active_queues_of_all(session, request), request)
 
@@ -327,8 +327,8 @@ def put_message(session: TelestoSession, packet: wire.PutMessage, request: Teles
         raise NotPermitted("a client needs mode FULL to put messages")
     queue_ids = [message.queue_id, *packet.additional_queue_ids]
     text = message.text
-    # In the order of the original: its database cannot be told of a zero byte, then looks for the queue, then draws
-    # the id, and only then finds the text too long.
+    # Same order of checks as the original: its database refuses a zero byte first, then the queue is looked up, then
+    # an id is drawn, and only then the length is checked.
     if "\0" in text:
         raise InvalidBody("a text must not contain a zero byte")
     if len(text) > MAX_TEXT_LENGTH:
@@ -345,7 +345,7 @@ def put_message(session: TelestoSession, packet: wire.PutMessage, request: Teles
 
     draft = Draft(body, session.client_id, message.receiver_id or None, message.context or None, message.priority)
     known = [queue_id for queue_id in queue_ids if queue_id not in missing]
-    # Other nodes may let it wait: it is charged to the connection until it is answered.
+    # Other nodes may delay it: it is charged to the connection until it is answered.
     session.hub.queues.put_draft(draft, known, stored, session, partial(session.reserve, request, len(body)))
 
 
@@ -417,12 +417,12 @@ def _wire_message(message: Message) -> wire.WireMessage:
 
 
 def _wire_id(number: int | None) -> int:
-    """Fit an id into 32 bits: 0 for none, the low bits of a larger one."""
+    """Fit an id into 32 bits: 0 for None, the low bits of a larger one."""
     return 0 if number is None else number if -_LOW_31_BITS <= number <= _LOW_31_BITS else number & _LOW_31_BITS
 
 
 def _queue_ids(packet: wire.Packet) -> Sequence[int]:
-    """Return the ids of the queues that a packet names."""
+    """Return the ids of the queues in a packet."""
     if isinstance(packet, wire.PutMessage):
         return (packet.message.queue_id, *packet.additional_queue_ids)
     queue_id: int | None = getattr(packet, "queue_id", None)
@@ -445,7 +445,7 @@ def _fit_text(session: TelestoSession, text: str, queue_ids: list[int]) -> str:
     if not any(session.queue(queue_id) is not None for queue_id in queue_ids):
         raise QueueNotFound(queue_ids[0])
     if session.broker.has_ids_for(1):
-        # The original has drawn the id before its database refuses the text.
+        # The original has drawn an id when its database refuses the text.
         session.broker.engine.use_message_id()
     raise InvalidBody(f"a text of {len(text)} characters is longer than {MAX_TEXT_LENGTH}")
 

@@ -1,7 +1,7 @@
-"""ThorBangMQ's protocol at work: what each request does, and the FAIL lines of its report.
+"""The ThorBangMQ protocol: the effect of each request, and the FAIL lines of its report.
 
-Requests that arrive together are carried out together and answered in their order. One answer for each request, in
-one piece. Broadcasts are found as the original finds them: by time, without a sender, and only there.
+Pipelined requests are executed concurrently and answered in order, with one answer each, in one piece. Broadcasts are
+found as in the original: by time, without a sender, and only there.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from flyball.trace.span import Span
 # Longest name of a queue or client, in characters.
 MAX_NAME_LENGTH = 25
 
-# Other nodes have to answer by then.
+# Time limit of answers from other nodes.
 ASK_LIMIT_S = 10.0
 
 _UNKNOWN = wire.encode_fail("UNKNOWN", -1)
 
 
 class ThorBangRequest(Span):
-    """A request, and its answer while those before it are not answered yet."""
+    """A request, and its answer until earlier ones are answered."""
 
     answer: bytes | None = None
 
 
 class ThorBangSession(RequestSession):
-    """One connection. It has no identity: sender and receiver are part of each request."""
+    """A connection. It has no identity: sender and receiver are in each request."""
 
     PROTOCOL = Protocol.THORBANG
 
@@ -53,7 +53,7 @@ class ThorBangSession(RequestSession):
         self._decoder = wire.RequestDecoder(max_request_bytes)
         super().__init__(hub, self._decoder)
         self._line: deque[ThorBangRequest] = deque()
-        # Whether a request was malformed: nothing after it is carried out, and its answer is the last.
+        # Whether a request was malformed: its answer is the last, and later requests are ignored.
         self._is_refused = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -77,13 +77,13 @@ class ThorBangSession(RequestSession):
     def release_buffers(self) -> None:
         super().release_buffers()
         for request in self._line:
-            # They are still answered, to nobody.
+            # They complete, without a peer to answer.
             if request.answer is not None:
                 request.answer = b""
 
     def goes_alone(self, parsed: wire.Request, request: Span) -> bool:
         if isinstance(parsed, wire.Pop):
-            # A message that was taken waits for the store only, with others.
+            # A taken message only waits for the store, and can do so together with others.
             return not self.has_reserved(request)
         assert isinstance(request, ThorBangRequest)
         return isinstance(parsed, wire.Peek) and request.answer is None
@@ -94,12 +94,13 @@ class ThorBangSession(RequestSession):
     def handle(self, parsed: wire.Request, request: Span) -> None:
         assert isinstance(request, ThorBangRequest)
         self._line.append(request)
-        # Who does not speak the protocol may have a page of another site in the browser of a user of this machine.
+        # A peer that does not speak the protocol may be a web page in a browser on this machine (DNS rebinding,
+        # cross-site request).
         self._is_refused = isinstance(parsed, wire.Malformed) or (
             isinstance(parsed, wire.Send) and parsed.malformed_after
         )
         handler = HANDLERS[type(parsed)]
-        # On the path of every request: a node that is alone has nobody to share the clients of a queue with.
+        # On the path of every request: a node without peers has no clustered queues to look for.
         if self.hub.peering.is_clustered:
             self._use(parsed)
         if self._names_something_new(parsed):
@@ -108,7 +109,7 @@ class ThorBangSession(RequestSession):
             handler(self, parsed, request)
 
     def _use(self, parsed: wire.Request) -> None:
-        """Let what the client does with members of clustered queues go to those that serve it, and count it."""
+        """Redirect the request's members of clustered queues to those that serve the client, and count the use."""
         if isinstance(parsed, wire.Send):
             parsed.queue_ids = [self.use(queue_id, Role.PRODUCER) for queue_id in parsed.queue_ids]
         elif isinstance(parsed, wire.Peek | wire.Pop):
@@ -134,7 +135,7 @@ class ThorBangSession(RequestSession):
         return all(self.queue(queue_id) is not None for queue_id in queue_ids)
 
     def reply(self, request: ThorBangRequest, answer: bytes) -> None:
-        """Answer the request as soon as those before it are answered."""
+        """Answer the request as soon as earlier ones are answered."""
         line = self._line
         if line[0] is request:
             line.popleft()
@@ -144,7 +145,7 @@ class ThorBangSession(RequestSession):
                 assert waiting.answer is not None
                 self.finish(waiting, waiting.answer)
             if self._is_refused and not line:
-                self.close("a request is malformed")
+                self.close("malformed request")
         else:
             request.answer = answer
             self.reserve(request, len(answer))
@@ -207,7 +208,7 @@ def send(session: ThorBangSession, parsed: wire.Send, request: ThorBangRequest) 
 
     receiver = parsed.receiver if parsed.receiver > 0 else None
     draft = Draft(parsed.content, parsed.sender, receiver, parsed.context or None, parsed.priority)
-    # Other nodes may let it wait: it is charged to the connection until it is answered.
+    # Other nodes may delay it: it is charged to the connection until it is answered.
     waits = partial(session.reserve, request, len(draft.body))
     session.hub.queues.put_draft(draft, queue_ids, stored, session, waits)
 
@@ -234,7 +235,7 @@ def create_queue(session: ThorBangSession, parsed: wire.CreateQueue, request: Th
 
 
 async def _create_claimed(session: ThorBangSession, name: str, request: ThorBangRequest) -> None:
-    """Create a queue with a name that no other node has, nor is about to have."""
+    """Create a queue whose name was claimed."""
     engine = session.broker.engine
     number = engine.next_queue_id
     distinct = name
@@ -294,7 +295,7 @@ def remove_client(session: ThorBangSession, parsed: wire.RemoveClient, request: 
 
 
 async def _remove_client_of_all(session: ThorBangSession, client_id: int, request: ThorBangRequest) -> None:
-    """Remove a client unless any node has messages of its, or cannot say."""
+    """Remove a client unless any node has messages for it, or does not answer."""
     answers, errors = await session.hub.peering.ask_owners("client.is_sender", {"client_id": client_id}, ASK_LIMIT_S)
     if errors:
         raise errors[0]
@@ -344,7 +345,7 @@ def _found(
 
 
 def _distinct(name: str, number: int, is_taken: Callable[[str], bool]) -> str:
-    """Return a name that is free: the original's names need not differ, and nobody asks for them again."""
+    """Return a free name: names need not be unique in the original, and are never looked up again."""
     distinct = name
     while is_taken(distinct):
         distinct = f"{name}#{number}"
@@ -353,7 +354,7 @@ def _distinct(name: str, number: int, is_taken: Callable[[str], bool]) -> str:
 
 
 def _fit_name(name: str) -> str:
-    """Return the name as a column of that width keeps it: surplus blanks are cut, other surplus is refused."""
+    """Return the name as a column of that width stores it: surplus blanks are cut, other surplus is refused."""
     if name[MAX_NAME_LENGTH:].strip(" "):
         raise InvalidName(f"a name of {len(name)} characters is longer than {MAX_NAME_LENGTH}")
     return name[:MAX_NAME_LENGTH]

@@ -1,1 +1,1 @@
-"""What the commands of `flyball control` do. Slow to import, but for `requests` and `failures`."""
+"""Implementation of `flyball control`. Slow to import, except `requests` and `failures`."""

@@ -1,4 +1,4 @@
-"""What `flyball control run` does: hold a goal on a queue, and tell how well it went."""
+"""`flyball control run`: hold a goal on a queue, and print the figures."""
 
 from __future__ import annotations
 
@@ -37,19 +37,21 @@ def run(
     files: Files,
     as_json: bool,
 ) -> None:
-    """Run an adaptive consumer until Ctrl-C or for so long; then print its figures and draw it."""
+    """Run an adaptive consumer until Ctrl-C or the time limit; then print its figures and plot it."""
     plot = files.plot_path("run.svg")
     plots.check_name(plot)
     live.check_url(source.url)
     design = None if design_path is None else read_design(design_path)
     goal, unit = goal_of(wanted, design)
     if wanted.is_fast and source.concurrency is None:
-        raise WrongUse("--fast needs --concurrency: with as many handlers as messages nothing ever waits")
+        raise WrongUse("--fast needs --concurrency: with a handler per message, no message ever waits")
     if design is not None and sample_time_s not in (None, design.sample_time_s):
-        raise WrongUse(f"--sample-time {sample_time_s:g}: the design is for {design.sample_time_s:g} s and no other")
+        raise WrongUse(f"--sample-time {sample_time_s:g}: the design needs {design.sample_time_s:g} s")
     between_s = sample_time_s or (design.sample_time_s if design else 1.0)
     if seconds is not None and seconds < FEWEST_SAMPLES * between_s:
-        raise WrongUse(f"--seconds {seconds:g}: figures need {FEWEST_SAMPLES} samples, one each {between_s:g} s")
+        raise WrongUse(
+            f"--seconds {seconds:g} is too short: figures need {FEWEST_SAMPLES} samples, one every {between_s:g} s"
+        )
     handler = handler_of(source.handler, source.handler_ms)
     reporter = None if report is None else LoopReporter(report)
     check_place(plot)
@@ -77,19 +79,19 @@ def run(
         consumer,
         Display(unit, as_json, files.is_quiet),
         samples,
-        # A little more than was asked for: the sample at the very end belongs to it.
+        # Slightly longer, to include the sample at the end.
         seconds=None if seconds is None else seconds + between_s / 4,
     )
-    _tell(kept, goal.setpoint, unit, plot, samples, Output(sys.stdout.buffer, as_json))
+    _print(kept, goal.setpoint, unit, plot, samples, Output(sys.stdout.buffer, as_json))
     if kept.is_interrupted and seconds is not None:
-        raise Interrupted("interrupted: these are the figures of what there was")
+        raise Interrupted("interrupted: the figures cover the time until then")
 
 
 def goal_of(wanted: WantedGoal, design: Design | None) -> tuple[Goal, Unit]:
-    """Return the one goal that was asked for, and how to show it; without any it is the rate of the design."""
+    """Return the requested goal with its unit; without one, the rate of the design."""
     given = [wanted.rate_per_s is not None, wanted.latency_ms is not None, wanted.is_fast]
     if sum(given) > 1:
-        raise WrongUse("give one of --rate, --latency-ms and --fast")
+        raise WrongUse("use only one of --rate, --latency-ms and --fast")
     if wanted.latency_ms is not None:
         return Latency(wanted.latency_ms / 1000), Unit("ms", 1000.0)
     if wanted.is_fast:
@@ -98,18 +100,16 @@ def goal_of(wanted: WantedGoal, design: Design | None) -> tuple[Goal, Unit]:
     if rate_per_s is None and design is not None:
         rate_per_s = design.setpoint
     if rate_per_s is None:
-        raise WrongUse("give one of --rate, --latency-ms and --fast, or a --design with a setpoint")
+        raise WrongUse("no goal given: use --rate, --latency-ms or --fast, or a --design with a setpoint")
     return Rate(rate_per_s), Unit()
 
 
-def _tell(kept: live.Kept, setpoint: float, unit: Unit, plot: Path, samples: Path | None, out: Output) -> None:
+def _print(kept: live.Kept, setpoint: float, unit: Unit, plot: Path, samples: Path | None, out: Output) -> None:
     found = kept.samples
     if kept.failed_handlers and not out.is_json:
-        out.tell(
-            f"warning: the handler failed {kept.failed_handlers} times; those messages went back to the queue", None
-        )
+        out.show(f"warning: the handler failed {kept.failed_handlers} times; those messages were requeued", None)
     if len(found) < FEWEST_SAMPLES:
-        raise ControlError(f"figures need {FEWEST_SAMPLES} samples, not {len(found)}: let it run longer")
+        raise ControlError(f"too few samples for figures ({len(found)} of {FEWEST_SAMPLES}): run longer")
     figures = assess([sample.measurement for sample in found], setpoint)
     plots.save(plots.loops([_trace(found, unit)], unit.name, "seconds"), plot)
     if out.is_json:
@@ -128,8 +128,8 @@ def _tell(kept: live.Kept, setpoint: float, unit: Unit, plot: Path, samples: Pat
         ],
     )
     if samples is not None:
-        out.tell(f"samples: {samples}", None)
-    out.tell(f"plot: {plot}", None)
+        out.show(f"samples: {samples}", None)
+    out.show(f"plot: {plot}", None)
 
 
 def _scaled(figures: LoopFigures, unit: Unit) -> LoopFigures:

@@ -1,4 +1,4 @@
-"""What `flyball control simulate` does: run laws on a plant in the computer, print and draw how they do."""
+"""`flyball control simulate`: simulate control laws on a plant, print and plot the results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CURVE_POINTS = 24
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is simulated, and the model of it that laws are designed for."""
+    """The simulated plant, and the model for which laws are designed."""
 
     plant: SimulatedPlant
     model: Plant
@@ -48,11 +48,11 @@ def simulate(
 ) -> None:
     """Run each law and each design on the same plant with the same noise."""
     if (model is None) == (plant is None):
-        raise WrongUse("give either a model.json or --plant")
+        raise WrongUse("use either a model.json or --plant")
     plot = files.plot_path("simulate.svg")
     plots.check_name(plot)
     if not (math.isfinite(trial.noise_ratio) and (trial.start is None or math.isfinite(trial.start))):
-        raise WrongUse("--noise and --start are finite numbers")
+        raise WrongUse("--noise and --start must be finite")
     if not (names or paths):
         names = [LawName.LAMBDA_PI]
     check_tuning(names, tuning)
@@ -85,7 +85,7 @@ def simulate(
         ("law", *HEADINGS, "gains"),
         [(name, *figures_row(found), described(contestants[name].law)) for name, found in figures.items()],
     )
-    out.tell(f"plot: {plot}", None)
+    out.show(f"plot: {plot}", None)
 
 
 def _setpoint(wanted: float | None, designs: Sequence[Design], plant: Plant | None) -> float:
@@ -96,7 +96,7 @@ def _setpoint(wanted: float | None, designs: Sequence[Design], plant: Plant | No
             return found.setpoint
     if plant is not None and plant.operating_point is not None:
         return plant.operating_point.measurement
-    raise WrongUse("give the --setpoint that is to be held")
+    raise WrongUse("missing --setpoint")
 
 
 def _named_plant(text: str, setpoint: float, limits: Limits, noise_ratio: float) -> Subject:
@@ -104,20 +104,24 @@ def _named_plant(text: str, setpoint: float, limits: Limits, noise_ratio: float)
     try:
         first, second = (float(number) for number in numbers.split(","))
     except ValueError:
-        raise WrongUse(f"--plant {text}: give two numbers, as in little:1250,3.34 or linear:0.26,59.73") from None
+        raise WrongUse(
+            f"invalid --plant {text}: use two numbers, as in little:1250,3.34 or linear:0.26,59.73"
+        ) from None
     if kind == "linear":
         model = Plant(a=first, b=second)
         return Subject(LinearPlant(model, noise_ratio * setpoint), model)
     if kind == "little":
         if not (first > 0 and second > 0 and 0 < setpoint < first):
-            raise ControlError(f"--plant {text} gives more than 0 and less than {first:g}; {setpoint:g} is not held")
+            raise ControlError(
+                f"--setpoint {setpoint:g} is out of reach: --plant {text} yields more than 0 and less than {first:g}"
+            )
         curve = WindowPlant(first, second, noise_ratio)
         return Subject(curve, _straightened(curve, setpoint, limits))
-    raise WrongUse(f"--plant {text}: there are the kinds little and linear")
+    raise WrongUse(f"unknown --plant {text}: use little:A,B or linear:A,B")
 
 
 def _straightened(curve: WindowPlant, setpoint: float, limits: Limits) -> Plant:
-    """Return the straight line that touches the curve at the setpoint, and points of the curve."""
+    """Return the tangent to the curve at the setpoint, and points of the curve."""
     action = curve.action_for(setpoint)
     slope = curve.slope_at(action)
     lowest, highest = max(limits.lowest, curve.half_at / 100), max(limits.highest, action * 2)

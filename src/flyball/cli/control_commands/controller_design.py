@@ -1,4 +1,4 @@
-"""What `flyball control design` does: find a law for a model, prove that it holds, write and print both."""
+"""`flyball control design`: design a law for a model, certify it, write and print both."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def design(
     plots.check_name(plot)
     check_tuning([name], tuning)
     if setpoint is not None and not setpoint > 0:
-        raise WrongUse(f"--setpoint {setpoint:g}: what is held lies above 0")
+        raise WrongUse(f"invalid --setpoint {setpoint:g}: use a value above 0")
     limits = limits_of(limits_wanted)
     plant = None if model is None else read_plant(model, loop, sample_time_s)
     law = law_for(name, plant, tuning)
@@ -62,16 +62,18 @@ def design(
     plots.save(plots.design(responses(law, plant), f"{name}: {described(law)}"), plot)
     certificate = found.certificate
     assert certificate is not None
-    _tell(found, certificate, path, plot, Output(sys.stdout.buffer, as_json))
+    _print(found, certificate, path, plot, Output(sys.stdout.buffer, as_json))
     warn(goal_warning(plant, setpoint))
     if certificate.reason is not None:
-        raise ControlError(f"no loop starts with this {law.kind} law: {certificate.reason}")
+        raise ControlError(
+            f"the certificate refuses this {law.kind} law, so no loop starts with it: {certificate.reason}"
+        )
 
 
 def responses(law: Law[Any], plant: Plant | None) -> list[plots.Response]:
-    """Return how the loop follows a step, for the plant and those at the border of what the data allow.
+    """Return step responses of the loop, for the plant and for the border of its confidence set.
 
-    Of a law without model: for curves that are more or less steep; its steps are in logarithms.
+    For a model-free law: for curves of different slopes, with steps in logarithms.
     """
     gain = loop_gain(law)
     if gain is not None:
@@ -84,7 +86,7 @@ def responses(law: Law[Any], plant: Plant | None) -> list[plots.Response]:
             )
             for steepness, name in ELASTICITIES.items()
         ]
-    assert plant is not None, "only laws without model are designed without one"
+    assert plant is not None, "only model-free laws are designed without a model"
     return [
         plots.Response(
             "estimated plant" if number == 0 else "its confidence set" if number == 1 else "",
@@ -96,7 +98,7 @@ def responses(law: Law[Any], plant: Plant | None) -> list[plots.Response]:
     ]
 
 
-def _tell(found: Design, certificate: Certificate, path: Path, plot: Path, out: Output) -> None:
+def _print(found: Design, certificate: Certificate, path: Path, plot: Path, out: Output) -> None:
     if out.is_json:
         out.json({"design": str(path), "plot": str(plot), **design_to_json(found)})
         return
@@ -111,7 +113,7 @@ def _tell(found: Design, certificate: Certificate, path: Path, plot: Path, out: 
         ("certificate", verdict),
     ]
     out.table(("", ""), rows)
-    out.tell(f"design: {path}\nplot:   {plot}", None)
+    out.show(f"design: {path}\nplot:   {plot}", None)
 
 
 def _margin(value: float) -> str:

@@ -1,6 +1,6 @@
-"""Shows the samples of a loop as they come: on a terminal one line that changes, elsewhere a line each, or JSON.
+"""Shows samples of a loop as they arrive: one changing line on a terminal, else a line per sample, or JSON.
 
-And how the figures of a loop are printed in the end.
+Also formats the figures of a loop.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ HEADINGS = ("mean", "std", "settled after", "overshoot")
 
 
 def figures_row(figures: LoopFigures) -> tuple[str, str, str, str]:
-    """Return mean, standard deviation, settling and overshoot."""
+    """Return mean, standard deviation, settling time and overshoot."""
     settled = "never" if figures.settling_samples is None else f"{figures.settling_samples} samples"
     return f"{figures.mean:.4g}", f"{figures.std:.3g}", settled, f"{figures.overshoot:.0%}"
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """In what people read a measurement: so many times what the loop has."""
+    """Converts a measurement to its display unit."""
 
     name: str = "messages/s"
     factor: float = 1.0
@@ -38,7 +38,7 @@ class Unit:
 
 
 class Display:
-    """Shows samples while it is entered: with their goal, or how many there are of `most_samples`."""
+    """Shows samples while entered: with their setpoint, or their number out of `most_samples`."""
 
     def __init__(self, unit: Unit, as_json: bool, is_quiet: bool, most_samples: int | None = None) -> None:
         self._unit = unit
@@ -69,15 +69,15 @@ class Display:
             return
         facts = {name: value for name, value in asdict(sample).items() if name != "at_s"}
         seconds = sample.sequence * sample.sample_time_s
-        self._out.tell(f"{seconds:g} s: {self._text(sample)}", facts)
+        self._out.show(f"{seconds:g} s: {self._text(sample)}", facts)
 
     def say(self, text: str) -> None:
-        """Tell something that happened meanwhile."""
+        """Print a message above the samples."""
         if self._is_live:
             self._progress.console.print(f"flyball: {text}", markup=False, highlight=False, soft_wrap=True)
         else:
             typer.echo(f"flyball: {text}", err=True)
 
     def _text(self, sample: Sample) -> str:
-        goal = f", goal {self._unit.text(sample.setpoint)}" if self._has_goal else ""
+        goal = f", setpoint {self._unit.text(sample.setpoint)}" if self._has_goal else ""
         return f"{self._unit.text(sample.measurement)} {self._unit.name}{goal}, action {sample.action:.4g}"

@@ -1,4 +1,4 @@
-"""The files that go from one command to the next: models and designs as JSON."""
+"""Files passed from one command to the next: models and designs as JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flyball.errors import ControlError
 
 
 def write_json(path: Path, document: Any) -> None:
-    """Write a document, all of it or nothing."""
+    """Write a document atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}")
     unfinished.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
@@ -22,7 +22,9 @@ def write_json(path: Path, document: Any) -> None:
 
 
 def check_place(path: Path) -> None:
-    """Make the folder of a file. Raises ControlError, or OSError, if it cannot be written: best known before work."""
+    """Create the folder of a file. Raises ControlError, or OSError, if it is not writable: checked before the
+    work.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_dir():
         raise ControlError(f"{path} is a folder, not a file")
@@ -30,11 +32,11 @@ def check_place(path: Path) -> None:
         with tempfile.TemporaryFile(dir=path.parent):
             pass
     except OSError as error:
-        raise ControlError(f"{path.parent}: nothing can be written there: {error.strerror}") from error
+        raise ControlError(f"cannot write to {path.parent}: {error.strerror}") from error
 
 
 def read_plant(path: Path, loop: str | None = None, sample_time_s: float | None = None) -> Plant:
-    """Return the plant of a model file. Raises ControlError, or OSError, if there is none."""
+    """Return the plant of a model file. Raises ControlError, or OSError."""
     try:
         return read_model(_text(path), loop, sample_time_s)
     except ControlError as error:
@@ -42,7 +44,7 @@ def read_plant(path: Path, loop: str | None = None, sample_time_s: float | None 
 
 
 def read_design(path: Path) -> Design:
-    """Return the design of a file. Raises ControlError, or OSError, if there is none."""
+    """Return the design of a file. Raises ControlError, or OSError."""
     try:
         return documents.read_design(_text(path))
     except ControlError as error:
@@ -53,4 +55,4 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise ControlError("it is no text, so no JSON") from error
+        raise ControlError("not valid JSON: not text") from error

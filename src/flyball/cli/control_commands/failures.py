@@ -1,4 +1,4 @@
-"""How the commands of `flyball control` fail: one line and an exit code. Quick to import."""
+"""Errors of `flyball control`: one line and an exit code. Quick to import."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ _EXTRA_PACKAGES = {"aio_pika", "aiormq", "control", "matplotlib", "numpy", "pamq
 
 
 class WrongUse(FlyballError):
-    """The flags do not fit together."""
+    """The options are invalid or do not fit together."""
 
 
 class Interrupted(FlyballError):
-    """Somebody pressed Ctrl-C; says what is left."""
+    """Interrupted with Ctrl-C; the text says what was kept."""
 
 
 def warn(text: str | None) -> None:
-    """Say what may be wrong, if there is something, on stderr: stdout may be for machines."""
+    """Print a warning, if there is one, on stderr: stdout may be parsed."""
     if text is not None:
         typer.echo(f"flyball: {text}", err=True)
 
 
 @contextmanager
-def errors_told() -> Iterator[None]:
-    """Turn errors, also of imports in the block, into one line and an exit code."""
+def reporting_errors() -> Iterator[None]:
+    """Turn errors, including failed imports in the block, into one line and an exit code."""
     try:
         yield
     except WrongUse as error:
@@ -42,11 +42,11 @@ def errors_told() -> Iterator[None]:
     except BrokenPipeError:
         pipe_closed()
     except OSError as error:
-        # A full disk, or a folder that may not be read or written.
+        # A full disk, or a folder without permission.
         fail(explained(error))
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _EXTRA_PACKAGES:
             raise
-        fail("`flyball control` needs further packages: pip install 'flyball[control]'")
+        fail("`flyball control` needs additional packages: pip install 'flyball[control]'")
     except KeyboardInterrupt:
         fail("interrupted", INTERRUPTED)

@@ -1,4 +1,4 @@
-"""What is done with each message: a function of the user's, or nothing for a while."""
+"""Message handlers of a loop: a user's function, or a simulated delay."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Handler = Callable[[Any], Awaitable[Any]]
 
 
 def handler_of(name: str | None, pause_ms: float | None) -> Handler:
-    """Return the handler. One of both must be said: whoever handles messages with nothing throws them away."""
+    """Return the handler. One must be given: without one, messages would be discarded by accident."""
     if (name is None) == (pause_ms is None):
         raise WrongUse(
-            "messages are handled, acknowledged and so gone: say how, with --handler MODULE:FUNCTION, or with"
-            " --handler-ms 1 to do nothing with each for so long"
+            "no handler given: use --handler MODULE:FUNCTION, or --handler-ms 1 to simulate one"
+            " (messages are acked, so they are removed from the queue)"
         )
     return _pausing((pause_ms or 0.0) / 1000) if name is None else _imported(name)
 
@@ -35,20 +35,20 @@ def _pausing(pause_s: float) -> Handler:
 def _imported(name: str) -> Handler:
     module_name, _, function_name = name.partition(":")
     if not (module_name and function_name):
-        raise WrongUse(f"--handler {name}: give MODULE:FUNCTION, as in shop.orders:handle")
-    # As `python -m` does: the user's modules lie here.
+        raise WrongUse(f"invalid --handler {name}: use MODULE:FUNCTION, as in shop.orders:handle")
+    # Like `python -m`: the user's modules are in the current folder.
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
         found: Any = importlib.import_module(module_name)
     except Exception as error:
-        # Whatever the module does while it is imported is not ours.
-        raise ControlError(f"--handler {name}: {module_name} cannot be imported: {error!r}") from error
+        # Importing runs the user's code, which may raise anything.
+        raise ControlError(f"--handler {name}: cannot import {module_name}: {error!r}") from error
     for part in function_name.split("."):
         found = getattr(found, part, None)
     if found is None:
-        raise ControlError(f"--handler {name}: {module_name} has no {function_name}")
+        raise ControlError(f"--handler {name}: {module_name} has no function {function_name}")
     if not (inspect.iscoroutinefunction(found) or inspect.iscoroutinefunction(getattr(found, "__call__", None))):  # noqa: B004
-        raise ControlError(f"--handler {name}: it must be an `async def` that takes a message")
+        raise ControlError(f"--handler {name}: must be an `async def` that takes a message")
     handler: Handler = found
     return handler

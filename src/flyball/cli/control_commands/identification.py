@@ -1,4 +1,4 @@
-"""What `flyball control identify` does: get samples, fit models, write and print them."""
+"""`flyball control identify`: get samples, fit models, write and print them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from flyball.control.plant import NoPlant, Plant, model_to_json
 from flyball.control.simulation import LinearPlant
 from flyball.errors import ControlError
 
-# `--delay auto` looks so far.
+# Maximum delay that `--delay auto` tries.
 MOST_DELAY = 5
 
 
@@ -37,11 +37,11 @@ def identify(
     files: Files,
     as_json: bool,
 ) -> None:
-    """Find a plant for each loop of the samples, from files or made now."""
+    """Fit a plant for each loop of the samples, from files or recorded now."""
     if paths and source:
-        raise WrongUse("give --samples or --queue, not both")
+        raise WrongUse("use --samples or --queue, not both")
     if not paths and not source:
-        raise WrongUse("give --samples with recorded samples, or --queue to make some")
+        raise WrongUse("no samples given: use --samples for recorded ones, or --queue to record some")
     delay = _delay(fit.delay)
     plot = files.plot_path("model.svg")
     plots.check_name(plot)
@@ -64,11 +64,11 @@ def identify(
         plots.save(plots.identification(series.measurements, series.actions, predicted, plant), picture)
     if source is not None and not as_json:
         typer.echo(f"samples: {files.folder / 'samples'}")
-    _tell([plant for _, plant in fits], model, pictures, Output(sys.stdout.buffer, as_json))
+    _print([plant for _, plant in fits], model, pictures, Output(sys.stdout.buffer, as_json))
 
 
 def predictions(series: Series, plant: Plant) -> list[float]:
-    """Return what the model expects of each measurement from those before it; NaN where too few are."""
+    """Return one-step predictions of the measurements; NaN where there are too few earlier ones."""
     model = LinearPlant(plant)
     reach = model.memory_samples
     expected: list[float] = []
@@ -91,11 +91,11 @@ def _made(
     plot: Path,
     as_json: bool,
 ) -> Series:
-    """Consume a queue with actions that change, and return what came of it."""
+    """Consume a queue with changing actions, and return the samples."""
     needed = PAIRS_PER_PARAMETER * (2 * order + 1) + (MOST_DELAY if delay is None else delay) + order
     if excitation.count < needed:
-        raise WrongUse(f"--count {excitation.count} is too few: this model needs {needed} samples or more")
-    # Here, not above: it is not needed for samples that are there already.
+        raise WrongUse(f"--count {excitation.count} is too low: this model needs at least {needed} samples")
+    # Imported here: not needed for recorded samples.
     from flyball.cli.control_commands import live
 
     actions = actions_of(excitation, is_whole=source.actuator in (None, ActuatorName.WINDOW))
@@ -104,19 +104,19 @@ def _made(
     display = Display(Unit(), as_json, files.is_quiet, len(actions))
     kept = live.excite(source, actions, sample_time_s, place, display)
     if kept.is_interrupted:
-        again = f"`flyball control identify --samples {place}` uses them"
+        again = f"use them with `flyball control identify --samples {place}`"
         raise Interrupted(f"interrupted: {len(kept.samples)} samples are kept in {place}; {again}")
     held_back = sum(sample.action < wanted - 1 for sample, wanted in zip(kept.samples, actions, strict=True))
     if held_back:
         warn(
-            f"the queue ran empty: for {held_back} of {len(actions)} samples there was nothing to get more of; they"
+            f"the queue ran empty: {held_back} of {len(actions)} samples were limited by arrivals and"
             " say little about the plant"
         )
     return series_of(kept.samples)
 
 
 def actions_of(excitation: Excitation, *, is_whole: bool) -> list[float]:
-    """Return the actions, one for each sample; whole numbers, if nothing else can be done."""
+    """Return the actions, one per sample; integers, if the actuator needs them."""
     lowest, highest, count, hold = excitation.lowest, excitation.highest, excitation.count, excitation.hold
     match excitation.signal:
         case SignalName.STAIRCASE:
@@ -128,11 +128,11 @@ def actions_of(excitation: Excitation, *, is_whole: bool) -> list[float]:
 
 
 def _delay(text: str) -> int | None:
-    """Return the delay; None if it is to be found."""
+    """Return the delay; None for auto."""
     if text == "auto":
         return None
     if not (text.isascii() and text.isdigit()):
-        raise WrongUse(f"--delay {text}: give a number of samples, or auto")
+        raise WrongUse(f"invalid --delay {text}: use a number of samples, or auto")
     return int(text)
 
 
@@ -140,7 +140,7 @@ def _of_loop(found: Sequence[Series], loop: str | None) -> Sequence[Series]:
     chosen = [series for series in found if loop in (None, series.loop)]
     if not chosen:
         known = ", ".join(sorted({series.loop for series in found}))
-        raise ControlError(f"there are no samples of a loop {loop!r}; there are some of {known}")
+        raise ControlError(f"no samples of loop {loop!r}; available: {known}")
     return chosen
 
 
@@ -162,22 +162,22 @@ def _fitted(series: Series, delay: int | None, order: int) -> Plant | NoPlant:
         return NoPlant(series.loop, series.sample_time_s, len(y), str(error))
 
 
-def _tell(fits: Sequence[Plant | NoPlant], model: Path, pictures: Sequence[Path], out: Output) -> None:
+def _print(fits: Sequence[Plant | NoPlant], model: Path, pictures: Sequence[Path], out: Output) -> None:
     if out.is_json:
         plants = [plant.to_json() for plant in fits]
         out.json({"model": str(model), "plots": [str(picture) for picture in pictures], "plants": plants})
         return
     for plant in fits:
-        out.tell(f"loop {plant.loop or '-'}, a sample every {plant.sample_time_s:g} s", None)
+        out.show(f"loop {plant.loop or '-'}, a sample every {plant.sample_time_s:g} s", None)
         if isinstance(plant, NoPlant):
-            out.tell(f"  no model: {plant.reason}", None)
+            out.show(f"  no model: {plant.reason}", None)
             continue
         out.table(("", ""), _rows(plant))
         for warning in plant.warnings:
-            out.tell(f"  warning: {warning}", None)
-    out.tell(f"model: {model}", None)
+            out.show(f"  warning: {warning}", None)
+    out.show(f"model: {model}", None)
     for picture in pictures:
-        out.tell(f"plot:  {picture}", None)
+        out.show(f"plot:  {picture}", None)
 
 
 def _rows(plant: Plant) -> list[tuple[str, str]]:
@@ -198,5 +198,5 @@ def _rows(plant: Plant) -> list[tuple[str, str]]:
         rows.append(("  linear", f"{plant.linear_range.lowest:.4g} to {plant.linear_range.highest:.4g}, {part}"))
     if plant.test is not None and plant.test.rmse is not None:
         r2 = "" if plant.test.r2 is None else f"R² {plant.test.r2:.3f}, "
-        rows.append(("  test", f"{r2}RMSE {plant.test.rmse:.4g}, {plant.test.pairs} samples that were not fitted"))
+        rows.append(("  test", f"{r2}RMSE {plant.test.rmse:.4g}, {plant.test.pairs} held-out samples"))
     return rows

@@ -1,4 +1,4 @@
-"""Consumes a queue with an adaptive consumer until it is enough, keeps the samples and shows them as they come."""
+"""Consumes a queue with an adaptive consumer, records the samples and shows them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from flyball.control.loop import Sample
 from flyball.errors import ControlError
 from flyball.trace.samples import SampleWriter
 
-# Stands in the names of the files of samples.
+# Part of the names of sample files.
 WRITER = "control"
 
 Record = Callable[[Sample], None]
@@ -35,7 +35,7 @@ NewConsumer = Callable[[Record], AdaptiveConsumer]
 
 @dataclass(slots=True)
 class Kept:
-    """What came of it."""
+    """The result of a recording."""
 
     samples: list[Sample] = field(default_factory=list)
     is_interrupted: bool = False
@@ -44,7 +44,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Played(Law[int]):
-    """Takes one action after the other, whatever is measured; the last one stays."""
+    """Applies a sequence of actions, whatever is measured; the last one is kept."""
 
     kind: ClassVar[str] = "played"
 
@@ -61,7 +61,7 @@ class Played(Law[int]):
 
 
 def excite(source: Source, actions: Sequence[float], sample_time_s: float, folder: Path, display: Display) -> Kept:
-    """Consume the queue with one action after the other, a sample each; the samples are kept in the folder."""
+    """Consume the queue with a sequence of actions, one per sample; the samples go to the folder."""
     check_url(source.url)
     handler = handler_of(source.handler, source.handler_ms)
     limits = Limits(min(actions), max(actions))
@@ -71,7 +71,7 @@ def excite(source: Source, actions: Sequence[float], sample_time_s: float, folde
             source.url,
             source.queue,
             handler,
-            # Nothing is held: it only says that rates are measured, and how many a pacer may have at hand.
+            # The goal is not used for control: it selects the rate sensor, and the prefetch of a pacer.
             Rate(limits.highest),
             options=AdaptiveOptions(
                 actuator=new_actuator(source.actuator or ActuatorName.WINDOW),
@@ -96,10 +96,10 @@ def consume(
     most_samples: int | None = None,
     seconds: float | None = None,
 ) -> Kept:
-    """Run a consumer until it has made so many samples, for so long, or until Ctrl-C.
+    """Run a consumer until the number of samples, the time limit, or Ctrl-C.
 
-    Its samples go to files in the folder, if there is one, and to the display. Raises ControlError if it cannot
-    begin, or not go on, and OSError if what is shown can no longer be written.
+    Samples go to files in the folder, if there is one, and to the display. Raises ControlError if it cannot start, or
+    fails, and OSError if output fails.
     """
     kept = Kept()
     failures: list[OSError] = []
@@ -122,7 +122,7 @@ def consume(
             try:
                 show.sample(sample)
             except OSError as error:
-                # Nobody reads on. What was begun is finished all the same.
+                # The output was closed. Finish what was started nevertheless.
                 failures.append(error)
                 enough.set()
             if len(kept.samples) == most_samples:
@@ -142,7 +142,7 @@ def consume(
 def _close(writer: SampleWriter, folder: Path, display: Display) -> None:
     writer.stop()
     if writer.dropped:
-        display.say(f"{writer.dropped} samples could not be written to {folder}: see whether the disk is full")
+        display.say(f"{writer.dropped} samples were not written to {folder}: check for free disk space")
 
 
 async def _until_enough(
@@ -161,7 +161,7 @@ async def _until_enough(
         enough.set()
         if starting is not None:
             starting.cancel()
-        # A second time it ends at once.
+        # A second Ctrl-C ends it at once.
         loop.remove_signal_handler(signal.SIGINT)
 
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -176,7 +176,7 @@ async def _until_enough(
             await consumer.run()
             waiting.cancel()
     except BaseExceptionGroup as group:
-        # One failure ends the others: it is the one worth telling.
+        # The first failure cancels the others: report only that one.
         raise group.exceptions[0] from None
     finally:
         kept.failed_handlers = consumer.state.failed
@@ -195,7 +195,7 @@ async def _stop_after(enough: asyncio.Event, consumer: AdaptiveConsumer) -> None
 
 
 def new_actuator(name: ActuatorName) -> ConsumerActuator:
-    """Return an actuator for one consumer."""
+    """Return a new actuator for one consumer."""
     match name:
         case ActuatorName.PACER:
             return Pacer()
@@ -206,25 +206,25 @@ def new_actuator(name: ActuatorName) -> ConsumerActuator:
 
 
 def check_url(url: str) -> None:
-    """Raise ControlError if the address is none of a broker."""
+    """Raise ControlError for an invalid broker address."""
     if not url.startswith(("amqp://", "amqps://")):
-        raise ControlError(f"--url {shown_url(url)}: an address begins with amqp:// or amqps://")
+        raise ControlError(f"invalid --url {shown_url(url)}: must start with amqp:// or amqps://")
 
 
 def shown_url(url: str) -> str:
-    """Return an address without user and password."""
+    """Return an address without credentials."""
     scheme, slashes, rest = url.rpartition("//")
     return f"{scheme}{slashes}{rest.rpartition('@')[2]}"
 
 
 def without_password(text: str) -> str:
-    """Return a text with users and passwords taken out of the addresses in it."""
+    """Return a text without the credentials of addresses in it."""
     return re.sub(r"//\S*@", "//", text)
 
 
 @contextmanager
 def _logs_shown(say: Callable[[str], None]) -> Iterator[None]:
-    """Show what is logged meanwhile, each record in a line. What the library logs the consumer tells, too."""
+    """Show log records, one line each. The library's are left out: the consumer reports the same."""
     ours, theirs = _OneLine(say), logging.NullHandler()
     places = {"flyball.client": ours, "aio_pika": theirs, "aiormq": theirs}
     for name, handler in places.items():

@@ -1,4 +1,4 @@
-"""The figures of `flyball control`, each a matplotlib Figure. Draws what others have computed; keeps no state."""
+"""The figures of `flyball control`, each a matplotlib Figure. Pure drawing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MEASURED, GOAL, DONE, PREDICTED, FAINT = "#1f5fa8", "#c0392b", "#444444", "#e08a
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What one loop did over time."""
+    """Time series of one loop."""
 
     name: str
     times: Sequence[float]
@@ -32,7 +32,7 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """How a closed loop follows a step, and its poles; `is_centre` is the plant as it was estimated."""
+    """Step response of a closed loop, and its poles; `is_centre` marks the estimated plant."""
 
     name: str
     steps: Sequence[float]
@@ -41,16 +41,16 @@ class Response:
 
 
 def check_name(path: Path) -> None:
-    """Raise ControlError if a figure cannot be written under that name: it is better known before the work."""
+    """Raise ControlError for an unsupported file name: checked before the work."""
     if path.suffix.lower() not in SUFFIXES:
-        raise ControlError(f"{path}: a figure is a file that ends in {' or '.join(SUFFIXES)}")
+        raise ControlError(f"unsupported figure format {path}: use {' or '.join(SUFFIXES)}")
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write the figure; the name says whether it is SVG or PNG."""
+    """Write the figure as SVG or PNG, by its suffix."""
     check_name(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Text stays text, so that it can be searched and is small.
+    # Keep text as text: searchable and small.
     with matplotlib.rc_context({"svg.fonttype": "none"}):
         figure.savefig(path, dpi=120)
 
@@ -58,15 +58,15 @@ def save(figure: Figure, path: Path) -> None:
 def identification(
     measurements: Sequence[float], actions: Sequence[float], predicted: Sequence[float], plant: Plant
 ) -> Figure:
-    """Return data and one-step predictions over time, and the measurement over the action with the fitted line.
+    """Plot data and one-step predictions over time, and the measurement over the action with the fitted line.
 
-    `predicted` has a number, or NaN where there is none, for each measurement.
+    `predicted` has a number or NaN for each measurement.
     """
     figure = _figure(9, 7)
     over_time, below, curve = _three(figure)
     times = np.arange(len(measurements)) * plant.sample_time_s
     over_time.plot(times, measurements, color=MEASURED, lw=1.0, label="measurement")
-    over_time.plot(times, predicted, color=PREDICTED, lw=1.0, ls="--", label="predicted one sample before")
+    over_time.plot(times, predicted, color=PREDICTED, lw=1.0, ls="--", label="one-step prediction")
     over_time.set_ylabel("measurement")
     over_time.legend(loc="best", frameon=False)
     below.step(times, actions, where="post", color=DONE, lw=1.0)
@@ -81,7 +81,7 @@ def identification(
 
 
 def design(responses: Sequence[Response], title: str) -> Figure:
-    """Return step responses and the poles in the unit circle: the estimated plant in front of its confidence set."""
+    """Plot step responses and poles in the unit circle: the estimated plant in front of its confidence set."""
     figure = _figure(10, 4.6)
     steps, circle = figure.subplots(1, 2, width_ratios=(3, 2))
     turn = np.linspace(0, 2 * np.pi, 200)
@@ -92,9 +92,9 @@ def design(responses: Sequence[Response], title: str) -> Figure:
         real, imaginary = [p.real for p in response.poles], [p.imag for p in response.poles]
         circle.plot(real, imaginary, "x" if response.is_centre else ".", color=style["color"], ms=8, zorder=3)
     steps.axhline(1.0, color=GOAL, lw=0.8, ls="--")
-    steps.set(xlabel="samples", ylabel="part of the step that is made", title=title)
+    steps.set(xlabel="samples", ylabel="fraction of the step", title=title)
     low, high = steps.get_ylim()
-    # What is unstable grows beyond all bounds, and would leave of the rest a line.
+    # Unstable responses grow without bound, and would flatten the others.
     steps.set_ylim(max(low, -1.0), min(high, 3.0))
     if any(response.name for response in responses):
         steps.legend(loc="best")
@@ -104,7 +104,7 @@ def design(responses: Sequence[Response], title: str) -> Figure:
 
 
 def loops(traces: Sequence[Trace], measurement_label: str, time_label: str) -> Figure:
-    """Return measurement, setpoint and action over time for each loop, side by side."""
+    """Plot measurement, setpoint and action over time for each loop, side by side."""
     columns = min(len(traces), MOST_COLUMNS)
     rows = -(-len(traces) // columns)
     figure = _figure(max(8.0, 4.0 * columns), 4.6 * rows)
@@ -119,7 +119,7 @@ def loops(traces: Sequence[Trace], measurement_label: str, time_label: str) -> F
         trace = traces[number]
         above.plot(trace.times, trace.measurements, color=MEASURED, lw=1.0)
         above.step(trace.times, trace.setpoints, where="post", color=GOAL, lw=1.0, ls="--")
-        above.set_title(f"{trace.name}, goal {trace.setpoints[-1]:.4g}")
+        above.set_title(f"{trace.name}, setpoint {trace.setpoints[-1]:.4g}")
         below.step(trace.times, trace.actions, where="post", color=DONE, lw=1.0)
         below.set_xlabel(time_label)
         below.tick_params(labelbottom=True)
@@ -131,7 +131,7 @@ def loops(traces: Sequence[Trace], measurement_label: str, time_label: str) -> F
 
 def _draw_fit(axes: Axes, actions: Sequence[float], plant: Plant) -> None:
     if plant.curve:
-        axes.plot(*zip(*plant.curve, strict=True), "o-", color=DONE, ms=3, lw=0.8, label="where it settles")
+        axes.plot(*zip(*plant.curve, strict=True), "o-", color=DONE, ms=3, lw=0.8, label="steady state")
     lowest, highest = min(actions), max(actions)
     if plant.linear_range is not None:
         lowest, highest = plant.linear_range.lowest, plant.linear_range.highest

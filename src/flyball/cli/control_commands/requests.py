@@ -1,4 +1,4 @@
-"""What the commands of `flyball control` are asked for, as plain values. Quick to import: `--help` needs it."""
+"""Options of `flyball control` as plain values. Quick to import: `--help` needs it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 class LawName(enum.StrEnum):
-    """Which law to design."""
+    """Control laws."""
 
     LAMBDA_PI = "lambda_pi"
     P = "p"
@@ -21,7 +21,7 @@ class LawName(enum.StrEnum):
 
 
 class SignalName(enum.StrEnum):
-    """Which actions to identify a plant with."""
+    """Test signals for identification."""
 
     RANDOM = "random"
     PRBS = "prbs"
@@ -29,7 +29,7 @@ class SignalName(enum.StrEnum):
 
 
 class ActuatorName(enum.StrEnum):
-    """What a consumer does to get more or fewer messages."""
+    """How a consumer is slowed down."""
 
     PACER = "pacer"
     WINDOW = "window"
@@ -38,12 +38,12 @@ class ActuatorName(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Where a command leaves what it makes, and what it shows meanwhile."""
+    """Output files and display options of a command."""
 
     folder: Path
-    # The figure, if it has another name than usual: the suffix says what kind of picture it is.
+    # Path of the figure, if not the default; its suffix selects the format.
     plot: Path | None
-    # Whether samples are not shown as they come.
+    # Whether samples are not shown.
     is_quiet: bool = False
 
     def plot_path(self, usual_name: str) -> Path:
@@ -52,9 +52,9 @@ class Files:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """How fast a law shall be, or its gains themselves. What is None is up to the law."""
+    """Speed of a law, or its gains. None is the law's default."""
 
-    # Of laws that have one to choose; all poles of others.
+    # For laws with one free pole; for others, all poles.
     pole: float | None = None
     poles: str | None = None
     settling_samples: float | None = None
@@ -65,21 +65,21 @@ class Tuning:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where messages come from and what is done with them."""
+    """Source of messages, and their handler."""
 
-    # May hold a password: show it only as `live.shown_url` does.
+    # May contain a password: show it with `live.shown_url`.
     url: str
     queue: str
     handler: str | None
     handler_ms: float | None
-    # Handlers at once; None: as many as there are messages.
+    # Maximum concurrent handlers; None: as many as the window allows.
     concurrency: int | None
     actuator: ActuatorName | None
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Which model to fit, and to which loop of the samples."""
+    """Order and delay of the model, and the loop to fit."""
 
     delay: str
     order: int
@@ -88,7 +88,7 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Excitation:
-    """The actions that a plant is identified with."""
+    """The test signal for identification."""
 
     signal: SignalName
     lowest: float
@@ -100,7 +100,7 @@ class Excitation:
 
 @dataclass(frozen=True, slots=True)
 class WantedGoal:
-    """What a consumer is to hold: one of these."""
+    """The goal of a consumer: exactly one is set."""
 
     rate_per_s: float | None
     latency_ms: float | None
@@ -109,7 +109,7 @@ class WantedGoal:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """How laws are tried in a simulation."""
+    """Settings of a simulation."""
 
     setpoint: float | None
     limits: tuple[float, float]

@@ -1,4 +1,4 @@
-"""Samples of control loops, read from files: those that loops record, or tables that others made."""
+"""Samples of control loops from files: recorded ones, or CSV tables."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ COLUMNS = ("loop", "at_us", "sample_time_s", "measurement", "action", "sequence"
 
 @dataclass(slots=True)
 class Series:
-    """What a loop measured and then did, sample by sample. Several runs of it may follow one another."""
+    """Measurements and subsequent actions of a loop. May contain several runs in sequence."""
 
     loop: str
     sample_time_s: float
     measurements: list[float] = field(default_factory=list)
     actions: list[float] = field(default_factory=list)
-    # Samples that do not follow the one before: the first of another run, or after a gap.
+    # Indexes of samples that do not follow the one before: start of a run, or after a gap.
     breaks: list[int] = field(default_factory=list)
     _last: int | None = None
 
@@ -37,13 +37,13 @@ class Series:
         self.actions.append(action)
 
     def end_run(self) -> None:
-        """Say that what comes next is of another run."""
+        """End a run: the next sample starts another one."""
         if self._last is not None:
             self._last = -2
 
 
 def series_of(samples: Sequence[Sample]) -> Series:
-    """Return what one loop did."""
+    """Return the series of one loop."""
     found = Series(samples[0].loop, samples[0].sample_time_s)
     for sample in samples:
         found.add(sample.measurement, sample.action, sample.sequence)
@@ -51,10 +51,10 @@ def series_of(samples: Sequence[Sample]) -> Series:
 
 
 def read_series(sources: Iterable[Path], sample_time_s: float) -> list[Series]:
-    """Return what is in files and folders, by loop and sample time.
+    """Read files and folders, by loop and sample time.
 
-    A CSV file has the columns measurement and action; its sample time is the one given. Raises ControlError if there
-    is nothing, or something cannot be read.
+    A CSV file has the columns measurement and action, and the given sample time. Raises ControlError if there are no
+    samples, or a file is unreadable.
     """
     found: dict[tuple[str, float], Series] = {}
     for source in sources:
@@ -64,7 +64,7 @@ def read_series(sources: Iterable[Path], sample_time_s: float) -> list[Series]:
             else:
                 _add_parquet(found, paths)
     if not any(series.measurements for series in found.values()):
-        raise ControlError("the files hold no samples: let the loop run for a while first")
+        raise ControlError("no samples in the files: let the loop run first")
     return [found[key] for key in sorted(found)]
 
 
@@ -73,12 +73,12 @@ def _runs(source: Path) -> list[list[Path]]:
     if source.is_file():
         return [[source]]
     if not source.is_dir():
-        raise ControlError(f"there is no file or folder {source}")
+        raise ControlError(f"no such file or folder: {source}")
     folders: dict[Path, list[Path]] = {}
     for path in sorted(source.rglob("samples-*.parquet")):
         folders.setdefault(path.parent, []).append(path)
     if not folders:
-        raise ControlError(f"{source} has no samples-*.parquet: give a folder in which a loop has recorded samples")
+        raise ControlError(f"no samples-*.parquet in {source}: use a folder with recorded samples")
     return list(folders.values())
 
 
@@ -99,10 +99,10 @@ def _columns(path: Path) -> dict[str, list[object]]:
     try:
         table = pq.read_table(path)
     except (pa.ArrowException, OSError) as error:
-        raise ControlError(f"{path} is no Parquet file that can be read: {error}") from error
+        raise ControlError(f"cannot read Parquet file {path}: {error}") from error
     missing = [name for name in COLUMNS if name not in table.column_names]
     if missing:
-        raise ControlError(f"{path} holds no samples of a loop: it has no {', '.join(missing)}")
+        raise ControlError(f"{path} has no samples of a loop: missing column {', '.join(missing)}")
     columns: dict[str, list[object]] = {name: table.column(name).to_pylist() for name in COLUMNS}
     return columns
 
@@ -116,13 +116,13 @@ def _add_csv(found: dict[tuple[str, float], Series], path: Path, sample_time_s: 
             for name in ("measurement", "action"):
                 if name not in (lines.fieldnames or ()):
                     raise ControlError(
-                        f"{path} has no column {name!r}: its first line must name measurement and action"
+                        f"{path} has no column {name!r}: the first line must name measurement and action"
                     )
             for sequence, line in enumerate(lines):
                 measurement = _number(path, lines.line_num, line["measurement"])
                 series.add(measurement, _number(path, lines.line_num, line["action"]), sequence)
         except (csv.Error, UnicodeDecodeError) as error:
-            raise ControlError(f"{path} is no CSV file that can be read: {error}") from error
+            raise ControlError(f"cannot read CSV file {path}: {error}") from error
     series.end_run()
 
 
@@ -132,5 +132,5 @@ def _number(path: Path, line: int, text: str | None) -> float:
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise ControlError(f"{path}, line {line}: {text or 'nothing'!r} is no number")
+        raise ControlError(f"{path}, line {line}: invalid number {text or ''!r}")
     return number

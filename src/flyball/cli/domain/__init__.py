@@ -1,4 +1,4 @@
-"""`flyball domain ...`: the nodes that share one store, and what they have together."""
+"""`flyball domain`: nodes that share one store, and their common objects."""
 
 from flyball.cli.domain.commands import app
 

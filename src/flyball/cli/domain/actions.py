@@ -1,6 +1,7 @@
-"""What the commands of a domain do: tell a node, wait until the domain has got so far, and say so.
+"""Implementation of `flyball domain`: send a command, and wait until it has taken effect.
 
-Nodes take time to join and to leave, and members to drain: a command only begins it, and its end shows in the domain.
+Nodes take time to join and leave, and members to drain: a command only starts this; completion shows in the domain's
+state.
 """
 
 from __future__ import annotations
@@ -25,21 +26,21 @@ if TYPE_CHECKING:
     from flyball.broker.cluster.facts import ClusterFacts, DomainFacts, MoveFacts
     from flyball.broker.cluster.plan import Plan, Step
 
-# How often the domain is looked at while something is under way.
+# Poll interval while waiting.
 POLL_S = 0.2
 
-# A node that has said nothing for so long while another one is removed does not answer.
+# Silence after which a node counts as down while another one is being removed.
 ANSWER_S = 30.0
 
-# A node that stops and has said nothing for so long is gone.
+# Silence after which a stopping node counts as stopped.
 LAST_ANSWER_S = 3.0
 
-# So long a command may take that starts a node, or asks several of them for something.
+# Time limit of commands that start nodes or ask several of them.
 LONG_S = 180.0
 
 
 def command(api: Api, command_name: str, /, *, time_limit_s: float | None = None, **arguments: object) -> Any:
-    """Have a command of the domain carried out and return its result."""
+    """Run a command of the domain and return its result."""
     answer = api.post("flyball", "domain", "commands", command_name, document=arguments, time_limit_s=time_limit_s)
     return answer["result"]
 
@@ -64,22 +65,22 @@ def add_node(api: Api, name: str, provisioner: str, wait_s: float, out: Output) 
     command(api, "node.add", name=name, provisioner=provisioner, time_limit_s=LONG_S)
     _wait(api, lambda facts: _state_of(facts, name) == "up", f"node {name} joins", wait_s)
     state = _state_of(facts_from(api), name) or "starting"
-    out.tell(f"node {shown(name)} is {state}", {"name": name, "state": state})
+    out.show(f"node {shown(name)} is {state}", {"name": name, "state": state})
     return DONE
 
 
 def remove_node(api: Api, name: str, force: bool, wait_s: float, out: Output) -> int:
     state = _remove_node(api, name, force, wait_s)
-    out.tell(f"node {shown(name)} is {state}", {"name": name, "state": state})
+    out.show(f"node {shown(name)} is {state}", {"name": name, "state": state})
     return DONE
 
 
 def _remove_node(api: Api, name: str, force: bool, wait_s: float) -> str:
-    """Have a node removed, which may be the one that is asked, and wait for that; return its state."""
+    """Remove a node, which may be the one that is asked, and wait for that; return its state."""
     is_asked = facts_from(api)["asked"] == name
     command(api, "node.remove", name=name, force=force)
     try:
-        # A node that is about to stop answers at once or never again.
+        # A stopping node answers at once or not at all.
         answer_s = LAST_ANSWER_S if is_asked else ANSWER_S
         _wait(api, lambda facts: _state_of(facts, name) is None, f"node {name} drains", wait_s, answer_s)
         return _state_of(facts_from(api, answer_s), name) or "gone"
@@ -117,7 +118,7 @@ def create_cluster(
     options = {**fitted, **options}
     command(api, "cluster.create", name=name, vhost=vhost, options=options, members=members, time_limit_s=LONG_S)
     where = f" on {', '.join(members)}" if members else ""
-    out.tell(
+    out.show(
         f"created clustered queue {shown(titled(vhost, name))}{shown(where)}",
         {"name": name, "vhost": vhost, "options": options, "members": members},
     )
@@ -127,7 +128,7 @@ def create_cluster(
 def change_cluster(api: Api, vhost: str, name: str, options: Mapping[str, object], out: Output) -> int:
     result = command(api, "cluster.change", name=name, vhost=vhost, options=options)
     said = ", ".join(f"{key} {valued(result[key])}" for key in options)
-    out.tell(f"clustered queue {shown(titled(vhost, name))} has {shown(said)}", {"name": name, "options": result})
+    out.show(f"clustered queue {shown(titled(vhost, name))} has {shown(said)}", {"name": name, "options": result})
     return DONE
 
 
@@ -137,10 +138,10 @@ def delete_cluster(api: Api, vhost: str, name: str, yes: bool, out: Output) -> i
     count = sum(member["ready"] + member["unacked"] for member in cluster["members"])
     if count and not yes:
         if not sys.stdin.isatty():
-            fail(f"{title} holds {count} messages. Give --yes to delete them with it.")
+            fail(f"{title} holds {count} messages. Use --yes to delete them with it.")
         typer.confirm(f"{title} holds {count} messages. Delete them with it?", abort=True, err=True)
     command(api, "cluster.delete", name=name, vhost=vhost, time_limit_s=LONG_S)
-    out.tell(f"deleted clustered queue {title}", {"name": name, "vhost": vhost, "deleted": True})
+    out.show(f"deleted clustered queue {title}", {"name": name, "vhost": vhost, "deleted": True})
     return DONE
 
 
@@ -148,7 +149,7 @@ def add_member(api: Api, vhost: str, name: str, node: str, wait_s: float, out: O
     command(api, "cluster.add", name=name, vhost=vhost, node=node)
     _wait(api, lambda facts: _has_member(facts, vhost, name, node), f"a member on {node} is made", wait_s)
     facts = {"name": name, "vhost": vhost, "node": node, "member": True}
-    out.tell(f"clustered queue {shown(titled(vhost, name))} has a member on {shown(node)}", facts)
+    out.show(f"clustered queue {shown(titled(vhost, name))} has a member on {shown(node)}", facts)
     return DONE
 
 
@@ -158,7 +159,7 @@ def remove_member(api: Api, vhost: str, name: str, node: str, wait_s: float, out
     is_there = _has_member(facts_from(api), vhost, name, node)
     title = shown(titled(vhost, name))
     text = f"the member of {title} on {shown(node)} drains" if is_there else f"{title} has no member on {shown(node)}"
-    out.tell(text, {"name": name, "vhost": vhost, "node": node, "member": is_there})
+    out.show(text, {"name": name, "vhost": vhost, "node": node, "member": is_there})
     return DONE
 
 
@@ -172,12 +173,12 @@ def show_one_cluster(api: Api, vhost: str, name: str, out: Output) -> int:
 
 
 def cluster_from(api: Api, vhost: str, name: str) -> ClusterFacts:
-    """Return what is known of a clustered queue. Raises ClusterError if there is none."""
+    """Return a clustered queue. Raises ClusterError if it does not exist."""
     for cluster in facts_from(api)["clusters"]:
         if (cluster["vhost"], cluster["name"]) == (vhost, name):
             return cluster
     raise ClusterError(
-        f"there is no clustered queue {titled(vhost, name)!r}. See `flyball domain show`, or create it with "
+        f"no clustered queue {titled(vhost, name)!r}. See `flyball domain show`, or create it with "
         "`flyball domain cluster create`."
     )
 
@@ -197,7 +198,7 @@ def _has_member(facts: DomainFacts, vhost: str, name: str, node: str) -> bool:
 def create_topic(api: Api, vhost: str, name: str, parent: str | None, out: Output) -> int:
     api.put("flyball", "topics", vhost, name, document={"parent": parent})
     below = "" if parent is None else f" below {parent}"
-    out.tell(
+    out.show(
         f"created topic {shown(titled(vhost, name))}{shown(below)}", {"name": name, "vhost": vhost, "parent": parent}
     )
     return DONE
@@ -207,13 +208,13 @@ def move_topic(api: Api, vhost: str, name: str, parent: str | None, out: Output)
     api.put("flyball", "topics", vhost, name, "parent", document={"parent": parent})
     where = "at the top" if parent is None else f"below {shown(parent)}"
     facts = {"name": name, "vhost": vhost, "parent": parent}
-    out.tell(f"topic {shown(titled(vhost, name))} is {where}", facts)
+    out.show(f"topic {shown(titled(vhost, name))} is {where}", facts)
     return DONE
 
 
 def delete_topic(api: Api, vhost: str, name: str, out: Output) -> int:
     api.delete("flyball", "topics", vhost, name)
-    out.tell(f"deleted topic {shown(titled(vhost, name))}", {"name": name, "vhost": vhost, "deleted": True})
+    out.show(f"deleted topic {shown(titled(vhost, name))}", {"name": name, "vhost": vhost, "deleted": True})
     return DONE
 
 
@@ -228,16 +229,16 @@ def list_topics(api: Api, vhost: str | None, out: Output) -> int:
     return DONE
 
 
-# All at once
+# Domain file
 
 
 def apply(api: Api, file: str, yes: bool, prune: bool, dry_run: bool, wait_s: float, out: Output) -> int:
-    """Show the plan, ask, and do it step by step. Each step is waited for: the next may need what it has made."""
-    # Here, not above: other commands do not need it, and it takes time to import.
+    """Show the plan, ask, and carry it out step by step. Each step is awaited: later ones may depend on it."""
+    # Imported here: slow, and other commands do not need it.
     from flyball.broker.cluster.domain_file import read_domain_file
     from flyball.broker.cluster.plan import plan_of
 
-    # A model that the file names is found from where the file is.
+    # A capacity model is found relative to the domain file.
     folder = Path() if file == "-" else Path(file).parent
     wanted = read_domain_file(_read(file), file, lambda name: _read(str(folder / name)))
     plan = plan_of(wanted, facts_from(api), prune=prune)
@@ -246,9 +247,9 @@ def apply(api: Api, file: str, yes: bool, prune: bool, dry_run: bool, wait_s: fl
         return DONE
     if not yes:
         if not sys.stdin.isatty():
-            fail("nothing is done without a yes. Give --yes to do it, or --dry-run to see the plan only.")
+            fail("not confirmed, nothing was changed. Use --yes to apply the plan, or --dry-run to only show it.")
         typer.confirm(
-            f"Do {'these' if len(plan.steps) > 1 else 'this'} {counted(len(plan.steps), 'step')}?",
+            f"Apply {counted(len(plan.steps), 'step')}?",
             abort=True,
             err=True,
         )
@@ -257,7 +258,7 @@ def apply(api: Api, file: str, yes: bool, prune: bool, dry_run: bool, wait_s: fl
         if out.is_json:
             out.json({"done": str(step), "number": number, "of": len(plan.steps)})
         else:
-            out.tell(f"[{number}/{len(plan.steps)}] {shown(str(step))}", None)
+            out.show(f"[{number}/{len(plan.steps)}] {shown(str(step))}", None)
     return DONE
 
 
@@ -267,7 +268,7 @@ def _read(file: str) -> str:
     except OSError as error:
         raise ClusterError(f"cannot read {file}: {error.strerror}") from None
     except ValueError:
-        raise ClusterError(f"{file} is no UTF-8 text") from None
+        raise ClusterError(f"{file} is not UTF-8 text") from None
 
 
 def _show_plan(plan: Plan, out: Output) -> None:
@@ -279,15 +280,15 @@ def _show_plan(plan: Plan, out: Output) -> None:
         out.json({"steps": steps, "kept": list(plan.kept)})
         return
     for step in plan.steps:
-        out.tell(shown(str(step)), None)
+        out.show(shown(str(step)), None)
     if not plan.steps:
-        out.tell("nothing to do: the domain is as the file says", None)
+        out.show("nothing to do: the domain matches the file", None)
     for words in plan.kept:
-        out.tell(f"  not in the file, stays without --prune: {shown(words)}", None)
+        out.show(f"  not in the file, kept without --prune: {shown(words)}", None)
 
 
 def _carry_out(api: Api, name: str, /, **arguments: Any) -> None:
-    """Carry out a command of a plan."""
+    """Run a command of a plan."""
     match name:
         case "topic.create":
             topic = [arguments["vhost"], arguments["name"]]
@@ -320,7 +321,7 @@ def rebalance(api: Api, dry_run: bool, wait_s: float, out: Output) -> int:
     elif moves:
         show_moves(moves, out)
     else:
-        out.tell("nothing to move: the nodes bear alike", None)
+        out.show("nothing to move: the nodes are balanced", None)
     return DONE
 
 
@@ -338,10 +339,8 @@ def place(api: Api, vhost: str, name: str, role: str, protocol: str, out: Output
     address = chosen["addresses"].get(protocol)
     if address is None:
         known = ", ".join(chosen["addresses"]) or "nothing"
-        raise ClusterError(
-            f"node {chosen['node']} does not listen for {protocol}, only for {known}. Give --protocol."
-        )
-    out.tell(shown(address), {"node": chosen["node"], "protocol": protocol, "address": address})
+        raise ClusterError(f"node {chosen['node']} does not listen for {protocol}, only for {known}. Use --protocol.")
+    out.show(shown(address), {"node": chosen["node"], "protocol": protocol, "address": address})
     return DONE
 
 
@@ -352,14 +351,12 @@ def _wait(
     wait_s: float,
     answer_s: float | None = None,
 ) -> None:
-    """Return when the domain has got so far, or at once if so wished. Raises ClusterError if it takes too long."""
+    """Wait until the condition holds; return at once for 0. Raises ClusterError at the time limit."""
     if wait_s <= 0:
         return
     deadline_s = time.monotonic() + wait_s
     with Console(stderr=True).status(shown(what)):
         while not is_done(facts_from(api, answer_s)):
             if time.monotonic() > deadline_s:
-                raise ClusterError(
-                    f"after {wait_s:g} s it is still not done: {what}. It goes on; see `flyball domain show`."
-                )
+                raise ClusterError(f"timed out after {wait_s:g} s: {what}. It continues; see `flyball domain show`.")
             time.sleep(POLL_S)

@@ -1,4 +1,4 @@
-"""The commands of `flyball domain` and their flags. What they do is in `actions`."""
+"""Commands and options of `flyball domain`. `actions` implements them."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ Option = Annotated[
 
 
 class RoleName(enum.StrEnum):
-    """What a client wants to do."""
+    """Role of a client."""
 
     PRODUCER = "producer"
     CONSUMER = "consumer"
 
 
 class ProtocolName(enum.StrEnum):
-    """What a client speaks."""
+    """Protocol of a client."""
 
     AMQP = "amqp"
     AMQPS = "amqps"
@@ -80,8 +80,8 @@ def apply(
 ) -> None:
     """Apply a domain file: show the plan, ask for confirmation, carry it out.
 
-    Doing it twice changes nothing. Sections that the file does not have are left
-    alone, and so is what the manager has added by itself.
+    Applying a file twice changes nothing. Sections missing in the file, and members that the manager added, are left
+    alone.
 
     Example: flyball domain apply domain.toml --yes
     """
@@ -216,7 +216,7 @@ def change_cluster(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Change options of a clustered queue; options that are not named stay.
+    """Change options of a clustered queue; other options are kept.
 
     Example: flyball domain cluster change orders max_members=8 dwell_s=60
     """
@@ -229,10 +229,10 @@ def _options(pairs: list[str] | None) -> dict[str, object]:
 
 
 def _option(pair: str) -> tuple[str, object]:
-    """Read KEY=VALUE: a value that TOML knows, or else a text without quotes."""
+    """Parse KEY=VALUE: a TOML value, or an unquoted string."""
     key, equals, value = pair.partition("=")
     if not equals or not key:
-        fail(f"{pair!r} is no option: give KEY=VALUE.", WRONG_USE)
+        fail(f"invalid option {pair!r}: use KEY=VALUE.", WRONG_USE)
     try:
         return key, tomllib.loads(f"value = {value}")["value"]
     except ValueError:
@@ -350,7 +350,7 @@ def delete_topic(
 @topic_app.command("list")
 def list_topics(
     vhost: Annotated[
-        str | None, typer.Option("--vhost", metavar="NAME", help="Only policies of this virtual host.")
+        str | None, typer.Option("--vhost", metavar="NAME", help="Only topics of this virtual host.")
     ] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,

@@ -1,4 +1,4 @@
-"""How a domain looks: a tree of all, a table of the members of one clustered queue, lines for moves."""
+"""Display of a domain: a tree, a table of members, lines for moves."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ BY_HAND = "by hand"
 
 
 def tree_of(facts: DomainFacts) -> Branch:
-    """Return all about a domain, as a tree. Parts that it does not have are left out."""
+    """Return the tree of a domain. Empty parts are left out."""
     leader = facts["leader"]
-    root = Branch(f"domain of {counted(len(facts['nodes']), 'node')}, led by {leader or 'nobody yet'}")
+    root = Branch(f"domain of {counted(len(facts['nodes']), 'node')}, led by {leader or 'no node yet'}")
     parts = (
         ("nodes", [_node(node, leader) for node in facts["nodes"]]),
         ("clustered queues", [_cluster(cluster) for cluster in facts["clusters"]]),
@@ -68,7 +68,7 @@ def _cluster(cluster: ClusterFacts) -> Branch:
 
 
 def summary_of(cluster: ClusterFacts) -> str:
-    """Return a clustered queue in one line."""
+    """Describe a clustered queue in one line."""
     return (
         f"{titled(cluster['vhost'], cluster['name'])}: {counted(len(cluster['members']), 'member')}, "
         f"{counted(cluster['producers'], 'producer')}, {counted(cluster['consumers'], 'consumer')}, "
@@ -86,11 +86,11 @@ def _member(member: MemberFacts) -> str:
 
 
 def _remarks(member: MemberFacts) -> str:
-    return (", fixed" if member["fixed"] else "") + (", marked: it drains" if member["marked"] else "")
+    return (", fixed" if member["fixed"] else "") + (", draining" if member["marked"] else "")
 
 
 def _topics(topics: Sequence[TopicFacts]) -> list[Branch]:
-    """Each topic below its parent; one whose parent is gone stands at the top."""
+    """Nest topics below their parents; a topic whose parent is gone is at the top."""
     branches = {(topic["vhost"], topic["name"]): Branch(_topic(topic)) for topic in topics}
     roots: list[Branch] = []
     for topic in topics:
@@ -116,9 +116,9 @@ def _factory(factory: FactoryFacts) -> Branch:
 
 
 def show_cluster(cluster: ClusterFacts, out: Output) -> None:
-    """Print a clustered queue: its members, how it is governed, and what was decided about it."""
-    out.tell(summary_of(cluster), None)
-    out.tell("", None)
+    """Print a clustered queue: members, options and decisions."""
+    out.show(summary_of(cluster), None)
+    out.show("", None)
     out.table(
         ("node", "producers", "x", "consumers", "y", "load", "capacity", "ready", "unacked", "given", ""),
         [
@@ -138,10 +138,10 @@ def show_cluster(cluster: ClusterFacts, out: Output) -> None:
             for member in cluster["members"]
         ],
     )
-    out.tell("", None)
+    out.show("", None)
     out.table(("option", "value"), [(name, valued(value)) for name, value in cluster["options"].items()])
     if cluster["decisions"]:
-        out.tell("", None)
+        out.show("", None)
         out.table(
             ("at", "decision", "reason"),
             [(_clock(decision["at"]), decision["what"], decision["reason"]) for decision in cluster["decisions"]],
@@ -163,7 +163,7 @@ def counted(count: int, what: str) -> str:
 
 
 def _clock(at: str) -> str:
-    """Return the time of a decision as people here read it."""
+    """Format the time of a decision in local time."""
     try:
         return datetime.fromisoformat(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     except ValueError:

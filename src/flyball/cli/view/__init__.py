@@ -1,1 +1,1 @@
-"""What `flyball top` shows, how it is drawn and where it comes from; `flyball demo` shows parts of it."""
+"""The live view of `flyball top`; `flyball demo` uses parts of it."""

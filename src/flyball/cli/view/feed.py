@@ -1,6 +1,6 @@
-"""Where a live view comes from: a node's stream and its list of queues, read over and over, also when it goes away.
+"""Data of a live view: the node's event stream and its list of queues, with reconnects.
 
-Keeps what was heard, for a bounded time; draws nothing.
+Keeps a bounded history; does no drawing.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from flyball.backoff import Backoff, Retries
 from flyball.client.http import AWAY, Line, Place, Refused, path_of, reason_of
 
 KEPT_SAMPLES = 120
-# More than a screen has lines.
+# More than fit on a screen.
 SHOWN_QUEUES = 50
 QUEUES_EVERY_S = 2.0
 MANY_QUEUES = 1000
-# The node looks at all queues to put some of them in order.
+# Sorting needs a pass over all queues of the node.
 MANY_QUEUES_EVERY_S = 5.0
-# A node that says nothing for so long is away.
+# Time limit of the node's answer.
 ANSWER_S = 5.0
 LONGEST_ANSWER_BYTES = 2**20
 FORBIDDEN = (401, 403)
@@ -37,7 +37,7 @@ Sample = dict[str, Any]
 
 
 class Sort(enum.Enum):
-    """Which queues come first."""
+    """Sort orders of the queues."""
 
     RATE = "rate"
     BACKLOG = "backlog"
@@ -45,13 +45,13 @@ class Sort(enum.Enum):
 
     @property
     def next(self) -> Sort:
-        """The one that follows, round and round."""
+        """The next sort order, cyclically."""
         all_of_them = list(Sort)
         return all_of_them[(all_of_them.index(self) + 1) % len(all_of_them)]
 
     @property
     def query(self) -> dict[str, str]:
-        """How to ask for it."""
+        """The query parameters for it."""
         match self:
             case Sort.RATE:
                 return {"sort": "message_stats.publish_details.rate", "sort_reverse": "true"}
@@ -63,29 +63,29 @@ class Sort(enum.Enum):
 
 @dataclass(slots=True)
 class Seen:
-    """All that is known of a node at the moment."""
+    """Present knowledge of a node."""
 
     address: str
     sort: Sort = Sort.RATE
-    # Oldest first. Those from before we came have rates and gauges only.
+    # Oldest first. Samples before the connection have rates and gauges only.
     samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=KEPT_SAMPLES))
     queues: list[dict[str, Any]] = field(default_factory=list)
     queue_count: int = 0
-    # Why nothing comes, None while something does.
+    # Why there is no data; None while connected.
     problem: str | None = CONNECTING
 
     @property
     def last(self) -> Sample:
-        """The newest sample, empty if there is none."""
+        """The latest sample; empty if there is none."""
         return self.samples[-1] if self.samples else {}
 
     def document(self) -> dict[str, Any]:
-        """Return what is known now, for machines."""
+        """Return the present state as JSON."""
         return {**self.last, "queues": self.queues, "queue_count": self.queue_count}
 
 
 class Feed:
-    """Listens to a node and notes what it says. `on_news` is called whenever there is something else to show."""
+    """Follows a node. `on_news` is called after each change."""
 
     def __init__(self, place: Place, seen: Seen, on_news: Callable[[], None]) -> None:
         self._place = place
@@ -94,18 +94,18 @@ class Feed:
         self._wants_queues = asyncio.Event()
 
     def sort_by(self, sort: Sort) -> None:
-        """Have the queues in another order, soon."""
+        """Change the sort order of the queues."""
         self._seen.sort = sort
         self._wants_queues.set()
 
     async def run(self) -> None:
-        """Listen until this is cancelled; when the node goes away, say so and try again. Raises Refused."""
+        """Run until cancelled; report a lost node and reconnect. Raises Refused."""
         retries = Retries(_RETRIES)
         while True:
-            heard = 0
+            received = 0
             try:
                 async for _ in self.samples():
-                    heard += 1
+                    received += 1
                 self._note_problem("the node has stopped")
             except Refused as error:
                 if error.status in FORBIDDEN:
@@ -113,12 +113,12 @@ class Feed:
                 self._note_problem(str(error))
             except AWAY as error:
                 self._note_problem(reason_of(error))
-            if heard:
+            if received:
                 retries.reset()
             await asyncio.sleep(retries.next_delay_s())
 
     async def samples(self) -> AsyncGenerator[Sample, None]:
-        """Yield samples as they come, and keep all that is told. Raises one of AWAY when the node goes away."""
+        """Yield samples as they arrive, and keep their data. Raises one of AWAY when the node is lost."""
         asking, listening = self._line(), Line(self._place)
         try:
             async with asyncio.timeout(ANSWER_S):
@@ -146,13 +146,13 @@ class Feed:
             listening.close()
 
     async def look_once(self) -> None:
-        """Note one sample and the queues with their rates. Raises one of AWAY."""
+        """Take one sample and the queues with rates. Raises one of AWAY."""
         async with contextlib.aclosing(self.samples()) as samples:
             if await anext(samples, None) is None:
                 raise EOFError("the node has stopped")
         line = self._line()
         with contextlib.closing(line):
-            # A second time: a rate is what has changed since the first.
+            # A second query: rates are differences to the first one.
             async with asyncio.timeout(ANSWER_S):
                 await self._ask_for_queues(line)
 
@@ -187,17 +187,17 @@ class Feed:
         self._on_news()
 
 
-def _queue(told: dict[str, Any]) -> dict[str, Any]:
-    stats = told.get("message_stats", {})
+def _queue(document: dict[str, Any]) -> dict[str, Any]:
+    stats = document.get("message_stats", {})
 
     def rate(*names: str) -> float:
         return float(sum(stats.get(f"{name}_details", {}).get("rate", 0.0) for name in names))
 
     return {
-        "vhost": told["vhost"],
-        "name": told["name"],
-        "ready": told.get("messages_ready", 0),
-        "unacked": told.get("messages_unacknowledged", 0),
-        "consumers": told.get("consumers", 0),
+        "vhost": document["vhost"],
+        "name": document["name"],
+        "ready": document.get("messages_ready", 0),
+        "unacked": document.get("messages_unacknowledged", 0),
+        "consumers": document.get("consumers", 0),
         "rates": {"publish": rate("publish"), "deliver": rate("deliver_get"), "ack": rate("ack")},
     }

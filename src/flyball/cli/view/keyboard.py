@@ -1,4 +1,4 @@
-"""Keys as they are pressed, without Enter. The terminal is as it was before when this ends, however it ends."""
+"""Single key presses, without Enter. Restores the terminal in any case."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def keys_to(press: Callable[[str], None]) -> Iterator[None]:
-    """Call `press` with each key on the running event loop, while the block runs; never if stdin is no terminal."""
+    """Call `press` with each key on the running event loop, during the block; never if stdin is not a terminal."""
     if not sys.stdin.isatty():
         yield
         return
@@ -28,7 +28,7 @@ def keys_to(press: Callable[[str], None]) -> Iterator[None]:
             press(key)
 
     before = termios.tcgetattr(number)
-    # Not raw: Ctrl-C and Ctrl-Z do what they always do.
+    # Not raw mode: Ctrl-C and Ctrl-Z keep their effect.
     tty.setcbreak(number)
     loop.add_reader(number, read)
     try:

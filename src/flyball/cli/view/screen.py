@@ -1,4 +1,4 @@
-"""Draws what is known of a node as one screen of a terminal. Plain: the same knowledge gives the same screen."""
+"""Renders the state of a node as one terminal screen. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RATES = {
     "deliver": "delivered",
     "ack": "acknowledged",
     "commits": "commits",
-    "get": "got one by one",
+    "get": "basic.get",
     "redeliver": "redelivered",
 }
 GAUGES = {
@@ -37,25 +37,25 @@ GAUGES = {
 BYTES = {"memory_bytes": "memory", "resident_bytes": "messages"}
 PHASES = ("wait", "parse", "engine", "store", "emit", "p50", "p99")
 KEYS = "q quits   s sorts the queues   p pauses"
-# Lines below which the less important is left out.
+# With fewer lines, less important parts are left out.
 LOW = 30
 MOST_RATES = (5, len(RATES))
-# On a low terminal, and on others.
+# Maximum loops on a low terminal, and on others.
 MOST_LOOPS = (1, 6)
 BORDER_LINES = 2
 GAUGES_COLUMNS = 45
-# Of a rate, without its sparks.
+# Width of a rate, without its sparkline.
 RATE_COLUMNS = 27
 FEWEST_SPARKS = 8
-# Columns below which the sparks of loops are short.
+# With fewer columns, sparklines of loops are short.
 NARROW = 100
-# Sparks of a loop go so far above its setpoint, so that it can be seen on which side of it a measurement is.
+# Scale of a loop's sparkline, as a multiple of its setpoint, so that both sides of the setpoint are visible.
 HEADROOM = 1.5
 BORDER = "grey50"
 
 
 def screen(seen: Seen, width: int, height: int, *, is_paused: bool = False) -> RenderableType:
-    """Return all of it, as high and wide as the terminal."""
+    """Render everything in the size of the terminal."""
     is_high = height >= LOW
     rates = MOST_RATES[is_high]
     loops = sorted(seen.last.get("loops", []), key=lambda loop: loop["state"] != "running")[: MOST_LOOPS[is_high]]
@@ -90,10 +90,10 @@ def _head(seen: Seen, is_paused: bool) -> Text:
     if seen.problem == CONNECTING:
         head.append(CONNECTING)
     elif seen.problem is not None:
-        head.append(f" away: {seen.problem}; trying again ", style="bold white on red")
+        head.append(f" unreachable: {seen.problem}; retrying  ", style="bold white on red")
     elif not is_paused:
         head.append("live", style="green")
-    # Not everybody is told of them.
+    # Users without the right do not receive alarms.
     if sample.get("alarms") == []:
         head.append("  no alarms", style="dim")
     return head

@@ -1,4 +1,4 @@
-"""Numbers as people read them on a terminal, and lines of numbers as sparks."""
+"""Numbers and sparklines for a terminal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SPARKS = "▁▂▃▄▅▆▇█"
 
 
 def sparks(values: Sequence[float | None], width: int, highest: float | None = None) -> str:
-    """Return the last values as bars of one line, from 0 to the largest of them; what is unknown is a gap."""
+    """Return the last values as one line of bars, from 0 to the maximum; unknown values are gaps."""
     shown = list(values)[-width:]
     known = [value for value in shown if value is not None and math.isfinite(value)]
     top = max([*known, highest or 0.0], default=0.0)
@@ -26,7 +26,7 @@ def _bar(value: float | None, top: float) -> str:
 
 
 def short(value: float | None) -> str:
-    """Return a number in a few characters: 12, 3.5, 12,345, 1.2 M."""
+    """Return a short number: 12, 3.5, 12,345, 1.2 M."""
     if value is None or not math.isfinite(value):
         return "–"
     if abs(value) >= 1e6:

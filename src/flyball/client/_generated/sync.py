@@ -32,11 +32,10 @@ from flyball.model import Order
 
 
 class Delivery:
-    """One hand-over of a message, to be settled once: by `ack`, `requeue` or `drop`.
+    """A delivered message, to be settled once: by `ack`, `requeue` or `drop`.
 
-    Settling raises LeaseLost when the connection that brought it is gone or its consumer closed: then the message
-    goes back to its place, and is delivered again. AMQP does not answer a settlement: a node that crashes right after
-    it may deliver the message again.
+    Raises LeaseLost if its connection is lost or its consumer closed: the message is then requeued and delivered
+    again. AMQP does not confirm acks: if the node crashes right after one, the message may be delivered again.
     """
 
     def __init__(self, inner: _consumer.Delivery, loop_thread: LoopThread) -> None:
@@ -48,23 +47,23 @@ class Delivery:
         return self._inner.message
 
     def ack(self, *, time_limit_s: float | None = None) -> None:
-        """The message is dealt with: remove it."""
+        """Ack: remove the message."""
         self._loop_thread.call(self._inner.ack(time_limit_s=time_limit_s))
 
     def requeue(self, *, time_limit_s: float | None = None) -> None:
-        """Put the message back to its old place, for whoever comes next."""
+        """Requeue the message at its old position."""
         self._loop_thread.call(self._inner.requeue(time_limit_s=time_limit_s))
 
     def drop(self, *, time_limit_s: float | None = None) -> None:
-        """The message cannot be dealt with: remove it."""
+        """Reject the message: remove or dead-letter it."""
         self._loop_thread.call(self._inner.drop(time_limit_s=time_limit_s))
 
 
 class Consumer:
     """Deliveries of one queue, as an iterator inside an `async with` block.
 
-    After a lost connection it subscribes again when the next delivery is asked for. At the end of the block
-    whatever is not settled goes back to its place. Several tasks may share a consumer.
+    After a lost connection it subscribes again when the next delivery is requested. At the end of the block unsettled
+    messages are requeued. Several tasks may share a consumer.
     """
 
     def __init__(self, inner: _consumer.Consumer, loop_thread: LoopThread) -> None:
@@ -73,7 +72,7 @@ class Consumer:
 
     @property
     def prefetch(self) -> float:
-        """How many messages may be unsettled at a time."""
+        """The maximum number of unsettled messages."""
         return self._inner.prefetch
 
     def __enter__(self) -> Self:
@@ -86,18 +85,18 @@ class Consumer:
         self.close()
 
     def close(self) -> None:
-        """Stop consuming and give back what is not settled. May be called twice."""
+        """Stop consuming and requeue unsettled messages. May be called twice."""
         self._loop_thread.call(self._inner.close())
 
     def stop(self) -> None:
-        """Be sent no more, and give back what nobody has seen yet; what was handed out can still be settled.
+        """Stop deliveries, and requeue those not returned by `next` yet; earlier ones can still be settled.
 
         From now on `next` returns None. May be called twice.
         """
         self._loop_thread.call(self._inner.stop())
 
     def wait_settled(self) -> None:
-        """Wait until all that was handed out is settled, or cannot be any more."""
+        """Wait until all returned deliveries are settled, or can no longer be."""
         self._loop_thread.call(self._inner.wait_settled())
 
     def __iter__(self) -> Self:
@@ -110,26 +109,26 @@ class Consumer:
         return delivery
 
     def next(self, wait_s: float | None = None) -> Delivery | None:
-        """Return the next delivery; None if none comes within `wait_s`, or when the consumer is closed.
+        """Return the next delivery; None if none arrives within `wait_s`, or when the consumer is closed.
 
-        A cancellation loses nothing. Raises QueueNotFound when the queue is deleted.
+        Cancellation-safe. Raises QueueNotFound when the queue is deleted.
         """
         found = self._loop_thread.call(self._inner.next(wait_s))
         return None if found is None else Delivery(found, self._loop_thread)
 
     def set_prefetch(self, prefetch: float, *, time_limit_s: float | None = None) -> None:
-        """Change how many messages may be unsettled at a time; a fraction holds on average."""
+        """Change the maximum number of unsettled messages; a fraction holds on average."""
         self._loop_thread.call(self._inner.set_prefetch(prefetch, time_limit_s=time_limit_s))
 
     def settle(self, deliveries: Iterable[Delivery], outcome: Outcome, *, time_limit_s: float | None = None) -> None:
-        """Settle several deliveries of this consumer together. Raises LeaseLost, and settles none, if one is gone."""
+        """Settle several deliveries of this consumer together. Raises LeaseLost, and settles none, if one is lost."""
         self._loop_thread.call(
             self._inner.settle([each._inner for each in deliveries], outcome, time_limit_s=time_limit_s)
         )
 
 
 class Topic:
-    """Where messages are published for all who have subscribed, also to the topic's ancestors."""
+    """A topic: messages published to it reach its subscribers and those of its ancestors."""
 
     def __init__(self, inner: _topics.Topic, loop_thread: LoopThread) -> None:
         self._inner = inner
@@ -153,7 +152,7 @@ class Topic:
     ) -> bool:
         """Publish a message; on return it is committed for every subscriber. Return whether there is one.
 
-        The `key` is what patterns of subscribers are about: words with dots between them. Raises TopicNotFound.
+        Subscribers match patterns against the `key`: words separated by dots. Raises TopicNotFound.
         """
         return self._loop_thread.call(
             self._inner.publish(
@@ -170,11 +169,11 @@ class Topic:
 
 
 class Client:
-    """A client of one node, used inside `with Client.connect(...) as client`.
+    """A client of one node, used with `with Client.connect(...) as client`.
 
     Calls may run concurrently. Every call has a time limit (`time_limit_s`) and raises RequestTimeout beyond it.
-    After a lost connection the client reconnects; calls meanwhile wait for it, within their limits. A call that
-    was under way is repeated if it only reads, and raises ConnectionLost otherwise: its outcome is unknown.
+    After a lost connection the client reconnects; calls meanwhile wait for it, within their limits. A pending call is
+    repeated if it only reads, and raises ConnectionLost otherwise: its outcome is unknown.
     """
 
     def __init__(self, inner: _client.Client, loop_thread: LoopThread) -> None:
@@ -197,9 +196,10 @@ class Client:
     ) -> Self:
         """Return a client that connects when it is entered or opened.
 
-        The address is `host:port` or `amqp://user:password@host:port/vhost`, with `amqps` for TLS; without a user it
-        is guest. What AMQP cannot say goes to the node's HTTP API: where the node says it is, or at `http_url`, as
-        the same user unless that names another. A node that says nothing for `silence_limit_s` is given up.
+        The address is `host:port` or `amqp://user:password@host:port/vhost`, with `amqps` for TLS; the default user
+        is guest. Operations that AMQP lacks use the node's HTTP API, at the address that the node announces or at
+        `http_url`, as the same user unless that URL names another. A connection that is silent for `silence_limit_s`
+        is closed.
         """
         return cls(
             _client.Client.connect(
@@ -217,7 +217,7 @@ class Client:
         )
 
     def open(self) -> None:
-        """Connect. Raises ConnectionFailed, and NotPermitted or CommandRefused if the node does not let us in."""
+        """Connect. Raises ConnectionFailed, and NotPermitted or CommandRefused if access is refused."""
         self._loop_thread.start()
         try:
             self._loop_thread.call(self._inner.open())
@@ -226,7 +226,7 @@ class Client:
             raise
 
     def close(self) -> None:
-        """Disconnect. What consumers hold goes back to its place. May be called twice."""
+        """Disconnect. Unacked messages of consumers are requeued. May be called twice."""
         if not self._loop_thread.is_running:
             return
         try:
@@ -245,41 +245,41 @@ class Client:
 
     @property
     def vhost(self) -> str:
-        """The virtual host that it uses."""
+        """The vhost in use."""
         return self._inner.vhost
 
     def ping(self, *, time_limit_s: float | None = None) -> float:
-        """Return the time of a round trip to the node, in seconds."""
+        """Return the round-trip time to the node, in seconds."""
         return self._loop_thread.call(self._inner.ping(time_limit_s=time_limit_s))
 
     def http_place(self, *, time_limit_s: float | None = None) -> Place:
-        """Return where the node's HTTP API is, and who we are there: for what this client has no method for."""
+        """Return the address and credentials of the node's HTTP API, for operations without a method here."""
         return self._loop_thread.call(self._inner.http_place(time_limit_s=time_limit_s))
 
     def status(self, *, time_limit_s: float | None = None) -> dict[str, Any]:
-        """Return what the node tells about itself and its queues. Needs the tag monitoring."""
+        """Return the state of the node and its queues. Requires the tag monitoring."""
         return self._loop_thread.call(self._inner.status(time_limit_s=time_limit_s))
 
     def create_queue(
         self, name: str, *, arguments: dict[str, Any] | None = None, time_limit_s: float | None = None
     ) -> Queue:
-        """Create a durable queue, or see that it is there. Raises CommandRefused if it has other `arguments`."""
+        """Create a durable queue unless it exists. Raises CommandRefused if it exists with other `arguments`."""
         return self._loop_thread.call(self._inner.create_queue(name, arguments=arguments, time_limit_s=time_limit_s))
 
     def delete_queue(self, queue: QueueRef, *, time_limit_s: float | None = None) -> int:
-        """Delete a queue and its messages; return how many were ready. It need not exist."""
+        """Delete a queue and its messages; return the number of ready ones. The queue need not exist."""
         return self._loop_thread.call(self._inner.delete_queue(queue, time_limit_s=time_limit_s))
 
     def get_queue(self, queue: QueueRef, *, time_limit_s: float | None = None) -> Queue:
-        """Return a queue with its present counts. Raises QueueNotFound."""
+        """Return a queue with its current counts. Raises QueueNotFound."""
         return self._loop_thread.call(self._inner.get_queue(queue, time_limit_s=time_limit_s))
 
     def get_queues(self, *, time_limit_s: float | None = None) -> list[Queue]:
-        """Return all queues of the virtual host. Needs the tag management."""
+        """Return all queues of the vhost. Requires the tag management."""
         return self._loop_thread.call(self._inner.get_queues(time_limit_s=time_limit_s))
 
     def purge(self, queue: QueueRef, *, time_limit_s: float | None = None) -> int:
-        """Remove all messages that nobody has leased; return how many there were. Raises QueueNotFound."""
+        """Delete all ready messages; return their number. Raises QueueNotFound."""
         return self._loop_thread.call(self._inner.purge(queue, time_limit_s=time_limit_s))
 
     def put(
@@ -296,7 +296,7 @@ class Client:
         sender: int | None = None,
         time_limit_s: float | None = None,
     ) -> None:
-        """Put a message into a queue; on return it is committed. The fields are those of a Draft.
+        """Put a message into a queue; on return it is committed. The parameters are those of a Draft.
 
         Raises QueueNotFound, MessageRefused if the queue is full, and ConnectionLost: then the outcome is unknown.
         """
@@ -318,10 +318,10 @@ class Client:
     def put_many(
         self, queue: QueueRef, drafts: Iterable[Draft | bytes | str], *, time_limit_s: float | None = None
     ) -> int:
-        """Put many messages, in that order; on return all are committed. Return how many there were.
+        """Put many messages, in order; on return all are committed. Return their number.
 
-        They are published 1000, or a megabyte, at a time. If one fails, those before it are stored. The time limit is
-        for each part. `drafts` may be a generator: no more than a part of it is held at a time.
+        They are published in batches of 1000 or one megabyte. If one fails, earlier ones are stored. The time limit
+        applies to each batch. `drafts` may be a generator: at most one batch of it is in memory.
         """
         return self._loop_thread.call(self._inner.put_many(queue, drafts, time_limit_s=time_limit_s))
 
@@ -339,7 +339,7 @@ class Client:
         sender: int | None = None,
         time_limit_s: float | None = None,
     ) -> None:
-        """Put a message into each of the queues, in one transaction. Raises QueueNotFound if one is missing."""
+        """Put a message into each of the queues, in one transaction. Raises QueueNotFound if one does not exist."""
         self._loop_thread.call(
             self._inner.put_to_queues(
                 queues,
@@ -365,10 +365,10 @@ class Client:
         properties: bytes = b"",
         time_limit_s: float | None = None,
     ) -> ReceivedMessage:
-        """Put a request into a queue and return the response to it.
+        """Put a request into a queue and return the response (RPC).
 
-        Whoever takes the request answers with `reply`. Raises QueueNotFound, ConnectionLost, and RequestTimeout if no
-        response comes within the time limit: then the request is removed, unless somebody has taken it.
+        The consumer answers with `reply`. Raises QueueNotFound, ConnectionLost, and RequestTimeout without a
+        response: then the request is removed, unless it was already delivered.
         """
         return self._loop_thread.call(
             self._inner.send_request_response(
@@ -384,7 +384,7 @@ class Client:
         properties: bytes = b"",
         time_limit_s: float | None = None,
     ) -> None:
-        """Answer a request. If nobody waits for the response any more it is dropped."""
+        """Answer a request. A response that is no longer awaited is dropped."""
         self._loop_thread.call(self._inner.reply(request, body, properties=properties, time_limit_s=time_limit_s))
 
     def take(
@@ -398,14 +398,14 @@ class Client:
         wait_s: float = 0.0,
         time_limit_s: float | None = None,
     ) -> ReceivedMessage | None:
-        """Remove a message and return it; None if none is there, or comes within `wait_s`.
+        """Remove and return a message; None if none is ready or arrives within `wait_s`.
 
-        Without a selection it is the first of the queue. `order` says which comes first; the others select: messages
-        of a context, of a sender, or to a receiver or to nobody. Nothing is polled. The time limit is counted beside
-        the waiting. With a selection and no wait, a message that the node has to read back from its store, or that is
-        on another node, may be missed: give a short `wait_s`.
+        Without a selection it is the first one of the queue. `order` selects which comes first; the other parameters
+        filter by context, sender, or receiver (including messages without one). It does not poll. `wait_s` is added
+        to the time limit. With a filter and no wait, a message that the node must read from its store, or that is on
+        another node, may be missed: use a short `wait_s`.
 
-        A message goes back to its queue if the call is cancelled, or its connection breaks before it is acknowledged.
+        The message is requeued if the call is cancelled, or the connection is lost before the ack.
         """
         return self._loop_thread.call(
             self._inner.take(
@@ -431,9 +431,9 @@ class Client:
         wait_s: float = 0.0,
         time_limit_s: float | None = None,
     ) -> list[ReceivedMessage]:
-        """Remove up to `most` messages (10000 at the most) and return them; like `take` otherwise.
+        """Remove and return up to `most` messages (at most 10000); otherwise like `take`.
 
-        Waits for the first only.
+        Waits for the first message only.
         """
         return self._loop_thread.call(
             self._inner.take_many(
@@ -458,7 +458,7 @@ class Client:
         receiver: int | None = None,
         time_limit_s: float | None = None,
     ) -> ReceivedMessage | None:
-        """Return the message that `take` would remove, without removing it. Raises QueueNotFound."""
+        """Return the message that `take` would return, without removing it. Raises QueueNotFound."""
         return self._loop_thread.call(
             self._inner.peek(
                 queue, order=order, context=context, sender=sender, receiver=receiver, time_limit_s=time_limit_s
@@ -468,10 +468,10 @@ class Client:
     def read_messages(
         self, queue: QueueRef, *, most: int | None = None, after_id: int = 0, time_limit_s: float | None = None
     ) -> list[ReceivedMessage]:
-        """Return the ready messages of a queue with an id above `after_id`, oldest first, without removing them.
+        """Return the ready messages with ids above `after_id`, oldest first, without removing them.
 
-        All of them, or the first `most`. For a long queue use `iterate_messages`. The time limit is for each part of
-        the answer.
+        All of them, or the first `most`. For a long queue use `iterate_messages`. The time limit applies to each
+        page.
         """
         return self._loop_thread.call(
             self._inner.read_messages(queue, most=most, after_id=after_id, time_limit_s=time_limit_s)
@@ -480,7 +480,7 @@ class Client:
     def iterate_messages(
         self, queue: QueueRef, *, most: int | None = None, after_id: int = 0, time_limit_s: float | None = None
     ) -> Iterator[ReceivedMessage]:
-        """Yield the messages of a queue like `read_messages`, as they come."""
+        """Yield the messages of a queue like `read_messages`, page by page."""
         found = self._inner.iterate_messages(queue, most=most, after_id=after_id, time_limit_s=time_limit_s)
         try:
             while True:
@@ -495,19 +495,19 @@ class Client:
     def list_ids(
         self, queue: QueueRef, *, after_id: int = 0, most: int = MAX_IDS, time_limit_s: float | None = None
     ) -> list[int]:
-        """Return the ids of the messages that `read_messages` would return, up to 100000 of them.
+        """Return the ids of the messages that `read_messages` would return, at most 100000.
 
-        They count up. All messages up to the last of them are committed: whoever reads them again finds the same, as
-        long as nobody removes any and none expires.
+        Ids are ascending. All messages up to the last id are committed: reading them again returns the same, unless
+        they were removed or have expired.
         """
         return self._loop_thread.call(
             self._inner.list_ids(queue, after_id=after_id, most=most, time_limit_s=time_limit_s)
         )
 
     def remove_messages(self, queue: QueueRef, *, up_to_id: int, time_limit_s: float | None = None) -> int:
-        """Remove all messages up to an id that nobody has leased; return how many there were.
+        """Delete all ready messages up to an id; return their number.
 
-        On return they are gone for good.
+        On return the deletion is durable.
         """
         return self._loop_thread.call(
             self._inner.remove_messages(queue, up_to_id=up_to_id, time_limit_s=time_limit_s)
@@ -525,8 +525,8 @@ class Client:
     ) -> Consumer:
         """Return a consumer: `with client.consume(queue) as consumer: for delivery in consumer: ...`.
 
-        Up to `prefetch` messages may be delivered and not settled at a time; a fraction holds on average, 0 stops
-        the deliveries. The selection is that of `take`.
+        At most `prefetch` messages are unacked; a fraction holds on average, 0 pauses deliveries. The selection is
+        that of `take`.
         """
         return Consumer(
             self._inner.consume(
@@ -542,18 +542,18 @@ class Client:
     def subscribe(
         self, topic: str, *, durable: str | None = None, pattern: str = ALL, prefetch: float = 10
     ) -> Consumer:
-        """Return a consumer of what is published to a topic, or to one below it, with a key that fits the pattern.
+        """Return a consumer of messages published to a topic, or to one below it, whose key matches the pattern.
 
-        With the name of a `durable` subscription it gets what was published since that was made, also while nobody
-        consumed; several consumers of the name share the messages. Another pattern is added to those that it has.
-        Without, it gets what is published while it is open and connected. Opening it raises TopicNotFound.
+        A `durable` subscription receives everything published since it was created, also while it had no consumer;
+        its consumers share the messages. A new pattern is added to its earlier ones. Without `durable` the consumer
+        receives what is published while it is open and connected. Opening it raises TopicNotFound.
         """
         return Consumer(
             self._inner.subscribe(topic, durable=durable, pattern=pattern, prefetch=prefetch), self._loop_thread
         )
 
     def create_topic(self, name: str, *, parent: str | None = None, time_limit_s: float | None = None) -> None:
-        """Create a topic, or see that it is there. What is published to it also reaches subscribers of the parent."""
+        """Create a topic unless it exists. Messages published to it also reach subscribers of the parent."""
         self._loop_thread.call(self._inner.create_topic(name, parent=parent, time_limit_s=time_limit_s))
 
     def delete_topic(self, name: str, *, time_limit_s: float | None = None) -> None:
@@ -561,19 +561,19 @@ class Client:
         self._loop_thread.call(self._inner.delete_topic(name, time_limit_s=time_limit_s))
 
     def unsubscribe(self, topic: str, durable: str, *, time_limit_s: float | None = None) -> None:
-        """End a durable subscription, with the messages that wait. Raises CommandRefused while it has a consumer."""
+        """Delete a durable subscription with its messages. Raises CommandRefused while it has a consumer."""
         self._loop_thread.call(self._inner.unsubscribe(topic, durable, time_limit_s=time_limit_s))
 
 
 class QueueProducer:
-    """Sends messages to a queue. Made by ConnectionFactory.connect("producer", ...); tasks may share it."""
+    """Sends messages to a queue. Created by ConnectionFactory.connect("producer", ...); tasks may share it."""
 
     def __init__(self, inner: _factory.QueueProducer, loop_thread: LoopThread) -> None:
         self._inner = inner
         self._loop_thread = loop_thread
 
     def close(self) -> None:
-        """Leave. What a consumer holds goes back to its place, and the manager hears of it. May be called twice."""
+        """Close the session and report it to the leader. Unacked messages are requeued. May be called twice."""
         if not self._loop_thread.is_running:
             return
         try:
@@ -596,22 +596,22 @@ class QueueProducer:
 
     @property
     def node(self) -> str:
-        """The name of the node where it is served, as far as it was told; empty while it looks for a place."""
+        """The name of the node that serves it, if known; empty while it has no place."""
         return self._inner.node
 
     @property
     def address(self) -> str:
-        """The address where it is served; empty while it looks for a place."""
+        """The address of the node that serves it; empty while it has no place."""
         return self._inner.address
 
     @property
     def session_id(self) -> str:
-        """Under which the manager knows it; empty without one."""
+        """Its id at the leader; empty without one."""
         return self._inner.session_id
 
     @property
     def moves(self) -> int:
-        """How often it has moved to another node because it was asked to."""
+        """How often it has moved on request."""
         return self._inner.moves
 
     def send(
@@ -627,7 +627,7 @@ class QueueProducer:
     ) -> None:
         """Send a message; on return it is committed.
 
-        If its node is lost before it has answered, the message is sent again at another one, and may be there twice.
+        If its node is lost before the confirm, the message is sent again through another one, and may be duplicated.
         """
         self._loop_thread.call(
             self._inner.send(
@@ -642,18 +642,19 @@ class QueueProducer:
         )
 
     def send_many(self, drafts: Iterable[Draft | bytes | str], *, time_limit_s: float | None = None) -> int:
-        """Send many messages, in that order, and return how many. They are published up to 1000 at a time.
+        """Send many messages, in order, and return their number. They are published in batches of up to 1000.
 
-        If one fails, those before it are stored. The time limit is for each part.
+        If one fails, earlier ones are stored. The time limit applies to each batch.
         """
         return self._loop_thread.call(self._inner.send_many(drafts, time_limit_s=time_limit_s))
 
 
 class QueueConsumer:
-    """Receives messages of a queue, as an iterator. Made by ConnectionFactory.connect("consumer", ...).
+    """Receives messages of a queue, as an iterator. Created by ConnectionFactory.connect("consumer",
+    ...).
 
-    Each delivery is to be settled. When the consumer is asked to move it hands out nothing until what it has handed
-    out is settled; what is not settled in time goes back, and settling it raises LeaseLost. Tasks may share it.
+    Each delivery must be settled. When the consumer is asked to move, it pauses until its deliveries are settled;
+    those not settled in time are requeued, and settling them raises LeaseLost. Tasks may share it.
     """
 
     def __init__(self, inner: _factory.QueueConsumer, loop_thread: LoopThread) -> None:
@@ -661,7 +662,7 @@ class QueueConsumer:
         self._loop_thread = loop_thread
 
     def close(self) -> None:
-        """Leave. What a consumer holds goes back to its place, and the manager hears of it. May be called twice."""
+        """Close the session and report it to the leader. Unacked messages are requeued. May be called twice."""
         if not self._loop_thread.is_running:
             return
         try:
@@ -684,27 +685,27 @@ class QueueConsumer:
 
     @property
     def node(self) -> str:
-        """The name of the node where it is served, as far as it was told; empty while it looks for a place."""
+        """The name of the node that serves it, if known; empty while it has no place."""
         return self._inner.node
 
     @property
     def address(self) -> str:
-        """The address where it is served; empty while it looks for a place."""
+        """The address of the node that serves it; empty while it has no place."""
         return self._inner.address
 
     @property
     def session_id(self) -> str:
-        """Under which the manager knows it; empty without one."""
+        """Its id at the leader; empty without one."""
         return self._inner.session_id
 
     @property
     def moves(self) -> int:
-        """How often it has moved to another node because it was asked to."""
+        """How often it has moved on request."""
         return self._inner.moves
 
     @property
     def prefetch(self) -> float:
-        """How many messages may be unsettled at a time."""
+        """The maximum number of unsettled messages."""
         return self._inner.prefetch
 
     def __iter__(self) -> Self:
@@ -717,29 +718,29 @@ class QueueConsumer:
         return delivery
 
     def receive(self, wait_s: float | None = None) -> Delivery | None:
-        """Return the next delivery; None if none comes within `wait_s`, or when the consumer is closed.
+        """Return the next delivery; None if none arrives within `wait_s`, or when the consumer is closed.
 
-        A cancellation loses nothing. Raises QueueNotFound when the queue is deleted.
+        Cancellation-safe. Raises QueueNotFound when the queue is deleted.
         """
         found = self._loop_thread.call(self._inner.receive(wait_s))
         return None if found is None else Delivery(found, self._loop_thread)
 
     def settle(self, deliveries: Iterable[Delivery], outcome: Outcome, *, time_limit_s: float | None = None) -> None:
-        """Settle several deliveries in one request: all or none. They must have come from one node."""
+        """Settle several deliveries in one request: all or none. They must come from one node."""
         self._loop_thread.call(
             self._inner.settle([each._inner for each in deliveries], outcome, time_limit_s=time_limit_s)
         )
 
     def set_prefetch(self, prefetch: float) -> None:
-        """Change how many messages may be unsettled at a time; a fraction holds on average."""
+        """Change the maximum number of unsettled messages; a fraction holds on average."""
         self._loop_thread.call(self._inner.set_prefetch(prefetch))
 
 
 class ConnectionFactory:
-    """Makes producers and consumers of queues, each on the node that suits it best.
+    """Creates producers and consumers of queues, each on the node chosen by the domain.
 
-    It asks any of the addresses, the next one if one does not answer, and the producer or consumer goes to the node
-    that the manager elects. With `clustered=False` nobody is elected: it stays with the first address that answers.
+    It asks the addresses in turn until one answers, and connects to the node that the leader chose. With
+    `clustered=False` it stays with the first address that answers.
     """
 
     def __init__(
@@ -754,11 +755,11 @@ class ConnectionFactory:
         silence_limit_s: float = DEFAULT_SILENCE_LIMIT_S,
         backoff: Backoff | None = None,
     ) -> None:
-        """Remember where the nodes are; nothing is connected yet.
+        """Does not connect yet.
 
-        Addresses are those of Client.connect. A node that says nothing for `silence_limit_s` is given up. A message
-        whose answer was lost with its node is sent again, so it may be there twice; with `resend=False` that is
-        ConnectionLost instead.
+        Addresses are those of Client.connect. A connection that is silent for `silence_limit_s` is closed. A message
+        whose confirm was lost with its node is sent again, so it may be duplicated; with `resend=False`
+        ConnectionLost is raised instead.
         """
         self._inner = _factory.ConnectionFactory(
             *addresses,
@@ -779,9 +780,9 @@ class ConnectionFactory:
     def connect(self, role: Literal["consumer"], queue: str, *, prefetch: float = 10) -> QueueConsumer: ...
 
     def connect(self, role: str, queue: str, *, prefetch: float = 10) -> QueueProducer | QueueConsumer:
-        """Return a producer or a consumer of a queue, connected to the node that it was sent to.
+        """Return a producer or consumer of a queue, connected to the chosen node.
 
-        Raises ConnectionFailed if no node answers, QueueNotFound, and RequestTimeout if there is no place in time.
+        Raises ConnectionFailed if no node answers, QueueNotFound, and RequestTimeout without a place in time.
         """
         loop_thread = LoopThread()
         loop_thread.start()

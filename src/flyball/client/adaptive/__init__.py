@@ -1,4 +1,5 @@
-"""A consumer of any AMQP broker that holds a rate, a latency or its own pace, by adapting its window.
+"""An AMQP consumer, for any broker, that holds a rate or a latency, or keeps its handlers busy, by adapting its
+prefetch.
 
 Needs aio-pika: `pip install flyball[control]`.
 """

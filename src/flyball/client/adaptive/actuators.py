@@ -1,6 +1,6 @@
-"""What an adaptive consumer can turn: its window in whole messages, in fractions, or the pace of its handlers.
+"""Actuators of an adaptive consumer: prefetch in whole messages, in fractions, or the rate at which handlers start.
 
-An actuator is made by the user and bound to one consumer. It decides nothing; laws do that.
+The user creates an actuator and binds it to one consumer. Decisions are made by control laws.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from flyball.control.limits import Limits
 from flyball.errors import ControlError
 
 HIGHEST_WINDOW = 1000
-# What AMQP has room for.
+# The limit of AMQP's field.
 MOST_PREFETCH = 65_535
-# A broker that knows whole windows only is told a new one no more often than this.
+# Minimum interval between changes on brokers that know whole windows only.
 SLOT_S = 0.1
-# Where a change is a new subscription, windows that differ by less are as good as the same.
+# Where a change needs a new subscription, smaller relative changes are skipped.
 DEAR_RATIO = 0.1
-# Seconds of handling for which a pacer's window has room, by default.
+# Default window of a pacer, in seconds of handling.
 HELD_S = 0.5
 LEAST_PACER_WINDOW = 16
 
 
 class ConsumerActuator(ABC):
-    """Applies actions to a consumer."""
+    """Applies control actions to a consumer."""
 
     lowest_window = 1.0
 
@@ -37,9 +37,9 @@ class ConsumerActuator(ABC):
         self._subscription: Subscription | None = None
 
     def bind(self, subscription: Subscription, pool: HandlerPool) -> None:
-        """Act on this consumer. Raises ControlError if it belongs to another one."""
+        """Bind to this consumer. Raises ControlError if it is bound to another one."""
         if self._subscription is not None:
-            raise ControlError("this actuator belongs to another consumer: make one for each")
+            raise ControlError("this actuator is bound to another consumer: create one for each")
         self._subscription = subscription
         self._pool = pool
 
@@ -47,10 +47,10 @@ class ConsumerActuator(ABC):
         return Limits(self.lowest_window, HIGHEST_WINDOW)
 
     def check_limits(self, limits: Limits) -> None:
-        """Raise ControlError if it cannot act between these."""
+        """Raise ControlError if it cannot act within these limits."""
         if limits.lowest < self.lowest_window or limits.highest > MOST_PREFETCH:
             raise ControlError(
-                f"the limits of a window lie between {self.lowest_window:g} and {MOST_PREFETCH},"
+                f"invalid window limits: use values between {self.lowest_window:g} and {MOST_PREFETCH},"
                 f" not {limits.lowest:g} and {limits.highest:g}"
             )
 
@@ -58,22 +58,22 @@ class ConsumerActuator(ABC):
         return 1.0
 
     def window_at(self, action: float, goal: Goal) -> float:
-        """Return the window with which to begin."""
+        """Return the initial window."""
         return max(1.0, float(round(action)))
 
     def is_binding(self) -> bool:
-        """Tell whether it has held anything back since it was asked last, as far as it can tell."""
+        """Return whether it has limited the consumer since the last call, as far as it knows."""
         return True
 
     @abstractmethod
     async def apply(self, action: float) -> float:
-        """Take the action; return what could really be done."""
+        """Apply an action; return what was applied."""
 
     async def run(self) -> None:  # noqa: B027  # most have nothing to do
-        """Do what there is to do between two samples, until cancelled."""
+        """Do periodic work between samples, until cancelled."""
 
     async def _set_whole(self, action: float) -> float:
-        """Set the window to a whole number, unless it is near enough and a change is dear; return it."""
+        """Set the window to a whole number, unless the change is small and expensive; return the window."""
         subscription = self._bound
         window = max(1.0, float(round(action)))
         if not subscription.is_quick and abs(window - subscription.window) <= DEAR_RATIO * subscription.window:
@@ -83,23 +83,23 @@ class ConsumerActuator(ABC):
 
     @property
     def _bound(self) -> Subscription:
-        assert self._subscription is not None, "the actuator is bound to no consumer"
+        assert self._subscription is not None, "the actuator is not bound to a consumer"
         return self._subscription
 
 
 class Window(ConsumerActuator):
-    """The prefetch window, a whole number of messages."""
+    """The prefetch window in whole messages."""
 
     async def apply(self, action: float) -> float:
         return await self._set_whole(action)
 
 
 class FractionalWindow(ConsumerActuator):
-    """The prefetch window with fractions: 2.3 is 2 for seven tenths of the time and 3 for the rest.
+    """The prefetch window in fractions: 2.3 is 2 for seven tenths of the time and 3 for the rest.
 
-    Flyball does that itself, every 10 ms. Other brokers are told to hop, every 100 ms at most and evenly spread;
-    below 1 the acknowledgement is held back meanwhile. Where a window can only change with a new subscription
-    (quorum queues of RabbitMQ) it is rounded.
+    Flyball does this by itself, every 10 ms. On other brokers the client alternates between the neighbours, at most
+    every 100 ms and evenly spread; below 1, acks are held back for part of the time. Where a change needs a new
+    subscription (RabbitMQ's quorum queues) the window is rounded.
     """
 
     lowest_window = 0.1
@@ -127,7 +127,7 @@ class FractionalWindow(ConsumerActuator):
         return self._action
 
     async def run(self) -> None:
-        """Hop, where the broker does not."""
+        """Alternate between the neighbouring windows, where the broker does not."""
         clock = asyncio.get_running_loop().time
         await self._changed.wait()
         next_s = clock()
@@ -143,10 +143,10 @@ class FractionalWindow(ConsumerActuator):
         return subscription.session is not None and subscription.is_quick and not subscription.is_fractional
 
     def _next_slot(self) -> float:
-        """Return the window of the next slot; the larger ones are spread evenly."""
+        """Return the window of the next slot; slots with the larger one are spread evenly."""
         whole = math.floor(self._action)
         self._carry += self._action - whole
-        # A little less than 1, since tenths do not add up exactly.
+        # Slightly less than 1, since tenths do not add up exactly.
         if self._carry > 1 - 1e-9:
             self._carry = max(0.0, self._carry - 1.0)
             return whole + 1.0
@@ -154,24 +154,24 @@ class FractionalWindow(ConsumerActuator):
 
 
 class Pacer(ConsumerActuator):
-    """The pace at which handlers begin. The window is only a bound on what the consumer holds."""
+    """Limits the rate at which handlers start. The window only bounds the prefetched messages."""
 
     def __init__(self, window: int | None = None) -> None:
-        """`window` is how many messages may be out; if None, enough for half a second at the goal."""
+        """`window` is the prefetch; None prefetches half a second's worth at the goal."""
         super().__init__()
         if window is not None and not (isinstance(window, int) and 1 <= window <= MOST_PREFETCH):
-            raise ControlError(f"a pacer's window is a whole number from 1 to {MOST_PREFETCH}, not {window!r}")
+            raise ControlError(f"invalid pacer window {window!r}: use an integer from 1 to {MOST_PREFETCH}")
         self._window = window
         self._held = float(LEAST_PACER_WINDOW if window is None else window)
 
     def default_limits(self, goal: Goal) -> Limits:
-        # The pace is the rate, until something else is slower: there is little to correct.
+        # The action is the rate itself unless something else is slower, so there is little to correct.
         rate = self._rate_of(goal)
         return Limits(rate / 10, rate * 2)
 
     def check_limits(self, limits: Limits) -> None:
         if limits.lowest <= 0:
-            raise ControlError(f"the limits of a pacer are above 0 messages/s, not {limits.lowest:g}")
+            raise ControlError(f"invalid pacer limit {limits.lowest:g}: use more than 0 messages/s")
 
     def default_start(self, goal: Goal) -> float:
         return self._rate_of(goal)
@@ -181,7 +181,7 @@ class Pacer(ConsumerActuator):
         return self._held
 
     def hold_for(self, goal: Goal) -> None:
-        """Have enough messages at hand for this goal, from the next action on."""
+        """Adapt the prefetch to this goal, from the next action on."""
         if self._window is None:
             held = math.ceil(self._rate_of(goal) * HELD_S)
             self._held = float(min(MOST_PREFETCH, max(LEAST_PACER_WINDOW, held)))
@@ -197,5 +197,5 @@ class Pacer(ConsumerActuator):
 
     def _rate_of(self, goal: Goal) -> float:
         if not isinstance(goal, Rate):
-            raise ControlError("a pacer holds a rate: use Window or FractionalWindow for other goals")
+            raise ControlError("a pacer needs a Rate goal: use Window or FractionalWindow for other goals")
         return goal.per_s

@@ -1,6 +1,6 @@
-"""A consumer that holds a goal by turning its own window or pace, on RabbitMQ and on Flyball.
+"""A consumer that holds a goal by adapting its prefetch or rate, on RabbitMQ and Flyball.
 
-Puts the parts together and sees to their beginning and end. Each part is in a module of its own.
+Assembles the other modules, and manages their start and stop.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ DEFAULTS = AdaptiveOptions()
 class AdaptiveConsumer:
     """Consumes a queue and holds a goal.
 
-    The handler is awaited with each message; when it returns, the message is acknowledged, and when it raises, the
-    message goes back to the queue, or is rejected if the options say so. Each message is settled once, on the channel
-    that it came by. When the connection is lost, what was not settled comes again, also what handlers had begun with.
+    Awaits the handler with each message; acks when it returns, and when it raises, requeues, or rejects if the
+    options say so. Each message is acked once, on the channel that delivered it. After a lost connection unacked
+    messages are delivered again, including those that handlers had started.
 
     Use it as an asynchronous context manager, or `run` it until it is stopped or cancelled.
     """
@@ -58,9 +58,9 @@ class AdaptiveConsumer:
         goal: Goal,
         options: AdaptiveOptions = DEFAULTS,
     ) -> None:
-        """`source` is an address (amqp://...) or a connection of aio-pika. Nothing is connected before `start`.
+        """`source` is an address (amqp://...) or an aio-pika connection. Connects in `start`.
 
-        Raises ControlError if something does not fit together.
+        Raises ControlError for invalid arguments or combinations.
         """
         _check(source, queue_name, handler, goal)
         design = options.design
@@ -70,7 +70,7 @@ class AdaptiveConsumer:
         sample_time_s = options.sample_time_s
         if sample_time_s is None:
             sample_time_s = design.sample_time_s if design is not None else _default_sample_time_s(goal)
-        # Only a design may know what happens within a latency.
+        # Only a design from an identified model may sample faster than the latency.
         self._must_outlast_latency = design is None and not (options.is_shadow or options.allow_uncertified)
         self._check_sample_time(goal, sample_time_s)
         limits = options.limits or (None if design is None else design.limits)
@@ -115,22 +115,22 @@ class AdaptiveConsumer:
         self._stopping = asyncio.Event()
         self._supervisor: asyncio.Task[None] | None = None
 
-    # Life
+    # Lifecycle
 
     async def start(self) -> None:
-        """Connect, subscribe and begin. Raises ControlError if the broker or the queue is not there.
+        """Connect, subscribe and start. Raises ControlError if the broker or the queue does not exist.
 
-        May be called twice, and again after it has failed. What was stopped does not start any more.
+        May be called twice, and again after a failure. A stopped consumer does not start again.
         """
         async with self._starting:
             if self._supervisor is not None or self._stopping.is_set():
                 return
             await self._subscription.open()
-            # Stored, and awaited in `run` and `stop`.
+            # Kept here, and awaited in `run` and `stop`.
             self._supervisor = asyncio.get_running_loop().create_task(self._supervise())
 
     async def run(self) -> None:
-        """Start, and consume until `stop` is called or this is cancelled, which lets the handlers finish first."""
+        """Start, and consume until `stop` is called or this task is cancelled; running handlers finish first."""
         await self.start()
         try:
             if self._supervisor is not None:
@@ -139,10 +139,10 @@ class AdaptiveConsumer:
             await self.stop()
 
     async def stop(self) -> None:
-        """Have no more delivered, let the handlers finish, acknowledge, and return the rest to the queue.
+        """Stop deliveries, let running handlers finish, ack, and requeue the rest.
 
-        May be called twice, before `start`, and by a handler, which does not wait here then. If this is cancelled,
-        the handlers are, too. Raises what went wrong meanwhile.
+        May be called twice, before `start`, and by a handler, in which case it does not wait. If this is cancelled,
+        so are the handlers. Raises the error that ended the consumer, if any.
         """
         self._stopping.set()
         self._pool.wind_up()
@@ -168,19 +168,21 @@ class AdaptiveConsumer:
     ) -> None:
         await self.stop()
 
-    # While it runs
+    # While running
 
     @property
     def goal(self) -> Goal:
         return self._goal
 
     def set_goal(self, goal: Goal) -> None:
-        """Hold another value of the same kind of goal from now on.
+        """Change the setpoint of the goal.
 
-        Raises ControlError for another kind, and for a latency that is longer than the sample time.
+        Raises ControlError for another kind of goal, and for a latency longer than the sample time.
         """
         if type(goal) is not type(self._goal):
-            raise ControlError(f"the goal is a {type(self._goal).__name__}: another kind needs another consumer")
+            raise ControlError(
+                f"the goal must stay a {type(self._goal).__name__}: create another consumer for another kind"
+            )
         self._check_sample_time(goal, self._loop.sample_time_s)
         self._goal = goal
         if isinstance(self._actuator, Pacer):
@@ -193,7 +195,7 @@ class AdaptiveConsumer:
             self._reported.change(loop_facts(self._loop, goal, self._actuator, self._queue_name))
 
     def _pace_for(self, goal: Goal) -> None:
-        # The pace is the rate: there is no need to feel the way. What was measured before says nothing any more.
+        # The action is the rate itself: jump to it. Earlier measurements do not apply to the new goal.
         limits, begin = self._actuator.default_limits(goal), self._actuator.default_start(goal)
         self._loop.controller = Controller(self._loop.controller.law, limits, goal.setpoint, begin, self._smoothing)
         if self._supervisor is not None and not self._loop.is_shadow:
@@ -202,7 +204,7 @@ class AdaptiveConsumer:
 
     @property
     def state(self) -> ConsumerState:
-        """What can be seen of it now."""
+        """Return a snapshot of the current state."""
         meter, session = self._meter, self._subscription.session
         pace = self._pool.pace
         return ConsumerState(
@@ -222,7 +224,7 @@ class AdaptiveConsumer:
             last_sample=self._last_sample,
         )
 
-    # Inside
+    # Internals
 
     async def _supervise(self) -> None:
         try:
@@ -250,7 +252,7 @@ class AdaptiveConsumer:
                 await self._options.reporter.forget(self._reported)
 
     async def _until_stopped(self) -> BaseException | None:
-        """Keep the connection and the loop going until it is to stop; return what has ended them before, if so."""
+        """Keep connection and loop running until stopped; return the error that ended them before, if any."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 others = [
@@ -262,17 +264,17 @@ class AdaptiveConsumer:
                 for task in others:
                     task.cancel()
         except BaseExceptionGroup as group:
-            # One failure ends all the others, which are cancelled: it is the only one worth telling.
+            # The first failure cancels the other tasks: report only that one.
             failure = group.exceptions[0]
-            log.error("queue %r is consumed no longer: %s", self._queue_name, str(failure) or repr(failure))
+            log.error("stopped consuming queue %r: %s", self._queue_name, str(failure) or repr(failure))
             return failure
         return None
 
     def _check_sample_time(self, goal: Goal, sample_time_s: float) -> None:
-        # What is measured is what was decided a latency ago: a law that hears of it samples later swings.
+        # The measurement reflects the action of one latency ago: a law that samples faster than that oscillates.
         if self._must_outlast_latency and isinstance(goal, Latency) and sample_time_s < goal.seconds:
             raise ControlError(
-                f"a latency of {goal.seconds:g} s cannot be held with a sample time of {sample_time_s:g} s:"
+                f"sample time {sample_time_s:g} s is too short for a latency goal of {goal.seconds:g} s:"
                 f" use a sample_time_s of {goal.seconds:g} or more"
             )
 
@@ -290,8 +292,8 @@ class AdaptiveConsumer:
             self._options.record(sample)
 
     def _on_mode(self, mode: str) -> str | None:
-        """Somebody wants the loop to act, or not to; return why it does not obey."""
-        assert self._reported is not None, "it is asked through the report"
+        """Switch the mode of the loop; return a reason if that is refused."""
+        assert self._reported is not None, "only called for a reported loop"
         try:
             self._loop.set_shadow(mode == "shadow")
         except ControlError as error:
@@ -305,7 +307,7 @@ def _default_sample_time_s(goal: Goal) -> float:
 
 
 def _law_and_proof(goal: Goal, options: AdaptiveOptions) -> tuple[Law[Any], Certificate | None]:
-    """Return the law to use and its certificate, where it has one."""
+    """Return the law and its certificate, if it has one."""
     law, certificate, design = options.law, options.certificate, options.design
     if design is not None:
         return design.law, design.certificate
@@ -316,21 +318,21 @@ def _law_and_proof(goal: Goal, options: AdaptiveOptions) -> tuple[Law[Any], Cert
 
 def _default_actuator(goal: Goal, design: Design | None) -> ConsumerActuator:
     if isinstance(goal, Rate):
-        # A design is made for a window: the pacer would be another plant.
+        # A design applies to the window: with a pacer the plant would be another one.
         return Pacer() if design is None else FractionalWindow()
     return Window()
 
 
 def _check(source: object, queue_name: object, handler: object, goal: object) -> None:
-    """Raise ControlError with the first thing that is not as it should be."""
+    """Raise ControlError for the first invalid argument."""
     if not isinstance(source, str | AbstractConnection):
         raise ControlError(
-            f"a consumer needs an address (amqp://...) or a connection of aio-pika, not {type(source).__name__}"
+            f"invalid source of type {type(source).__name__}: use an address (amqp://...) or an aio-pika connection"
         )
     if not (isinstance(queue_name, str) and queue_name):
-        raise ControlError(f"a consumer needs the name of a queue, not {queue_name!r}")
+        raise ControlError(f"invalid queue name {queue_name!r}")
     is_plain = inspect.isfunction(handler) and not inspect.iscoroutinefunction(handler)
     if not callable(handler) or (is_plain and getattr(handler, "__name__", "") != "<lambda>"):
-        raise ControlError(f"a handler is an `async def` that takes a message, not {handler!r}")
+        raise ControlError(f"invalid handler {handler!r}: use an `async def` that takes a message")
     if not isinstance(goal, Rate | Latency | Fast):
-        raise ControlError(f"a goal is a Rate, a Latency or Fast, not {goal!r}")
+        raise ControlError(f"invalid goal {goal!r}: use a Rate, Latency or Fast")

@@ -1,4 +1,4 @@
-"""What the loop of an adaptive consumer is, in words and numbers that a console can show."""
+"""Describes the loop of an adaptive consumer for the console."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from flyball.control.loop import Loop
 
 
 def loop_facts(loop: Loop, goal: Goal, actuator: ConsumerActuator, queue_name: str) -> dict[str, Any]:
-    """Return the facts that `flyball.client.reporting` tells of a loop."""
+    """Return the description that `flyball.client.reporting` sends."""
     controller, certificate = loop.controller, loop.certificate
     gains = {name: value for name, value in law_to_json(controller.law).items() if name != "kind"}
     return {
         "about": f"Consumes the queue {queue_name!r}: {_goal_words(goal)}.",
         "measures": {"what": _measured_words(goal), "unit": goal.unit},
         "acts": {
-            "what": "pace at which handlers begin" if isinstance(actuator, Pacer) else "window of unsettled messages",
+            "what": "rate at which handlers start" if isinstance(actuator, Pacer) else "prefetch window",
             "unit": "messages/s" if isinstance(actuator, Pacer) else "messages",
         },
         "law": controller.law.kind,
@@ -32,13 +32,13 @@ def loop_facts(loop: Loop, goal: Goal, actuator: ConsumerActuator, queue_name: s
 
 def _goal_words(goal: Goal) -> str:
     if isinstance(goal, Latency):
-        return f"a message takes {goal.seconds:g} s from arrival to acknowledgement"
+        return f"{goal.seconds:g} s from arrival to ack"
     if isinstance(goal, Fast):
-        return f"handlers always have work, and {goal.waiting:g} messages wait for them"
-    return f"handlers begin with {goal.per_s:g} messages a second"
+        return f"handlers are busy, with {goal.waiting:g} messages waiting"
+    return f"handlers start {goal.per_s:g} messages/s"
 
 
 def _measured_words(goal: Goal) -> str:
     if isinstance(goal, Latency):
-        return "time from arrival to acknowledgement"
-    return "messages that wait for a handler" if isinstance(goal, Fast) else "messages that handlers begin with"
+        return "time from arrival to ack"
+    return "messages waiting for a handler" if isinstance(goal, Fast) else "messages that handlers start"

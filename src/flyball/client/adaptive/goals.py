@@ -1,6 +1,6 @@
-"""What an adaptive consumer is to hold, and the law that holds it on whatever broker and handler there are.
+"""The goals of an adaptive consumer, and the default law for each, which works for any broker and handler.
 
-Pure data. How a goal is measured is in `sensors`, how it is reached in `actuators`.
+Pure data. Measurement is in `sensors`, actuation in `actuators`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ FAST_GAIN = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """So many messages begin to be handled in a second."""
+    """Start handling this many messages per second."""
 
     unit: ClassVar[str] = "messages/s"
 
     per_s: float
 
     def __post_init__(self) -> None:
-        _require_positive("a rate", self.per_s, "messages per second")
+        _require_positive("rate", self.per_s, "messages per second")
 
     @property
     def setpoint(self) -> float:
@@ -35,14 +35,14 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """From its arrival at the consumer until its acknowledgement a message takes so long, on average."""
+    """Hold this average time from a message's arrival at the consumer to its ack."""
 
     unit: ClassVar[str] = "s"
 
     seconds: float
 
     def __post_init__(self) -> None:
-        _require_positive("a latency", self.seconds, "seconds")
+        _require_positive("latency", self.seconds, "seconds")
 
     @property
     def setpoint(self) -> float:
@@ -51,10 +51,10 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Fast:
-    """The handlers always have work, and no more than so many messages wait for them, on average.
+    """Keep the handlers busy, with at most this many messages waiting on average.
 
-    It needs a limit on handlers at once (`concurrency`): without one nothing ever waits, and the window grows to its
-    limit.
+    Needs a limit on concurrent handlers (`concurrency`): without one no message ever waits, and the window grows to
+    its limit.
     """
 
     unit: ClassVar[str] = "messages"
@@ -62,7 +62,7 @@ class Fast:
     waiting: float = 1.0
 
     def __post_init__(self) -> None:
-        _require_positive("a number of waiting messages", self.waiting, "messages")
+        _require_positive("number of waiting messages", self.waiting, "messages")
 
     @property
     def setpoint(self) -> float:
@@ -73,20 +73,19 @@ Goal = Rate | Latency | Fast
 
 
 def default_law(goal: Goal) -> tuple[Law[Any], Certificate]:
-    """Return a law that holds the goal on every plant that a consumer can be, and the proof."""
+    """Return a law that is stable on every plant that a consumer can be, and its certificate."""
     if isinstance(goal, Fast):
-        # One more in the window is at most one more that waits, or one handler less that idles.
+        # One more message in the window adds at most one waiting message, or one busy handler.
         fast = Integral(FAST_GAIN)
         return fast, certify_integral(fast, highest_slope=1.0)
-    # The rate over the window, or over the pace, is a concave curve through the origin (Little's law until something
-    # saturates); the latency over the window is flat and then proportional. In logarithms the slope of both lies
-    # between 0 and 1.
+    # Rate over window, or over pace, is concave through the origin (Little's law until saturation); latency over
+    # window is flat, then proportional. In logarithms both slopes lie between 0 and 1.
     law = Multiplicative()
     return law, certify_model_free(law)
 
 
 def own_certificate(law: Law[Any], goal: Goal) -> Certificate | None:
-    """Return the certificate of a law that needs no model for the goal; None if it needs one."""
+    """Return the certificate of a law that needs no model for the goal; None for other laws."""
     if isinstance(goal, Fast) or not isinstance(law, Multiplicative | SelfTuning):
         return None
     return certify_model_free(law)
@@ -95,4 +94,4 @@ def own_certificate(law: Law[Any], goal: Goal) -> Certificate | None:
 def _require_positive(what: str, value: object, unit: str) -> None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not math.isfinite(value) or value <= 0:  # type: ignore[arg-type,operator]
-        raise ControlError(f"{what} to hold is a number of {unit} above 0, not {value!r}")
+        raise ControlError(f"invalid {what} {value!r}: use a number of {unit} above 0")

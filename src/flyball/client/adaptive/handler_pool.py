@@ -1,6 +1,6 @@
-"""Runs the handler on deliveries: with bounded concurrency, at the rate that is set, each message once.
+"""Runs the handler on deliveries: with bounded concurrency, at the set rate, each message once.
 
-Knows nothing of brokers and windows: a delivery knows the session on which it is acked.
+Independent of brokers and windows: a delivery knows the session on which it is acked.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Handler = Callable[[IncomingMessage], Awaitable[Any]]
 
 
 class HandlerPool:
-    """The tasks that handle messages. They are hired when there is work for them, and stay."""
+    """Worker tasks that run the handler. They are created on demand and kept."""
 
     def __init__(self, handler: Handler, meter: Meter, concurrency: int | None, *, requeues: bool) -> None:
         self.pace: TokenBucket | None = None
@@ -36,9 +36,9 @@ class HandlerPool:
         self._waiting: deque[Delivery] = deque()
         self._idle: list[asyncio.Future[None]] = []
         self._size = 0
-        # Tasks that handle or settle a message.
+        # Workers that handle or ack a message.
         self._busy = 0
-        # A task was called and has not looked yet.
+        # A worker was woken and has not run yet.
         self._is_called = False
         self._tasks: asyncio.TaskGroup | None = None
         self._workers: list[asyncio.Task[None]] = []
@@ -48,30 +48,30 @@ class HandlerPool:
         self._is_quiet = asyncio.Event()
         self._known_failures: set[type[BaseException]] = set()
 
-    # Life
+    # Lifecycle
 
     def start(self, tasks: asyncio.TaskGroup) -> None:
-        """Begin to handle what has come, with tasks of this group."""
+        """Start handling, with workers in this task group."""
         self._loop = asyncio.get_running_loop()
         self._tasks = tasks
         if self._waiting:
             self._call()
 
     def wind_up(self) -> None:
-        """Begin nothing more from now on: what waits and what comes goes back with its channel."""
+        """Start no more handlers: waiting and new deliveries are requeued when the channel closes."""
         self._is_finishing = True
         self._meter.forget(len(self._waiting), monotonic())
         self._waiting.clear()
         self._quiet_down()
 
     async def finish(self, limit_s: float) -> None:
-        """Wait until the handlers that run have ended and their messages are settled, but no longer than that."""
+        """Wait until running handlers have finished and acked, at most that long."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
                 await self._is_quiet.wait()
 
     def dismiss(self) -> None:
-        """End the tasks; what a handler is still busy with it is taken out of."""
+        """Cancel the workers, with the handlers they run."""
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
@@ -81,13 +81,13 @@ class HandlerPool:
         self._tasks = None
 
     def is_worker(self, task: asyncio.Task[Any] | None) -> bool:
-        """Tell whether this is one of the tasks that handle messages."""
+        """Return whether the task is a worker."""
         return task in self._workers
 
-    # Work
+    # Deliveries
 
     def take(self, delivery: Delivery) -> None:
-        """Take a delivery over. What comes at the end is left alone: it goes back with its channel."""
+        """Accept a delivery. During shutdown it is ignored: it is requeued when the channel closes."""
         if self._is_finishing:
             return
         self._meter.arrive(delivery.arrived_s)
@@ -96,7 +96,7 @@ class HandlerPool:
             self._call()
 
     def set_pace(self, per_s: float) -> None:
-        """Begin so many messages in a second from now on."""
+        """Set the rate at which handlers start."""
         now_s = monotonic()
         if self.pace is None:
             self.pace = TokenBucket(per_s, now_s)
@@ -108,24 +108,24 @@ class HandlerPool:
         self._set_alarm()
 
     def forget(self, session: object) -> None:
-        """Drop what waits and came by a session that is lost: it comes again."""
+        """Drop waiting deliveries of a lost session: they are delivered again."""
         kept = [delivery for delivery in self._waiting if delivery.session is not session]
         self._meter.forget(len(self._waiting) - len(kept), monotonic())
         self._waiting = deque(kept)
 
-    # Inside
+    # Internals
 
     def _call(self) -> None:
-        """Have one more task look for work, if there is one. It calls the next one, if there is work for two.
+        """Wake an idle worker, or create one. It wakes the next one if there is more work.
 
-        Handlers that never wait are so run by one task, one after the other, and cost no switch between tasks.
+        So handlers that never wait are all run by one task in sequence, without task switches.
         """
         if self._is_called:
             return
         if self._idle:
             self._is_called = True
             idle = self._idle.pop()
-            # If all is being cancelled it is done already.
+            # During cancellation it may be done already.
             if not idle.done():
                 idle.set_result(None)
         elif self._tasks is not None and (self.concurrency is None or self._size < self.concurrency):
@@ -139,11 +139,12 @@ class HandlerPool:
 
     def _on_alarm(self) -> None:
         self._alarm = None
-        # Who is called looks whether it is time, and sets the alarm again if not; so do all that become free.
+        # The worker checks the time, and sets the timer again if it is too early; so does every worker that becomes
+        # idle.
         self._call()
 
     def _next(self) -> Delivery | None:
-        """Return what is to be handled now."""
+        """Return the next delivery to handle now."""
         if not self._waiting or self._is_finishing:
             return None
         if self.pace is not None and not self.pace.take(monotonic()):
@@ -155,7 +156,7 @@ class HandlerPool:
         self._is_called = False
         task = asyncio.current_task()
         assert task is not None
-        # A handler may have kept it to itself that it was cancelled.
+        # A handler may have swallowed the cancellation.
         while not task.cancelling():
             delivery = self._next()
             if delivery is None:
@@ -189,7 +190,7 @@ class HandlerPool:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            # Something that the handler waited for was cancelled: a failure as any other.
+            # Something that the handler awaited was cancelled: an ordinary failure.
             error = raised
         finally:
             meter.end(monotonic())
@@ -204,9 +205,9 @@ class HandlerPool:
         self._meter.failed += 1
         if type(error) not in self._known_failures:
             self._known_failures.add(type(error))
-            fate = "goes back to the queue" if self._requeues else "is rejected"
+            fate = "requeued" if self._requeues else "rejected"
             log.warning(
-                "the handler failed, and the message %s; further failures with %s are counted, but not told",
+                "handler failed, message %s; further failures with %s are counted but not logged",
                 fate,
                 type(error).__name__,
                 exc_info=error,

@@ -1,4 +1,4 @@
-"""What can be chosen about an adaptive consumer, besides its queue, its handler and its goal."""
+"""Options of an adaptive consumer, besides queue, handler and goal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flyball.errors import ControlError
 
 
 class Design(Protocol):
-    """A law with all that belongs to it, as `flyball control design` writes it."""
+    """A control design, as `flyball control design` writes it."""
 
     @property
     def law(self) -> Law[Any]: ...
@@ -37,43 +37,43 @@ class Design(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptiveOptions:
-    """Options of an AdaptiveConsumer. What is None follows from the goal, or from the design."""
+    """Options of an AdaptiveConsumer. None means the default for the goal, or the design's value."""
 
     actuator: ConsumerActuator | None = None
-    # Without a law and a design there is a law that needs no model.
+    # Without a law and a design, a law that needs no model is used.
     law: Law[Any] | None = None
     certificate: Certificate | None = None
-    # A law with its certificate, limits, filter and sample time, instead of a law alone.
+    # A law with its certificate, limits, filter and sample time.
     design: Design | None = None
     sample_time_s: float | None = None
     limits: Limits | None = None
-    # The first action.
+    # Initial action.
     start: float | None = None
-    # How many handlers run at once; None: as many as there are messages in the window.
+    # Maximum concurrent handlers; None: as many as the window allows.
     concurrency: int | None = None
-    # What becomes of a message whose handler raises: "requeue" or "reject".
+    # For a message whose handler raises: "requeue" or "reject".
     on_error: str = "requeue"
     # Called with each sample.
     record: Callable[[Sample], None] | None = None
-    # Compute and record, and do not act.
+    # Shadow mode: compute and record, but do not act.
     is_shadow: bool = False
     allow_uncertified: bool = False
-    # Shows the loop in a node's console, which can switch it between shadow and active.
+    # Shows the loop in a node's console, which can switch between shadow and active mode.
     reporter: LoopReporter | None = None
-    # Of the loop; None: the queue's.
+    # Name of the loop; None: the queue's name.
     name: str | None = None
     # How long handlers have to finish when the consumer stops.
     stop_limit_s: float = 30.0
 
     def __post_init__(self) -> None:
-        """Raise ControlError with the first thing that is not as it should be."""
+        """Raise ControlError for the first invalid option."""
         concurrency = self.concurrency
         is_count = isinstance(concurrency, int) and not isinstance(concurrency, bool) and concurrency >= 1
         if concurrency is not None and not is_count:
-            raise ControlError(f"concurrency is the number of handlers at once, 1 or more, not {concurrency!r}")
+            raise ControlError(f"invalid concurrency {concurrency!r}: use an integer of at least 1")
         if self.on_error not in ("requeue", "reject"):
-            raise ControlError(f'on_error is "requeue" or "reject", not {self.on_error!r}')
+            raise ControlError(f'invalid on_error {self.on_error!r}: use "requeue" or "reject"')
         if not (math.isfinite(self.stop_limit_s) and self.stop_limit_s >= 0):
-            raise ControlError(f"stop_limit_s is a number of seconds, 0 or more, not {self.stop_limit_s!r}")
+            raise ControlError(f"invalid stop_limit_s {self.stop_limit_s!r}: use seconds, at least 0")
         if self.design is not None and (self.law is not None or self.certificate is not None):
-            raise ControlError("give a design or a law with its certificate, not both")
+            raise ControlError("design excludes law and certificate: give one or the other")

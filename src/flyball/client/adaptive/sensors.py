@@ -1,4 +1,4 @@
-"""What is measured for each goal, once a sample, and whether the consumer could have had more."""
+"""The measurement for each goal, once per sample, and whether the actuator limited it."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from flyball.client.adaptive.meter import Meter
 from flyball.client.adaptive.subscription import Subscription
 from flyball.control.loop import Measurement
 
-# In less time there is nothing to be measured.
+# Shorter intervals yield no measurement.
 LEAST_S = 0.02
 
 
 class MeterSensor(ABC):
-    """Reads the meter. Without a channel, or with an empty queue, a larger action could raise nothing."""
+    """Reads the meter. Without a channel, or with an empty queue, a larger action has no effect."""
 
     def __init__(self, meter: Meter, subscription: Subscription, is_binding: Callable[[], bool]) -> None:
-        """`is_binding` tells whether the actuator has held anything back since it was asked last."""
+        """`is_binding` returns whether the actuator has limited the consumer since the last call."""
         self._meter = meter
         self._subscription = subscription
         self._is_binding = is_binding
         self._read_s = 0.0
 
     def restart(self) -> None:
-        """Forget what was there since the last reading."""
+        """Start a new interval."""
         now_s = monotonic()
         self._since(max(LEAST_S, now_s - self._read_s), now_s)
         self._read_s = now_s
 
     async def read(self) -> Measurement:
-        """Return what was there since the last reading or restart.
+        """Return the measurement since the last reading or restart.
 
-        It is not a number if there was nothing to be measured, or no time for it: then the next reading tells all.
+        NaN if there was nothing to measure, or too little time: the next reading then covers both intervals.
         """
         now_s = monotonic()
         elapsed_s = now_s - self._read_s
@@ -53,7 +53,7 @@ class MeterSensor(ABC):
 
 
 class RateSensor(MeterSensor):
-    """Messages that handlers began with, in a second."""
+    """Messages per second that handlers started."""
 
     _started = 0
 
@@ -63,9 +63,9 @@ class RateSensor(MeterSensor):
 
 
 class LatencySensor(MeterSensor):
-    """Seconds from arrival to acknowledgement, the mean of what was settled; the age of the oldest if nothing was.
+    """Mean seconds from arrival to settlement; the age of the oldest message if none was settled.
 
-    Not a number if nothing was there at all.
+    NaN if there was no message.
     """
 
     _settled = 0
@@ -83,9 +83,9 @@ class LatencySensor(MeterSensor):
 
 
 class WaitingSensor(MeterSensor):
-    """Messages that wait for a handler, less the handlers that wait for a message: the mean over the time.
+    """Mean of waiting messages minus idle handlers.
 
-    Below 0 it says how many handlers had nothing to do, so that the way up is no longer than the way down.
+    A negative value counts idle handlers, so that the loop rises as fast as it falls.
     """
 
     _waiting_area = 0.0
@@ -117,7 +117,7 @@ def sensor_for(
     is_binding: Callable[[], bool],
     concurrency: int | None,
 ) -> MeterSensor:
-    """Return what measures how far the goal is reached."""
+    """Return the sensor for the goal."""
     if isinstance(goal, Fast):
         return WaitingSensor(meter, subscription, is_binding, concurrency)
     kind = LatencySensor if isinstance(goal, Latency) else RateSensor

@@ -1,7 +1,7 @@
-"""One life of a channel with its subscription: from its opening until it is closed or lost.
+"""One channel with its subscription, from open until it is closed or lost.
 
-Settles each delivery once, and only as long as the channel lives: what was delivered before goes back to its queue
-with the channel, and an acknowledgement for it would be an error on any other.
+A delivery is settled once, and only on its own channel: when the channel is lost its deliveries are requeued, and an
+ack on another channel would be an error.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-# What the library raises on a channel that ends or has ended. It tells so before `is_closed` does.
+# Exceptions of the library on a channel that is ending or closed. They come before `is_closed` is set.
 LOSSES = (aiormq.exceptions.AMQPError, aiormq.exceptions.ChannelInvalidStateError, ConnectionError)
 
-# A broker that does not answer is not waited for any longer when something ends.
+# Time limit for a broker's answer during shutdown.
 ANSWER_LIMIT_S = 5.0
 
 
 class Delivery:
-    """A delivered message. It can be settled on the channel that it came by, and nowhere else."""
+    """A delivered message. It can only be settled on the channel that delivered it."""
 
     __slots__ = ("arrived_s", "message", "session", "tag")
 
@@ -43,11 +43,11 @@ class Delivery:
 
 
 class SessionLost(Exception):
-    """The channel, or its connection, ended before it had answered; the cause says why."""
+    """The channel or its connection ended before the answer; the cause has the reason."""
 
 
 class Session:
-    """A channel that consumes one queue. Its window, and how that changes, is a BrokerWindow's business."""
+    """A channel that consumes one queue. How its window changes is up to a BrokerWindow."""
 
     def __init__(
         self,
@@ -56,26 +56,27 @@ class Session:
         receive: Callable[[Delivery], None],
         settled: Callable[[Delivery], None],
     ) -> None:
-        """`receive` is called with what arrives, `settled` with what was settled while the channel lived."""
+        """`receive` is called with deliveries, `settled` after each one is settled on the live channel."""
         self.channel = channel
         self.queue_name = queue_name
         self.tag = f"flyball-{secrets.token_hex(8)}"
-        # By delivery tag, the oldest first.
+        # By delivery tag, oldest first.
         self.unsettled: dict[int, Delivery] = {}
         self.is_lost = asyncio.Event()
-        # Set whenever something was settled; for those who wait for that.
+        # Set after each settlement.
         self.released = asyncio.Event()
         self._receive = receive
         self._settled = settled
         self._held: list[Delivery] | None = None
         channel.closing.add_done_callback(self._on_closed)
-        # The broker ends a subscription when its queue is deleted: the same as a lost channel, for who consumes.
+        # The broker cancels a consumer whose queue is deleted: handled like a lost channel.
         channel.on_consumer_cancel_callbacks.add(self._on_cancelled)
 
     async def ask(self, request: Coroutine[Any, Any, T]) -> T:
-        """Send a request and return its answer. A caller that is cancelled leaves it under way. Raises SessionLost.
+        """Send a request and return its answer. Cancelling the caller does not cancel the request. Raises
+        SessionLost.
 
-        The library closes a channel whose request is given up, and every unsettled message would come twice.
+        The library closes the channel of a cancelled request, and every unsettled message would be redelivered.
         """
         try:
             return await asyncio.shield(request)
@@ -83,10 +84,10 @@ class Session:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            # Nobody has cancelled us: it was the request, with its channel.
+            # Not the caller was cancelled but the request, with its channel.
             raise SessionLost from error
         except Exception as error:
-            # The library raises whatever ended the connection, of any type.
+            # The library raises the exception that ended the connection, of any type.
             if self.channel.is_closed or isinstance(error, LOSSES):
                 raise SessionLost from error
             raise
@@ -98,51 +99,51 @@ class Session:
         )
 
     async def cancel(self) -> None:
-        """End the subscription; what was delivered may still be settled."""
+        """Cancel the subscription; earlier deliveries can still be settled."""
         await self.ask(self.channel.basic_cancel(self.tag))
 
     async def count_ready(self) -> int:
-        """Return how many messages wait in the queue."""
+        """Return the number of ready messages in the queue."""
         answer = await self.ask(self.channel.queue_declare(self.queue_name, passive=True))
         return answer.message_count or 0
 
     # Settling
 
     async def acknowledge(self, delivery: Delivery) -> None:
-        """Settle a delivery for good, at once or as soon as nothing is held back any more."""
+        """Ack a delivery, now or once acks are no longer held back."""
         if self._held is not None:
             self._held.append(delivery)
         else:
             await self._settle(delivery, None)
 
     async def reject(self, delivery: Delivery, *, requeue: bool) -> None:
-        """Return a delivery to its queue, or have the broker give it up."""
+        """Requeue or reject a delivery."""
         await self._settle(delivery, requeue)
 
     def hold(self) -> None:
-        """Hold acknowledgements back: the window stays full."""
+        """Hold back acks: the window stays full."""
         if self._held is None:
             self._held = []
 
     async def release(self) -> None:
-        """Send the acknowledgements that were held back, and hold no more."""
+        """Send the acks that were held back, and stop holding."""
         held, self._held = self._held, None
         for delivery in held or ():
             await self._settle(delivery, None)
 
     async def close(self) -> None:
-        """Close the channel: what is not settled goes back to the queue, to its old place."""
+        """Close the channel: unsettled deliveries are requeued in their old positions."""
         if not self.channel.is_closed:
             with contextlib.suppress(SessionLost, TimeoutError):
                 async with asyncio.timeout(ANSWER_LIMIT_S):
                     await self.ask(self.channel.close())
 
-    # Inside
+    # Internals
 
     async def _settle(self, delivery: Delivery, requeue: bool | None) -> None:
         if self.unsettled.pop(delivery.tag, None) is None or self.is_lost.is_set():
             return
-        # A handler may have settled it already.
+        # A handler may have settled it itself.
         if not delivery.message.processed:
             try:
                 if requeue is None:
@@ -150,17 +151,17 @@ class Session:
                 else:
                     await self._send(self.channel.basic_reject(delivery.tag, requeue=requeue, wait=False))
             except (*LOSSES, SessionLost):
-                # The channel is gone: it comes again, on another one.
+                # The channel is lost: the message is redelivered on another one.
                 return
         self._settled(delivery)
         self.released.set()
 
     async def _send(self, frame: Coroutine[Any, Any, None]) -> None:
-        """Send something that has no answer. Raises SessionLost."""
+        """Send a frame without an answer. Raises SessionLost."""
         if not self.channel.write_queue.full():
             await frame
             return
-        # Whoever waits for room in the library's queue waits for ever if the connection ends meanwhile.
+        # A wait for room in the library's queue never ends if the connection is lost meanwhile.
         sending, losing = asyncio.ensure_future(frame), asyncio.ensure_future(self.is_lost.wait())
         try:
             await asyncio.wait([sending, losing], return_when=asyncio.FIRST_COMPLETED)
@@ -178,8 +179,8 @@ class Session:
         try:
             message = IncomingMessage(delivered)
         except ValueError:
-            # As a delivery mode that does not exist. Nobody could settle it, and its place would be lost.
-            log.exception("a message of queue %r cannot be read, and is rejected", self.queue_name)
+            # For example with an invalid delivery mode. It could not be settled later, and would occupy the window.
+            log.exception("rejected a malformed message of queue %r", self.queue_name)
             await self._send(self.channel.basic_reject(tag, requeue=False, wait=False))
             return
         delivery = Delivery(self, message, tag, monotonic())

@@ -1,4 +1,4 @@
-"""What can be seen of an adaptive consumer from outside, at one moment."""
+"""A snapshot of an adaptive consumer."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ class ConsumerState:
     """A snapshot."""
 
     is_connected: bool
-    # The prefetch that was asked for last.
+    # The latest requested prefetch.
     window: float
-    # How many handlers may begin in a second; None without a pacer.
+    # Rate at which handlers may start; None without a pacer.
     pace_per_s: float | None
-    # Messages that were delivered and that no handler has begun with.
+    # Delivered messages without a handler.
     waiting: int
-    # Handlers at work.
+    # Running handlers.
     running: int
-    # Messages that the broker counts as being out.
+    # Messages that are unacked at the broker.
     unsettled: int
     arrived: int
     # Handlers that returned.
     handled: int
     # Handlers that raised.
     failed: int
-    # Messages that were acknowledged, requeued or rejected, on a channel that lived.
+    # Messages acked, requeued or rejected on a live channel.
     settled: int
-    # Connections made: 1 until the first is lost.
+    # Connections so far.
     sessions: int
     samples: int
     late_samples: int

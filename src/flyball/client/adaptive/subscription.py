@@ -1,6 +1,6 @@
-"""A queue's messages, for as long as they are wanted: connects, and connects again when the connection is lost.
+"""Keeps a queue subscribed: connects, and reconnects when the connection is lost.
 
-Each life of the channel is a Session. The window that was asked for last holds for the next one, too.
+Each channel is a Session. The requested window applies to the next one as well.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CONNECT_LIMIT_S = 20.0
 
 
 class Subscription:
-    """Consumes a queue over a connection of its own, or over a channel of one that it is given."""
+    """Consumes a queue over its own connection, or a channel of a given connection."""
 
     def __init__(
         self,
@@ -52,35 +52,35 @@ class Subscription:
         self._applied: float | None = None
         self._is_ending = False
         self._global_is_refused = False
-        # Connections made.
+        # Connections so far.
         self.sessions = 0
 
-    # What it is like
+    # Properties
 
     @property
     def session(self) -> Session | None:
-        """The channel that lives now, if one does."""
+        """The live channel, if any."""
         return None if self._session is None or self._session.is_lost.is_set() else self._session
 
     @property
     def window(self) -> float:
-        """The window that was asked for last."""
+        """The latest requested window."""
         return self._wanted
 
     @property
     def is_fractional(self) -> bool:
-        """Whether the broker understands fractions of a window."""
+        """Whether the broker supports fractional windows."""
         return self._window is not None and self._window.is_fractional
 
     @property
     def is_quick(self) -> bool:
-        """Whether the window may change many times a second."""
+        """Whether the window can change many times per second."""
         return self._window is None or self._window.is_quick
 
-    # What it does
+    # Operations
 
     async def open(self) -> None:
-        """Connect and subscribe. Raises ControlError if that cannot be done now."""
+        """Connect and subscribe. Raises ControlError if that fails."""
         try:
             await self._establish()
         except _Failed as failure:
@@ -90,30 +90,30 @@ class Subscription:
             raise
 
     async def keep(self) -> None:
-        """Whenever the channel is lost, open another one, until cancelled."""
+        """Reopen the channel whenever it is lost, until cancelled."""
         while self._session is not None:
             session = self._session
             await session.is_lost.wait()
             async with self._changing:
-                # A change of the window may have replaced it.
+                # A window change may have replaced it.
                 if self._session is not session:
                     continue
             if self._is_ending:
                 return
-            log.warning("the connection for queue %r is lost; its unsettled messages come again", self._queue_name)
+            log.warning("connection lost for queue %r; its unacked messages will be redelivered", self._queue_name)
             self._lost(session)
             await self._discard()
             await self._establish_again()
-            log.warning("queue %r is consumed again", self._queue_name)
+            log.warning("resumed consuming queue %r", self._queue_name)
 
     async def set_window(self, window: float) -> None:
-        """Ask for another window; it holds on return, or when the next channel is open."""
+        """Change the window; on return it is in effect, or will be on the next channel."""
         self._wanted = window
-        # A caller that is cancelled must not leave half a change behind.
+        # Cancelling the caller must not interrupt a change halfway.
         await asyncio.shield(self._change())
 
     async def count_ready(self) -> int | None:
-        """Return how many messages wait in the queue; None if nobody can tell at present."""
+        """Return the number of ready messages; None if that is unknown at present."""
         session = self.session
         if session is None:
             return None
@@ -123,10 +123,10 @@ class Subscription:
             return None
 
     async def end(self) -> None:
-        """Have no more delivered; what was may still be settled. Nothing is held back any more."""
+        """Stop deliveries; earlier ones can still be settled. Acks are no longer held back."""
         self._is_ending = True
         if self._session is not None:
-            # Whoever waits there for something to be settled need not wait any longer.
+            # Wake waiters for settlements: they need not wait any longer.
             self._session.released.set()
         with contextlib.suppress(SessionLost, TimeoutError):
             async with asyncio.timeout(ANSWER_LIMIT_S), self._changing:
@@ -136,11 +136,11 @@ class Subscription:
             await self.session.release()
 
     async def close(self) -> None:
-        """Close the channel, and the connection if it is its own. What is not settled goes back."""
+        """Close the channel, and the connection if it is its own. Unsettled deliveries are requeued."""
         self._is_ending = True
         await self._discard()
 
-    # Inside
+    # Internals
 
     async def _change(self) -> None:
         async with self._changing:
@@ -153,7 +153,7 @@ class Subscription:
                 self._applied = window
 
     async def _replace(self, session: Session, window: float) -> None:
-        """Go on with a new channel, when all that came by the old one is settled."""
+        """Continue on a new channel once all deliveries of the old one are settled."""
         await session.cancel()
         while session.unsettled and not (session.is_lost.is_set() or self._is_ending):
             session.released.clear()
@@ -163,17 +163,17 @@ class Subscription:
         try:
             await session.ask(self._begin(session.channel.connection, window))
         finally:
-            # If there is no new one this is a loss, after which there is another attempt.
+            # If opening the new one fails, this counts as a loss, and is retried.
             await session.close()
 
     async def _begin(self, amqp: AmqpConnection, wanted: float) -> None:
-        """Open a channel and subscribe on it. Raises SessionLost, and ConnectionError without a channel."""
+        """Open a channel and subscribe. Raises SessionLost, and ConnectionError if no channel can be opened."""
         try:
             channel = await amqp.channel(publisher_confirms=False)
         except (aiormq.exceptions.AMQPError, OSError, RuntimeError):
             raise
         except Exception as error:
-            # The library raises whatever ended the connection, of any type: even a plain Exception.
+            # The library raises the exception that ended the connection, of any type, even plain Exception.
             if amqp.is_closed:
                 raise ConnectionError(_text_of(error)) from error
             raise
@@ -184,7 +184,7 @@ class Subscription:
             await session.count_ready()
             await window.begin(wanted)
         except BaseException:
-            # What would be left behind would hoard messages that nobody handles.
+            # A channel left open would hoard messages without handlers.
             await session.close()
             self._lost(session)
             raise
@@ -201,15 +201,17 @@ class Subscription:
                 if retries.attempts == attempts:
                     raise
                 if retries.attempts == 1:
-                    log.warning("%s; trying on", failure)
+                    log.warning("%s; retrying", failure)
 
     async def _establish(self) -> None:
         try:
             await self._try_to_establish()
         except _GlobalRefused:
-            log.info("queue %r allows no window of a channel: a change is a new subscription", self._queue_name)
+            log.info(
+                "queue %r does not support channel prefetch; changing the window by resubscribing", self._queue_name
+            )
             self._global_is_refused = True
-            # The refusal has ended the connection. One that restores itself needs its time for it.
+            # The refusal closed the connection. A robust connection needs time to restore itself.
             await self._establish_again(attempts=1 if isinstance(self._source, str) else 8)
 
     async def _try_to_establish(self) -> None:
@@ -221,21 +223,19 @@ class Subscription:
             cause = lost.__cause__
             if re.search("global[ _]qos", str(cause)) and not self._global_is_refused:
                 raise _GlobalRefused from cause
-            raise _Failed(
-                f"queue {self._queue_name!r} of {self._place} cannot be consumed: {_text_of(cause)}"
-            ) from cause
+            raise _Failed(f"cannot consume queue {self._queue_name!r} of {self._place}: {_text_of(cause)}") from cause
         except (aiormq.exceptions.AMQPError, OSError, RuntimeError, ValueError) as error:
             await self._discard()
-            raise _Failed(f"there is no connection to {self._place}: {_text_of(error)}") from error
+            raise _Failed(f"no connection to {self._place}: {_text_of(error)}") from error
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            # Nobody has cancelled us: it was the connection, which somebody else has closed.
+            # Not this task was cancelled but the connection, which its owner has closed.
             await self._discard()
-            raise _Failed(f"there is no connection to {self._place}: it was closed") from error
+            raise _Failed(f"no connection to {self._place}: it was closed") from error
         self.sessions += 1
-        # Somebody may have asked for another window meanwhile.
+        # The window may have been changed meanwhile.
         await self.set_window(self._wanted)
 
     def _window_of(self, session: Session, connection: AmqpConnection) -> BrokerWindow:
@@ -246,14 +246,14 @@ class Subscription:
     async def _connect(self) -> AmqpConnection:
         connection: AbstractConnection
         if isinstance(self._source, str):
-            # Not the library's own restoring connection: it would subscribe again with a window of the past.
+            # Not connect_robust: it would resubscribe with an outdated window.
             connection = self._connection = await aio_pika.connect(self._source)
         else:
             connection = self._source
             self._require_that_it_restores_itself(connection)
             await connection.ready()
         if connection.transport is None or connection.transport.connection.is_closed:
-            raise ConnectionError("it is closed")
+            raise ConnectionError("connection closed")
         return connection.transport.connection
 
     def _require_that_it_restores_itself(self, source: AbstractConnection) -> None:
@@ -262,7 +262,7 @@ class Subscription:
                 raise ControlError(f"the connection to {self._place} was closed: stop its consumers first")
         elif source.transport is None or source.transport.connection.is_closed:
             raise ControlError(
-                f"the connection to {self._place} is lost and does not come back by itself:"
+                f"the connection to {self._place} is lost and does not reconnect by itself:"
                 " use its address, or aio_pika.connect_robust"
             )
 
@@ -273,14 +273,14 @@ class Subscription:
             await session.close()
         connection, self._connection = self._connection, None
         if connection is not None:
-            # A limit that is over is an OSError, too.
+            # A TimeoutError is an OSError as well.
             with contextlib.suppress(aiormq.exceptions.AMQPError, OSError, RuntimeError):
                 async with asyncio.timeout(ANSWER_LIMIT_S):
                     await connection.close()
 
     @property
     def _place(self) -> str:
-        # Without the password.
+        # Without credentials.
         return str(self._source) if not isinstance(self._source, str) else self._source.rpartition("@")[2]
 
 
@@ -289,8 +289,8 @@ def _text_of(error: BaseException | None) -> str:
 
 
 class _Failed(Exception):
-    """It could not be opened."""
+    """Opening failed."""
 
 
 class _GlobalRefused(Exception):
-    """The queue wants no windows of channels."""
+    """The queue refuses channel prefetch."""

@@ -1,18 +1,18 @@
-"""A token bucket: spaces out what it lets through so that a rate holds. Pure: takes the time as an argument."""
+"""A token bucket that spaces out messages to hold a rate. Pure: takes the time as an argument."""
 
 from __future__ import annotations
 
-# A stall now and then is made up for by a faster pace. Where more than this part of it is not used, something else is
-# slower, and a faster pace would only become a burst later on.
+# Stalls are compensated by a faster rate. If more than this share of it goes unused, something else is the
+# bottleneck, and a faster rate would only cause a burst later.
 MOST_LOST_RATIO = 0.1
-# Releases missed for this long may be made up for at once: timers of an event loop are late by milliseconds.
+# Missed releases of the last 20 ms may be made up at once: event loop timers are late by milliseconds.
 BURST_S = 0.02
-# Parts of a token do not add up exactly: who has waited as long as it was told to is not told to wait again.
+# Fractions of a token do not add up exactly: a caller that has waited `wait_s` must not be sent back to wait.
 NEARLY_ONE = 1.0 - 1e-9
 
 
 class TokenBucket:
-    """Lets `per_s` through in a second, evenly; what is not used within BURST_S is lost."""
+    """Lets `per_s` messages through per second, evenly; releases unused for BURST_S are lost."""
 
     __slots__ = ("_at_s", "_due", "_per_s", "_seen", "_tokens", "lost")
 
@@ -21,9 +21,9 @@ class TokenBucket:
         self._at_s = now_s
         self._tokens = 1.0
         self._due = 0.0
-        # Messages that could have been let through and did not come.
+        # Releases that were not used.
         self.lost = 0.0
-        # What was due and what was lost when it was asked last.
+        # Due and lost releases at the last check.
         self._seen = (0.0, 0.0)
 
     @property
@@ -35,7 +35,7 @@ class TokenBucket:
         self._per_s = per_s
 
     def take(self, now_s: float) -> bool:
-        """Let one through, if it is time."""
+        """Take one token, if available."""
         self.refill(now_s)
         if self._tokens < NEARLY_ONE:
             return False
@@ -43,13 +43,13 @@ class TokenBucket:
         return True
 
     def was_used(self, now_s: float) -> bool:
-        """Tell whether most of what could go has gone since this was asked last."""
+        """Return whether most releases since the last call were used."""
         self.refill(now_s)
         (due, lost), self._seen = self._seen, (self._due, self.lost)
         return self.lost - lost <= MOST_LOST_RATIO * (self._due - due)
 
     def wait_s(self) -> float:
-        """Return how long, after the last refill, until the next may go."""
+        """Return the seconds until the next token, counted from the last refill."""
         return max(0.0, (1.0 - self._tokens) / self._per_s)
 
     def refill(self, now_s: float) -> None:

@@ -1,6 +1,6 @@
-"""The ways in which a broker lets the window of a running consumer change.
+"""How brokers let the prefetch window of a running consumer change.
 
-docs/guides/adaptive-consumers.md has the facts behind them. Each knows one way and no control.
+See docs/guides/adaptive-consumers.md. Each class implements one way, without control logic.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from flyball.client.adaptive.session import Session
 
 
 class BrokerWindow(ABC):
-    """How many messages a session may have unsettled."""
+    """The prefetch window of a session."""
 
-    # Whether the broker itself understands fractions.
+    # Whether the broker supports fractions.
     is_fractional: ClassVar[bool] = False
-    # Whether it can change many times a second without a loss.
+    # Whether it can change many times per second without a penalty.
     is_quick: ClassVar[bool] = True
 
     def __init__(self, session: Session) -> None:
@@ -26,18 +26,19 @@ class BrokerWindow(ABC):
 
     @abstractmethod
     async def begin(self, window: float) -> None:
-        """Subscribe with a window."""
+        """Subscribe with an initial window."""
 
     @abstractmethod
     async def change(self, window: float) -> bool:
-        """Change it; what is out beyond a smaller window stays out, and nothing comes until there is room.
+        """Change the window; messages beyond a smaller window stay unacked, and none are delivered until there is
+        room.
 
-        Return False if this session cannot change: another one is needed.
+        Return False if this session cannot change its window: a new one is needed.
         """
 
 
 class ConsumerWindow(BrokerWindow):
-    """Flyball: a consumer that is asked for again with another `x-prefetch` has it at once. 0 is a closed window."""
+    """Flyball: consuming again with another `x-prefetch` changes the window. 0 closes it."""
 
     is_fractional = True
 
@@ -54,9 +55,9 @@ class ConsumerWindow(BrokerWindow):
 
 
 class ChannelWindow(BrokerWindow):
-    """RabbitMQ's classic queues: `basic.qos` with `global` changes the window of a channel, consumers included.
+    """RabbitMQ's classic queues: `basic.qos` with `global` changes the window of the channel and its consumers.
 
-    0 would be no limit there, so a closed window is one message whose acknowledgement is held back.
+    0 would mean unlimited, so a closed window is one message whose ack is held back.
     """
 
     def __init__(self, session: Session) -> None:
@@ -83,10 +84,10 @@ class ChannelWindow(BrokerWindow):
 
 
 class NewSubscription(BrokerWindow):
-    """RabbitMQ's quorum queues: only a new subscription has a new window, and it does not count what is out.
+    """RabbitMQ's quorum queues: only a new subscription gets a new window, which does not count earlier deliveries.
 
-    So what the old one got is waited for, and the new one has a channel of its own: what a quorum queue sends to a
-    subscription while that is cancelled is stuck on its channel. Nothing is delivered meanwhile.
+    So the old deliveries are settled first, and the new subscription uses a new channel: messages that a quorum queue
+    sends to a consumer being cancelled are stuck on its channel. Deliveries stop meanwhile.
     """
 
     is_quick = False

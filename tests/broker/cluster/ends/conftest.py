@@ -16,8 +16,8 @@ from tests.broker.cluster.ends.site import Site
 
 _numbers = itertools.count(1)
 
+# Nodes are started in every test, one after the other in some.
 TEST_LIMIT_S = 600
-"""Nodes are started in every test, one after the other in some."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

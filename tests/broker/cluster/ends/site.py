@@ -25,18 +25,18 @@ from flyball.client.http import Refused
 from flyball.errors import FlyballError
 from tests.nodes import ServeProcess
 
+# Long: where no node is to die, none is taken for dead that the machine lets wait. Renewals come every second; but a
+# leader watches for so long before it judges, also of nodes that are to be removed.
 LEASE_S = 10.0
-"""Long: where no node is to die, none is taken for dead that the machine lets wait. Renewals come every second; but a
-leader watches for so long before it judges, also of nodes that are to be removed."""
 
+# Where nodes are to die, so long it takes until that is noticed.
 MORTAL_LEASE_S: float = ServeSettings.model_fields["lease_s"].default
-"""Where nodes are to die, so long it takes until that is noticed."""
 
+# Whatever a domain should do is done by then, on a busy machine too.
 LIMIT_S = 120.0
-"""Whatever a domain should do is done by then, on a busy machine too."""
 
+# How often a domain is looked at: those who do the work need the machine, too.
 LOOK_S = 0.05
-"""How often a domain is looked at: those who do the work need the machine, too."""
 
 Condition = Callable[[DomainFacts], object]
 

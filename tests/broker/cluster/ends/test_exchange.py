@@ -58,9 +58,7 @@ def test_a_single_message_is_not_left_where_nobody_consumes(site: Site) -> None:
 
 
 @pytest.mark.parametrize("persistent", [True, False], ids=["persistent", "transient"])
-def test_what_came_back_from_a_consumer_is_still_marked_when_another_member_has_it(
-    site: Site, persistent: bool
-) -> None:
+def test_redelivered_flag_survives_a_transfer_to_another_member(site: Site, persistent: bool) -> None:
     name = f"returned-{persistent}"
     create(site, name, "a", "b")
     here, there = site.amqp("a").channel(), site.amqp("b").channel()

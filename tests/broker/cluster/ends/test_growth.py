@@ -80,7 +80,7 @@ def _spread(facts: DomainFacts, name: str) -> list[int]:
     return sorted(member["producers"] + member["consumers"] for member in members)
 
 
-def test_a_node_is_started_for_clients_that_find_no_room_and_stopped_when_they_are_gone(new_site: NewSite) -> None:
+def test_node_is_started_for_clients_without_room_and_stopped_after_them(new_site: NewSite) -> None:
     site = new_site("a")
     options = ["--capacity", "4", "--provisioner", "local", "--option", "dwell_s=1", "--option", "period_s=0.2"]
     site.run("domain", "cluster", "create", "orders", "--member", "a", *options)
@@ -250,7 +250,7 @@ def test_plain_python_clients_count_and_keep_no_member_from_going(new_site: NewS
     history.check()
 
 
-def test_a_thorbang_client_counts_and_goes_on_with_the_number_of_a_member_that_is_gone(new_site: NewSite) -> None:
+def test_thorbang_client_continues_with_the_id_of_a_removed_member(new_site: NewSite) -> None:
     site = new_site("a", "b", thorbang="127.0.0.1:0")
     site.run("domain", "cluster", "create", "orders", "--member", "a", "--option", "period_s=0.2")
     with Api(Place(site.url("a"))) as api:

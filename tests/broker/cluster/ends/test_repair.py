@@ -42,7 +42,7 @@ def new_site(new_site: NewSite) -> NewSite:
     return partial(new_site, lease_s=MORTAL_LEASE_S)
 
 
-def test_others_serve_the_queues_of_a_node_that_is_killed_and_who_consumes_elsewhere_goes_on(
+def test_queues_of_a_killed_node_are_served_by_others(
     new_site: NewSite,
 ) -> None:
     site = new_site("a", "b", "c")

@@ -9,7 +9,7 @@ from flyball.client import Client
 from tests.broker.cluster.ends.site import LIMIT_S, Site, drain, state_of
 
 
-def test_a_message_reaches_subscribers_of_the_topic_and_its_ancestors_on_all_nodes(site: Site) -> None:
+def test_message_reaches_subscribers_of_ancestor_topics_on_all_nodes(site: Site) -> None:
     site.run("domain", "topic", "create", "news", at="a")
     site.run("domain", "topic", "create", "sport", "--parent", "news", at="b")
 
@@ -55,7 +55,7 @@ def test_a_durable_subscription_collects_while_its_subscriber_is_away(site: Site
     assert asyncio.run(read()) == b"kept"
 
 
-def test_amqp_clients_publish_to_topics_and_subscribe_to_them_on_different_nodes(site: Site) -> None:
+def test_amqp_clients_use_topics_across_nodes(site: Site) -> None:
     site.run("domain", "topic", "create", "weather")
     subscriber = site.amqp("b").channel()
     subscriber.queue_declare("fog", durable=True)

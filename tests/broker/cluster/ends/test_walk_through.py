@@ -21,8 +21,8 @@ PAGE = (Path(__file__).parents[4] / "docs" / "guides" / "domain.md").read_text(e
 SECTION = re.findall(r"^## From one node to three$(.*?)^## ", PAGE, flags=re.MULTILINE | re.DOTALL)[0]
 STORE, SERVE, CREATE, CHANGE = re.findall(r"^```sh\n(.*?)^```", SECTION, flags=re.MULTILINE | re.DOTALL)
 
+# Ports of the page may be in use.
 HERE = ["--amqp", "127.0.0.1:0", "--telesto", "127.0.0.1:0", "--thorbang", "off", "--http", "127.0.0.1:0"]
-"""Ports of the page may be in use."""
 
 
 class Terminals:

@@ -91,7 +91,7 @@ def test_a_provisioner_of_others_works_and_its_errors_end_nothing(
         assert not await ours.alive(handle)
         with pytest.raises(ClusterError, match=r"Notebook failed: KeyError\('n2'\): see the node's log"):
             await ours.stop(handle)
-        with pytest.raises(ClusterError, match="returned None for node none, which is no text"):
+        with pytest.raises(ClusterError, match="returned None for node none, which is not a string"):
             await ours.start("none")
 
     uvloop.run(scenario())
@@ -113,11 +113,11 @@ def test_a_machine_without_room_for_the_output_of_a_command_ends_nothing(
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("[a", "is no TOML file"),
-        ("a = 1", r"\[a\] is no table: write"),
-        ("[a]", r"\[a\] has no kind: give one of local, command or package.module:Class"),
-        ('[a]\nkind = "comand"', r"\[a\] there is no kind 'comand'; did you mean command\?"),
-        ('[a]\nkind = "zzz"', "there is no kind 'zzz'; there are local, command and package.module:Class"),
+        ("[a", "is not valid TOML"),
+        ("a = 1", r"\[a\] not a table: write"),
+        ("[a]", r"\[a\] missing kind: use one of local, command or package.module:Class"),
+        ('[a]\nkind = "comand"', r"\[a\] unknown kind 'comand': did you mean command\?"),
+        ('[a]\nkind = "zzz"', "unknown kind 'zzz': use local, command or package.module:Class"),
         (
             '[a]\nkind = "command"',
             "missing a required .*argument: 'start': a provisioner of kind command has start, ",
@@ -130,10 +130,10 @@ def test_a_machine_without_room_for_the_output_of_a_command_ends_nothing(
         ("[local]\narguments = 1", r"\[local\] arguments: Input should be .*not 1"),
         ('[a]\nkind = "no.such:Thing"', "cannot import no.such:Thing: No module named 'no'"),
         ('[a]\nkind = "tests.broker.cluster.provisioners.thirdparty:No"', "cannot import .*has no attribute 'No'"),
-        ('[a]\nkind = "tests.broker.cluster.provisioners.thirdparty:NO_CLASS"', "cannot be called: give a class"),
+        ('[a]\nkind = "tests.broker.cluster.provisioners.thirdparty:NO_CLASS"', "is not callable: name a class"),
         (
             '[a]\nkind = "tests.broker.cluster.provisioners.thirdparty:Halfway"',
-            "is no provisioner: it needs `async def stop`",
+            "is not a provisioner: it needs `async def stop`",
         ),
     ],
 )

@@ -27,7 +27,7 @@ PROGRAM = """
 import os, signal, sys
 print(os.environ["FLYBALL_STORE"], "FLYBALL_NAME" in os.environ, *sys.argv[1:], flush=True)
 {extra}
-print("ready; Ctrl-C stops it", flush=True)
+print("ready; press Ctrl-C to stop", flush=True)
 signal.pause()
 """
 
@@ -71,7 +71,7 @@ def test_a_node_is_alive_from_start_to_stop(tmp_path: Path, running: list[str]) 
     uvloop.run(scenario())
 
 
-def test_a_node_gets_its_name_folder_ports_and_the_store_but_no_settings_of_others(
+def test_started_node_gets_its_own_settings_and_the_store_only(
     tmp_path: Path, running: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FLYBALL_NAME", "n1")
@@ -131,7 +131,7 @@ def test_a_number_that_another_process_has_now_means_that_the_node_is_gone(tmp_p
 
 
 def test_a_process_of_another_machine_is_not_called_dead(tmp_path: Path) -> None:
-    with pytest.raises(ClusterError, match="process 7 runs on elsewhere: it can be seen and stopped only there"):
+    with pytest.raises(ClusterError, match="process 7 runs on machine elsewhere and can be checked and"):
         uvloop.run(pretender(tmp_path).alive("elsewhere/boot/7/1"))
 
 
@@ -161,7 +161,7 @@ def test_what_an_earlier_node_of_the_name_has_logged_is_kept(tmp_path: Path, run
     log_path = tmp_path / "nodes" / "n2" / "node.log"
     running.append(uvloop.run(pretender(tmp_path).start("n2")))
     earlier = log_path.read_text()
-    with pytest.raises(ClusterError, match=r"node n2 does not start: the name is taken \(see "):
+    with pytest.raises(ClusterError, match=r"starting node n2 failed: the name is taken \(see "):
         uvloop.run(pretender(tmp_path, "sys.exit('flyball: the name is taken')").start("n2"))
     assert log_path.read_text().startswith(earlier)
     assert uvloop.run(pretender(tmp_path).alive(running[0]))
@@ -178,7 +178,7 @@ def test_a_long_log_begins_anew_and_the_last_one_is_kept(tmp_path: Path, running
 
 def test_why_a_node_does_not_start_is_in_the_error(tmp_path: Path) -> None:
     provisioner = pretender(tmp_path, "sys.exit('flyball: the store failed: no route')")
-    with pytest.raises(ClusterError, match=r"node n2 does not start: the store failed: no route \(see .*log\)"):
+    with pytest.raises(ClusterError, match=r"starting node n2 failed: the store failed: no route \(see .*log\)"):
         uvloop.run(provisioner.start("n2"))
 
 
@@ -201,7 +201,7 @@ def test_a_node_that_is_never_ready_is_ended(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "..", "../n", "-n", "a/b", "a b", "x" * 64])
 def test_a_name_cannot_lead_out_of_the_folder_or_be_a_flag(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ClusterError, match="is no name for a node"):
+    with pytest.raises(ClusterError, match="invalid node name"):
         uvloop.run(pretender(tmp_path).start(name))
     assert not (tmp_path / "nodes").exists()
 
@@ -214,7 +214,7 @@ def test_a_program_that_does_not_exist_is_a_plain_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("handle", ["", "1", "a/b/c/d", "a/b/1/2/3"])
 def test_a_handle_of_something_else_is_refused(tmp_path: Path, handle: str) -> None:
-    with pytest.raises(ClusterError, match="is no handle of a local process"):
+    with pytest.raises(ClusterError, match="is not a handle of a local process"):
         uvloop.run(pretender(tmp_path).alive(handle))
 
 

@@ -16,7 +16,7 @@ from random import Random
 from typing import Any, cast
 
 from flyball.broker.core.placement import Place, PlaceRequest, Role
-from flyball.broker.protocols.amqp.placed import PLACEMENT
+from flyball.broker.protocols.amqp.placement import PLACEMENT
 from flyball.broker.wire import amqp as wire
 from flyball.errors import FlyballError
 from flyball.lab.history import Kind, Recorder
@@ -27,8 +27,8 @@ PAUSE_S = 0.3
 PREFETCH = 10
 MOST_ACKS = 6
 LEAVING_S = 1.0
+# An answer is noted so much later than it came: what was sent before it has arrived by then, on every connection.
 LATE_S = 0.6
-"""An answer is noted so much later than it came: what was sent before it has arrived by then, on every connection."""
 
 # A consumer that hears nothing for this long asks whether its node is still there.
 SILENCE_S = 2.0
@@ -60,12 +60,12 @@ class Ground:
     """What all clients share."""
 
     recorder: Recorder
+    # Where nodes are, by protocol.
     addresses: Callable[[str], Sequence[str]]
-    """Where nodes are, by protocol."""
+    # What has just delivered a message of a queue: of a clustered one the member, None if nobody knows any more.
     source: Callable[[str, bytes], str | None]
-    """What has just delivered a message of a queue: of a clustered one the member, None if nobody knows any more."""
+    # Ask the node at an address where to go. Raises Broken if it does not say.
     place: Callable[[str, PlaceRequest], Awaitable[Place]] = nowhere
-    """Ask the node at an address where to go. Raises Broken if it does not say."""
 
     def leaves(self, who: str) -> None:
         """A consumer goes: what is on its way to it may come to another one unmarked, and later than it should."""
@@ -148,8 +148,8 @@ class AmqpConnection(asyncio.Protocol):
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
         self.on_delivery: Callable[[wire.BasicDeliver], None] = lambda delivery: None
+        # Told what comes to the consumer PLACED.
         self.on_placement: Callable[[wire.BasicDeliver], None] = lambda delivery: None
-        """Told what comes to the consumer PLACED."""
         self.confirms: dict[int, asyncio.Future[bool]] = {}
         self._published = 0
         self._decoder = wire.Decoder(FRAME_MAX, 1 << 20, from_server=True)
@@ -461,8 +461,8 @@ class Placed(Worker):
     role: Role
     _session_id = ""
     _node = ""
+    # Where to go next, if it knows.
     _address = ""
-    """Where to go next, if it knows."""
 
     @property
     def is_leaving(self) -> bool:

@@ -11,15 +11,15 @@ from random import Random
 class Kind(StrEnum):
     """What happens."""
 
+    # The process ends without a word; it is started again later.
     KILL = "kill"
-    """The process ends without a word; it is started again later."""
+    # Nothing of the process runs for a while, perhaps for longer than its lease.
     FREEZE = "freeze"
-    """Nothing of the process runs for a while, perhaps for longer than its lease."""
     CUT_STORE = "cut off from the database"
+    # For all nodes.
     OUTAGE = "the database is away"
-    """For all nodes."""
+    # In silence: nothing gets through until it is healed.
     CUT_LINK = "cut between two nodes"
-    """In silence: nothing gets through until it is healed."""
     BREAK_LINK = "break the connections between two nodes"
     BREAK_ALL = "break all connections of a node"
     SLOW = "slow network"
@@ -44,8 +44,8 @@ WEIGHTS = {
     Kind.REBALANCE: 2,
 }
 
+# After all others messages may come again that a node, or a client, does not know to have been delivered.
 HARMLESS = (Kind.SLOW, Kind.SLOW_STORE, Kind.FLAKY_STORE)
-"""After all others messages may come again that a node, or a client, does not know to have been delivered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ class Fault:
     at_s: float
     kind: Kind
     node: str
+    # For what lies between two nodes.
     other: str
-    """For what lies between two nodes."""
     lasts_s: float
 
     def __str__(self) -> str:

@@ -32,8 +32,8 @@ LARGEST_COUNT = (1 << 63) - 1
 class FeatureConsumer(AttentiveConsumer):
     """Acknowledges in transactions."""
 
+    # Whether its queue keeps the order of a producer's messages, and marks those that come again.
     is_ordered = True
-    """Whether its queue keeps the order of a producer's messages, and marks those that come again."""
 
     def delivered(self, body: bytes, is_redelivered: bool) -> tuple[str, int]:
         if self.is_ordered:
@@ -158,6 +158,7 @@ class Feature:
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
+# What a run may have besides ordinary and clustered queues, by what it is about.
 GROUPS: dict[str, tuple[Feature, ...]] = {
     "transactions": (Feature(REQUESTS, (AmqpProducer, Forwarder)), Feature(REPLIES, (FeatureConsumer,))),
     "dead letters": (
@@ -175,7 +176,6 @@ GROUPS: dict[str, tuple[Feature, ...]] = {
     "priorities": (Feature(RANKED, (RankedProducer, CrashingConsumer), {"x-max-priority": 5}),),
     "plain acks": (Feature(PLAIN_ACKS, (AmqpProducer, PlainConsumer)),),
 }
-"""What a run may have besides ordinary and clustered queues, by what it is about."""
 
 
 def features_of(seed: int, groups: int) -> list[Feature]:

@@ -25,8 +25,8 @@ from flyball.broker.transport.connection import Connection
 
 Result = TypeVar("Result")
 
+# When every simulation begins, by its clocks.
 BEGAN_S = 1_700_000_000.0
-"""When every simulation begins, by its clocks."""
 
 MANY_CANCELLED = 100
 
@@ -96,12 +96,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
         super().__init__()
         self._now_s = BEGAN_S
         self._cancelled_count = 0
+        # For what belongs to no process: the network, the database.
         self.outside = contextvars.Context()
-        """For what belongs to no process: the network, the database."""
         self.connect: Callable[..., Any] | None = None
         self.listen: Callable[..., Any] | None = None
+        # What went wrong where nobody could be told.
         self.failures: list[str] = []
-        """What went wrong where nobody could be told."""
         self.set_task_factory(_new_task)
         self.set_exception_handler(lambda loop, context: self.failures.append(_described(context)))
 

@@ -176,10 +176,10 @@ class Network:
 
     def __init__(self, loop: VirtualLoop, chance: Random) -> None:
         self.listeners: dict[int, Listener] = {}
+        # How much longer everything may take at present.
         self.slow_s = 0.0
-        """How much longer everything may take at present."""
+        # Of everything that has arrived so far, and when: the same in two runs only if they are the same.
         self.digest = 0
-        """Of everything that has arrived so far, and when: the same in two runs only if they are the same."""
         self.delivered_bytes = 0
         self._loop = loop
         self._chance = chance

@@ -22,8 +22,8 @@ from tests.broker.cluster.simulation.loop import Process, VirtualLoop
 
 Result = TypeVar("Result")
 
+# A call that does not get through is given up after at most this time.
 GIVE_UP_S = 2.0
-"""A call that does not get through is given up after at most this time."""
 
 
 class _Call:

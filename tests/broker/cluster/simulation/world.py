@@ -57,10 +57,10 @@ STOP_LIMIT_S = 200.0
 ASKING_LIMIT_S = 60.0
 # Groups of queues with features in one simulation; seeds take turns with them.
 FEATURES_AT_ONCE = 1
+# How often it is seen whether everything holds.
 LOOK_S = 0.1
-"""How often it is seen whether everything holds."""
+# So long after it was decided that a session moves, what was on its way to it may come back.
 MOVING_S = 2.0
-"""So long after it was decided that a session moves, what was on its way to it may come back."""
 
 CLUSTERED = "clustered"
 PROVISIONER = "simulated"
@@ -82,8 +82,8 @@ class Outcome:
     elapsed_s: float
     events: list[str]
     operations: list[Operation]
+    # How many of the planned faults have happened.
     inflicted: int = 0
-    """How many of the planned faults have happened."""
 
     @property
     def is_good(self) -> bool:
@@ -102,8 +102,8 @@ class Course:
 
     faults_for_s: float = FAULTS_FOR_S
     pace: float = 1.0
+    # Ordinary queues.
     queues: int = 2
-    """Ordinary queues."""
     features: int = FEATURES_AT_ONCE
 
 
@@ -239,8 +239,8 @@ class World:
     def __init__(self, loop: VirtualLoop, seed: int, lease_s: float = LEASE_S, course: Course | None = None) -> None:
         self.loop = loop
         self.course = course or Course()
+        # How many faults have happened: some find a node that is down already.
         self.inflicted = 0
-        """How many faults have happened: some find a node that is down already."""
         self.seed = seed
         self.lease_s = lease_s
         self.chance = Random(seed)
@@ -250,12 +250,12 @@ class World:
         self.domain = WatchedDomain(loop.time, self.complain, self._note_transfer)
         self.nodes: dict[str, SimulatedNode] = {}
         self.past: list[SimulatedNode] = []
+        # All that there ever were.
         self.launched: list[SimulatedNode] = []
-        """All that there ever were."""
+        # How many reasons there are for the database to be away.
         self.outages = 0
-        """How many reasons there are for the database to be away."""
+        # All ways to the database that there ever were.
         self.lines: list[Line] = []
-        """All ways to the database that there ever were."""
         self.checker = Checker()
         self.recorder = Recorder(self._note, loop.time)
         self.user = Process(loop, "clients")
@@ -268,8 +268,8 @@ class World:
         self._under_way: list[asyncio.Task[None]] = []
         self._asked: list[asyncio.Task[Any]] = []
         self._options = ClusterOptions()
+        # All that ever led, and how many decisions of each were seen.
         self._managers: dict[Manager, int] = {}
-        """All that ever led, and how many decisions of each were seen."""
 
     def tell(self, text: str) -> None:
         self.events.append(f"{self.loop.time() - BEGAN_S:8.3f} {text}")

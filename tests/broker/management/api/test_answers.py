@@ -81,7 +81,7 @@ def test_whole_answer_is_an_error_or_complete() -> None:
         asyncio.run(whole(texts(False), {}))
 
 
-def test_a_missing_right_is_401_as_with_rabbitmq_but_403_for_the_console_which_would_log_in_again() -> None:
+def test_missing_right_is_401_but_403_for_the_console() -> None:
     error = errors.NotPermitted("you may not")
     assert [problem(error, is_console=is_console).status_code for is_console in (False, True)] == [401, 403]
     assert STATUS_OF[errors.NotPermitted] == 403

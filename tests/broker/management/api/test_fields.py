@@ -20,6 +20,7 @@ NOT_COUNTED = "it is not counted: it would cost something for every message"
 NOT_KEPT = "it is not kept"
 STORE = "PostgreSQL reads and writes files, in processes of its own"
 
+# For each kind of document why fields are missing here, and which.
 CANNOT: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "overview": {ERLANG: ("contexts.cowboy_opts",), STORE: ("message_stats.disk_reads",)},
     "node": {
@@ -94,13 +95,12 @@ CANNOT: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         ),
     },
 }
-"""For each kind of document why fields are missing here, and which."""
 
+# What is there only of what nobody uses for a while.
 SOMETIMES = frozenset({"idle_since"})
-"""What is there only of what nobody uses for a while."""
 
+# What is in these is decided by somebody else.
 OPEN = frozenset({"arguments", "client_properties", "cluster_state", "socket_opts", "effective_policy_definition"})
-"""What is in these is decided by somebody else."""
 
 DOCUMENTS = ("overview", "node", "connection", "channel", "consumer", "exchange", "queue", "binding", "vhost")
 

@@ -97,7 +97,7 @@ def test_it_is_made_once_and_names_the_cookie_of_the_address_that_is_asked(
     assert (names, len(made)) == (["flyball_session_1234", "flyball_session"], 1)
 
 
-def test_the_page_about_http_has_all_that_is_flyballs_own_with_the_tags_it_needs(document: Any) -> None:
+def test_http_page_lists_all_own_resources_with_their_tags(document: Any) -> None:
     page = (Path(__file__).parents[4] / "docs" / "reference" / "http-api.md").read_text()
     rows = [line for line in page.splitlines() if re.match(r"\| `[A-Z]+ ", line)]
     for path, method, operation in operations(document):

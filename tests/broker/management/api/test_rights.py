@@ -16,12 +16,12 @@ from tests.nodes import RunningNode
 @pytest.mark.parametrize(
     ("tags", "expected"),
     [
-        ((), {"anybody"}),
-        (("other",), {"anybody"}),
-        (("management",), {"anybody", "management"}),
-        (("policymaker",), {"anybody", "management", "policymaker"}),
-        (("monitoring",), {"anybody", "management", "monitoring"}),
-        (("administrator",), {"anybody", "management", "policymaker", "monitoring", "administrator"}),
+        ((), {"any user"}),
+        (("other",), {"any user"}),
+        (("management",), {"any user", "management"}),
+        (("policymaker",), {"any user", "management", "policymaker"}),
+        (("monitoring",), {"any user", "management", "monitoring"}),
+        (("administrator",), {"any user", "management", "policymaker", "monitoring", "administrator"}),
     ],
 )
 def test_a_tag_gives_rights(tags: tuple[str, ...], expected: set[str]) -> None:

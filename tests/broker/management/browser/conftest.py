@@ -19,8 +19,8 @@ from tests.nodes import ANSWER_LIMIT_S, ServeProcess
 
 GUEST = ("guest", "guest")
 READER = ("reader", "secret")
+# Of a test: it may have a browser and nodes to start, and wait for several things.
 LIMIT_S = 300
-"""Of a test: it may have a browser and nodes to start, and wait for several things."""
 START_MS = 150_000
 
 

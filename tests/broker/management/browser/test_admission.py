@@ -97,7 +97,7 @@ def test_the_load_is_drawn_against_r_and_classes_tell_how_they_fare(visitor: Vis
     headings = rows.first.get_by_role("columnheader")
     for heading in ("Cost", "Odds", "Probability", "Waiting", "Arrivals"):
         expect(headings.filter(has_text=heading)).to_be_visible()
-    dear = rows.filter(has_text="the dearest")
+    dear = rows.filter(has_text="most expensive")
     expect(dear).to_contain_text(re.compile(r"\d ms"))
     expect(dear).to_contain_text(re.compile(r"\d /s"))
     visitor.keep_picture("admission")
@@ -125,9 +125,9 @@ def test_its_loop_is_one_step_away_and_is_put_into_shadow_there(
     visitor: Visitor, application: str, api: httpx.Client
 ) -> None:
     visitor.open(f"/admission/{application}", application)
-    visitor.main.get_by_role("link", name="Its loop and certificate").click()
+    visitor.main.get_by_role("link", name="Loop and certificate").click()
     expect(visitor.page.get_by_role("heading", level=1, name="admission of shop")).to_be_visible()
-    for action, mark in (("Put it into shadow", "shadow: everybody begins at once"), ("Make it active", "active")):
+    for action, mark in (("Switch to shadow", "shadow: all requests start at once"), ("Activate", "active")):
         visitor.button(action).click()
         visitor.dialog.get_by_role("button", name=action).click()
         expect(visitor.dialog).to_have_count(0)
@@ -142,7 +142,7 @@ def test_the_listings_of_the_node_are_shown_to_who_may_only_look(looker: Visitor
     looker.open("/admission", "Admission")
     expect(looker.card(own)).to_contain_text("listings of node")
     looker.open(f"/admission/{own}", own)
-    expect(looker.main.get_by_text("No request has come yet")).to_be_visible()
+    expect(looker.main.get_by_text("No requests yet")).to_be_visible()
     assert looker.complaints == []
 
 

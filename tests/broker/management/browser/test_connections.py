@@ -48,7 +48,7 @@ def test_a_connection_is_closed_with_the_reason_that_was_given(visitor: Visitor,
     row.get_by_role("button", name="Close").click()
     visitor.dialog.get_by_role("textbox").fill("spring cleaning")
     visitor.dialog.get_by_role("button", name="Close it").click()
-    expect(visitor.toast("The connection is closed")).to_be_visible()
+    expect(visitor.toast("Connection closed")).to_be_visible()
     with pytest.raises(pika.exceptions.ConnectionClosed, match="spring cleaning"):
         wait_for_the_end(connection)
     visitor.page.reload()

@@ -18,9 +18,9 @@ from tests.broker.management.browser.conftest import GUEST, READER
 from tests.broker.management.browser.visitor import PHONE, PHONE_OPTIONS, Visitor
 from tests.nodes import ANSWER_LIMIT_S, ServeProcess
 
-ONLY = "You may look but not act: only administrators change the domain."
+ONLY = "Read-only access: only administrators may change the domain."
+# For what nodes agree on, and for one that is started.
 LONG_MS = 120_000
-"""For what nodes agree on, and for one that is started."""
 
 
 @pytest.fixture(scope="module")
@@ -104,10 +104,10 @@ def decisions(visitor: Visitor, text: str) -> Locator:
 def test_a_node_alone_says_how_to_make_a_domain(visitor: Visitor) -> None:
     opened(visitor)
     expect(
-        visitor.main.get_by_text("This node is alone. Nodes that share one PostgreSQL are a domain")
+        visitor.main.get_by_text("This is the only node. Nodes that share one PostgreSQL form a domain")
     ).to_be_visible()
-    expect(visitor.main.get_by_text("There is no clustered queue")).to_be_visible()
-    expect(visitor.main.get_by_text("No client uses a clustered queue")).to_be_visible()
+    expect(visitor.main.get_by_text("No clustered queues")).to_be_visible()
+    expect(visitor.main.get_by_text("No sessions")).to_be_visible()
     expect(visitor.card("Nodes").get_by_role("row").filter(has_text="up")).to_contain_text("amqp 127.0.0.1:")
     assert visitor.complaints == []
 
@@ -121,11 +121,11 @@ def test_nodes_are_shown_with_state_lease_and_addresses(north: Visitor) -> None:
     expect(rows.filter(has_text="leader")).to_have_count(1)
     expect(decisions(north, "leads the domain")).to_be_visible()
     north.page.get_by_text("Moves", exact=True).click()
-    expect(north.main.get_by_text("No such decision")).to_be_visible()
+    expect(north.main.get_by_text("No decisions of this kind")).to_be_visible()
     assert north.complaints == []
 
 
-def test_members_are_shown_with_shares_load_and_capacity_and_sessions_with_their_member(
+def test_members_and_sessions_are_shown_with_their_figures(
     north: Visitor, cluster: str, consumer: pika.BlockingConnection
 ) -> None:
     opened(north)
@@ -143,7 +143,7 @@ def test_members_are_shown_with_shares_load_and_capacity_and_sessions_with_their
     assert north.complaints == []
 
 
-def test_a_member_is_removed_after_a_question_and_the_time_line_says_why_it_drains_and_who_moves(
+def test_removal_of_a_member_is_confirmed_and_explained(
     north: Visitor, cluster: str, consumer: pika.BlockingConnection
 ) -> None:
     opened(north)
@@ -154,15 +154,15 @@ def test_a_member_is_removed_after_a_question_and_the_time_line_says_why_it_drai
     north.dialog.get_by_role("button", name="Remove").click()
     expect(north.toast("The member on “south” drains")).to_be_visible()
     marked = decisions(north, "Drain the member of orders on 'south'")
-    expect(marked).to_contain_text("because somebody wants it removed", timeout=LONG_MS)
-    expect(member).to_contain_text("marked: it drains", timeout=LONG_MS)
+    expect(marked).to_contain_text("because its removal was requested", timeout=LONG_MS)
+    expect(member).to_contain_text("draining", timeout=LONG_MS)
     north.page.get_by_text("Moves", exact=True).click()
     move = decisions(north, "Ask a consumer of orders to move from 'south' to 'north'")
-    expect(move.first).to_contain_text("because the member on 'south' is to be removed", timeout=LONG_MS)
+    expect(move.first).to_contain_text("because the member on 'south' is draining", timeout=LONG_MS)
     expect(marked).to_have_count(0)
     north.keep_picture("domain-decisions")
     consumer.close()
-    north.page.get_by_text("Growing and shrinking").click()
+    north.page.get_by_text("Scaling").click()
     expect(decisions(north, "Remove the member of orders on 'south'")).to_be_visible(timeout=LONG_MS)
     expect(marked).to_be_visible()
     expect(member).to_have_count(0, timeout=LONG_MS)
@@ -183,11 +183,11 @@ def test_a_clustered_queue_is_created_changed_and_deleted(north: Visitor, domain
     north.dialog.get_by_label("Members on these nodes").fill("south")
     north.keep_picture("domain-question")
     north.dialog.get_by_role("button", name="Create").click()
-    expect(north.toast("Clustered queue “mails” has been created")).to_be_visible(timeout=LONG_MS)
+    expect(north.toast("Created clustered queue “mails”")).to_be_visible(timeout=LONG_MS)
     card = north.card("mails")
     expect(card.get_by_role("row").filter(has_text="south")).to_be_visible(timeout=LONG_MS)
     card.get_by_role("button", name="Change").click()
-    north.dialog.get_by_label("Members at most").fill("3")
+    north.dialog.get_by_label("Maximum members").fill("3")
     north.dialog.get_by_label("Other options").fill('{"surplus": 5}')
     north.dialog.get_by_role("button", name="Change").click()
     expect(card).to_contain_text("1 to 3", timeout=LONG_MS)
@@ -245,14 +245,14 @@ def test_a_node_is_added_by_a_provisioner_and_removed(north: Visitor, domain: ht
     assert north.own_complaints == []
 
 
-def test_a_clustered_queue_that_gets_too_many_clients_grows_and_the_time_line_says_why(
+def test_growth_of_a_clustered_queue_is_explained_in_the_timeline(
     north: Visitor, domain: httpx.Client, nodes: tuple[ServeProcess, ServeProcess]
 ) -> None:
     order(domain, "cluster.create", name="parcels", members=["north"], options={"capacity": 2, "max_members": 2})
     opened(north)
     members = north.card("parcels").locator("tbody").get_by_role("row")
     expect(members).to_have_count(1)
-    north.page.get_by_text("Growing and shrinking").click()
+    north.page.get_by_text("Scaling").click()
     growth = decisions(north, "Add a member of parcels on 'south'")
     expect(growth).to_have_count(0)
     host, port = nodes[0].address("amqp")
@@ -261,7 +261,7 @@ def test_a_clustered_queue_that_gets_too_many_clients_grows_and_the_time_line_sa
             parameters = pika.ConnectionParameters(host, port, heartbeat=0)
             connection = connections.enter_context(pika.BlockingConnection(parameters))
             connection.channel().basic_consume("parcels", lambda *_: None)
-        why = "because the load of 3 would be 150 % of what the members can bear (2)"
+        why = "because load 3 would be 150 % of the members' capacity 2"
         expect(growth).to_contain_text(why, timeout=LONG_MS)
         expect(members.filter(has_text="south")).to_be_visible(timeout=LONG_MS)
         north.keep_picture("domain-growth")
@@ -297,7 +297,7 @@ def test_on_a_phone_it_fits(
     with Visitor(browser, nodes[0], **PHONE_OPTIONS, color_scheme="dark", storage_state=session) as phone:
         opened(phone)
         # Of all decisions the newest are shown.
-        phone.page.get_by_text("Leading and failing").click()
+        phone.page.get_by_text("Leader and failures").click()
         expect(decisions(phone, "leads the domain")).to_be_visible()
         expect(phone.main.locator(".loading")).to_have_count(0)
         phone.keep_picture("phone-domain")

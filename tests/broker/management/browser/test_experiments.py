@@ -26,12 +26,12 @@ def test_without_a_report_the_page_says_how_to_make_one(visitor: Visitor, data: 
     assert not (data / "reports").exists(), "the first test here"
     visitor.open("/experiments", "Experiments")
     card = visitor.card("Reports")
-    expect(card).to_contain_text("There is no report yet")
+    expect(card).to_contain_text("No reports yet")
     expect(card).to_contain_text("flyball pipeline report results --out DATA/reports/NAME")
     assert visitor.complaints == []
 
 
-def test_experiments_that_come_with_flyball_are_listed_with_the_command_that_runs_them(visitor: Visitor) -> None:
+def test_built_in_experiments_are_listed_with_their_commands(visitor: Visitor) -> None:
     visitor.open("/experiments", "Experiments")
     visitor.page.get_by_label("Filter experiments by name").fill("thorbangmq/clients")
     card = visitor.card("Number of clients")
@@ -40,7 +40,7 @@ def test_experiments_that_come_with_flyball_are_listed_with_the_command_that_run
     expect(visitor.main.get_by_role("button", name="Copy")).to_have_count(1)
     visitor.context.grant_permissions(["clipboard-read", "clipboard-write"])
     visitor.main.get_by_role("button", name="Copy").click()
-    expect(visitor.toast("The command is copied")).to_be_visible()
+    expect(visitor.toast("Command copied")).to_be_visible()
     assert visitor.page.evaluate("navigator.clipboard.readText()") == "flyball lab run thorbangmq/clients --quick"
     assert visitor.complaints == []
 
@@ -80,7 +80,7 @@ def test_a_report_opens_in_a_tab_of_its_own_and_its_tables_are_saved(visitor: Vi
     opened.value.close()
     visitor.row(report).get_by_role("link", name="Show here").press("Enter")
     with visitor.page.expect_download() as saved:
-        visitor.card("Its tables and models").get_by_role("link", name="tables/latency.csv").click()
+        visitor.card("Tables and models").get_by_role("link", name="tables/latency.csv").click()
     assert saved.value.path().read_text() == "clients,latency_ms\n1,0.5\n"
 
 

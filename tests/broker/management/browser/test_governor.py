@@ -22,7 +22,7 @@ from tests.broker.management.flyball_api.streams import FACTS, SHAKY
 from tests.nodes import ServeProcess
 
 SETPOINT = 50
-ONLY = "You may look but not act: only administrators switch loops."
+ONLY = "Read-only access: only administrators may switch loops."
 LOOK_AGAIN_MS = 20
 
 
@@ -89,7 +89,7 @@ def test_running_loops_are_drawn_with_setpoint_measurement_and_action(visitor: V
     visitor.open("/governor", "Governor")
     card = visitor.card("governor.orders")
     expect(card).to_contain_text("shadow")
-    expect(card).to_contain_text("certificate sound")
+    expect(card).to_contain_text("certified stable")
     expect(card.get_by_role("group", name="governor.orders: measurement and setpoint")).to_contain_text(
         re.compile(rf"Measurement\d.*Setpoint{SETPOINT}")
     )
@@ -118,7 +118,7 @@ def test_a_loop_tells_its_law_limits_and_certificate_in_words(visitor: Visitor, 
     expect(law).to_contain_text("exponent = 0.5")
     expect(law).to_contain_text(re.compile(r"Limits of the action\d.* to \d.* messages/s"))
     proof = visitor.card("Certificate")
-    expect(proof).to_contain_text("Sound: the loop does not swing")
+    expect(proof).to_contain_text("Stable, with sufficient margins")
     expect(proof).to_contain_text("An action may work 4 times as strongly as believed before the loop swings")
     expect(proof).to_contain_text(re.compile(r"An action may work .+ samples? \(.+ ms\) later than believed"))
     expect(proof).to_contain_text("without a model")
@@ -130,22 +130,22 @@ def test_a_loop_is_made_active_after_a_question_and_put_back(
     visitor: Visitor, loop: dict[str, Any], consumer: AdaptiveConsumer, api: httpx.Client
 ) -> None:
     opened(visitor, loop)
-    visitor.button("Make it active").click()
-    expect(visitor.dialog).to_contain_text("it sets this by itself, every 200 ms: pace at which handlers begin")
+    visitor.button("Activate").click()
+    expect(visitor.dialog).to_contain_text("It then controls, every 200 ms: rate at which handlers start")
     visitor.dialog.get_by_role("button", name="Cancel").click()
     expect(marks(visitor)).to_contain_text("shadow")
-    visitor.button("Make it active").press("Enter")
+    visitor.button("Activate").press("Enter")
     visitor.keep_picture("governor-question")
-    visitor.dialog.get_by_role("button", name="Make it active").click()
-    expect(visitor.toast("may act now")).to_be_visible()
+    visitor.dialog.get_by_role("button", name="Activate").click()
+    expect(visitor.toast("is active")).to_be_visible()
     expect(marks(visitor)).to_contain_text("active")
     expect(marks(visitor)).not_to_contain_text("wanted")
     # What it tells comes before what it then does.
     while consumer.state.pace_per_s is None:
         visitor.page.wait_for_timeout(LOOK_AGAIN_MS)
-    visitor.button("Put it into shadow").click()
-    visitor.dialog.get_by_role("button", name="Put it into shadow").click()
-    expect(visitor.main.get_by_text("It is in shadow")).to_be_visible()
+    visitor.button("Switch to shadow").click()
+    visitor.dialog.get_by_role("button", name="Switch to shadow").click()
+    expect(visitor.main.get_by_text("Shadow mode")).to_be_visible()
     assert api.get(f"/flyball/loops/{loop['name']}").json()["is_shadow"]
     assert visitor.complaints == []
 
@@ -158,10 +158,10 @@ def test_a_loop_without_a_certificate_cannot_be_made_active_and_says_why(
     law = ProportionalIntegral(0.1, 0.1)
     with in_background(lambda: consumer_of(node, queue, actuator=Window(), law=law)):
         opened(visitor, reported(api, queue))
-        button = visitor.button("Make it active")
+        button = visitor.button("Activate")
         expect(button).to_have_attribute("aria-disabled", "true")
-        expect(button).to_have_accessible_description(re.compile("its law has no certificate"))
-        expect(visitor.card("Certificate")).to_contain_text("Nobody has proved that this loop does not swing")
+        expect(button).to_have_accessible_description(re.compile("without a stability certificate"))
+        expect(visitor.card("Certificate")).to_contain_text("This loop has no proof of stability")
         button.press("Enter")
         expect(visitor.toast("flyball control design")).to_be_visible()
         assert visitor.dialog.count() == 0
@@ -172,34 +172,34 @@ def test_a_certificate_that_is_not_sound_tells_its_reason(visitor: Visitor, api:
     report = {"facts": {**FACTS, "title": "shaky", "certificate": SHAKY}, "is_shadow": True}
     api.post("/flyball/loops/shaky/samples", json=report).raise_for_status()
     visitor.open("/governor/shaky", "shaky")
-    expect(visitor.card("Certificate")).to_contain_text("Not sound: the loop may swing")
+    expect(visitor.card("Certificate")).to_contain_text("Not proven stable: the loop may oscillate")
     expect(visitor.card("Certificate")).to_contain_text("below 2")
-    expect(visitor.button("Make it active")).to_have_accessible_description(re.compile("not sound"))
+    expect(visitor.button("Activate")).to_have_accessible_description(re.compile("no stability"))
 
 
 def test_a_loop_that_protects_the_node_cannot_be_switched_and_says_why(visitor: Visitor, api: httpx.Client) -> None:
     [own] = [found for found in api.get("/flyball/loops").json() if found["title"] == "memory"]
     opened(visitor, own)
     expect(visitor.main.locator(".notice").filter(has_text="it keeps the node from running out")).to_be_visible()
-    expect(visitor.button("Put it into shadow")).to_have_attribute("aria-disabled", "true")
-    expect(visitor.main.get_by_text("It rests: nothing is scarce")).to_be_visible()
+    expect(visitor.button("Switch to shadow")).to_have_attribute("aria-disabled", "true")
+    expect(visitor.main.get_by_text("Idle: there is nothing to control")).to_be_visible()
     assert visitor.complaints == []
 
 
 def test_a_loop_of_the_node_itself_is_switched(visitor: Visitor, api: httpx.Client) -> None:
     [own] = [found for found in api.get("/flyball/loops").json() if found["name"].endswith(".listings")]
     opened(visitor, own)
-    for action, is_shadow in (("Put it into shadow", True), ("Make it active", False)):
+    for action, is_shadow in (("Switch to shadow", True), ("Activate", False)):
         visitor.button(action).click()
         visitor.dialog.get_by_role("button", name=action).click()
-        expect(visitor.button("Make it active" if is_shadow else "Put it into shadow")).to_be_visible()
+        expect(visitor.button("Activate" if is_shadow else "Switch to shadow")).to_be_visible()
         assert api.get(f"/flyball/loops/{own['name']}").json()["is_shadow"] is is_shadow
     assert visitor.complaints == []
 
 
 def test_who_may_only_look_cannot_switch(looker: Visitor, loop: dict[str, Any], api: httpx.Client) -> None:
     opened(looker, loop)
-    button = looker.button("Make it active")
+    button = looker.button("Activate")
     expect(button).to_have_accessible_description(ONLY)
     button.press("Enter")
     expect(looker.toast(ONLY)).to_be_visible()
@@ -216,7 +216,7 @@ def test_a_user_without_the_tag_is_told_so_and_stays_connected(
     visitor = visit().log_in(*manager)
     for place, heading in (("/governor", "Governor"), ("/admission", "Admission"), ("/domain", "Domain")):
         visitor.open(place, heading)
-        expect(visitor.main.get_by_text("It is shown to users with the tag “monitoring”")).to_be_visible()
+        expect(visitor.main.get_by_text("It requires the tag “monitoring”")).to_be_visible()
     expect(visitor.page.get_by_role("status").filter(has_text="Live")).to_be_visible()
     assert visitor.complaints == []
 
@@ -242,7 +242,7 @@ def test_a_loop_that_reports_no_more_is_grey_and_cannot_be_switched(visitor: Vis
     expect(visitor.card("lost")).to_have_class(re.compile(r"\bgone\b"))
     expect(visitor.card("lost")).to_contain_text("Last heard of")
     visitor.open(f"/governor/{gone}", "lost")
-    expect(visitor.main.get_by_text("It is gone: nothing was heard of it since")).to_be_visible()
-    expect(visitor.button("Put it into shadow")).to_have_accessible_description(re.compile("It is gone"))
+    expect(visitor.main.get_by_text("Not reporting since")).to_be_visible()
+    expect(visitor.button("Switch to shadow")).to_have_accessible_description(re.compile("not reporting"))
     visitor.keep_picture("governor-gone")
     assert visitor.complaints == []

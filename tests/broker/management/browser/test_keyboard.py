@@ -45,7 +45,7 @@ UNMARKED = """() => [...window.visited].filter(([, isMarked]) => !isMarked)
      ("/exchanges", "Exchanges"), ("/exchanges/%2F/amq.topic", "amq.topic"), ("/governor", "Governor"),
      ("/admission", "Admission"), ("/domain", "Domain"), ("/experiments", "Experiments")],
 )  # fmt: skip
-def test_every_control_is_reached_by_the_tabulator_and_shows_that_it_has_the_focus(
+def test_every_control_is_reachable_by_tab_with_visible_focus(
     visitor: Visitor, channel: Any, place: str, heading: str
 ) -> None:
     channel.queue_declare("keys")
@@ -70,7 +70,7 @@ def test_the_skip_link_comes_first_and_leads_to_the_content(visitor: Visitor) ->
     visitor.page.reload()
     expect(visitor.page.get_by_role("heading", level=1, name="Queues")).to_be_visible()
     visitor.page.keyboard.press("Tab")
-    skip = visitor.page.get_by_role("link", name="Skip to the content")
+    skip = visitor.page.get_by_role("link", name="Skip to content")
     expect(skip).to_be_focused()
     expect(skip).to_be_in_viewport()
     visitor.page.keyboard.press("Enter")

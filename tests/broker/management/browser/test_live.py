@@ -110,9 +110,7 @@ def test_a_node_that_stops_is_told_and_the_page_goes_on_when_it_is_back(
         assert visitor.own_complaints == []
 
 
-def test_a_network_that_fails_for_a_while_is_told_and_the_page_goes_on_by_itself(
-    visit: Callable[..., Visitor], session: StorageState
-) -> None:
+def test_network_failure_is_shown_and_the_page_recovers(visit: Callable[..., Visitor], session: StorageState) -> None:
     visitor = visit(storage_state=session).open("/queues", "Queues")
     expect(visitor.page.get_by_text("Live", exact=True)).to_be_visible()
     banner = visitor.page.get_by_role("alert").filter(has_text="The node does not answer")
@@ -121,7 +119,7 @@ def test_a_network_that_fails_for_a_while_is_told_and_the_page_goes_on_by_itself
     expect(banner).to_be_visible()
     visitor.context.set_offline(False)
     # The note goes by itself, the banner does not come again.
-    expect(visitor.toast("The node is back")).to_be_visible()
+    expect(visitor.toast("Reconnected to the node")).to_be_visible()
     expect(banner).not_to_be_visible()
     assert visitor.own_complaints == []
 
@@ -158,7 +156,7 @@ def test_leaving_pages_leaves_nothing_behind(visitor: Visitor, channel: Any) -> 
     def tour() -> None:
         for place, heading in PLACES:
             visitor.open(place, heading)
-        visitor.open("/nowhere", "There is no such page")
+        visitor.open("/nowhere", "Page not found")
 
     def nodes() -> int:
         inspector.send("HeapProfiler.collectGarbage")

@@ -11,7 +11,7 @@ from tests.broker.management.browser.visitor import Visitor
 from tests.nodes import ANSWER_LIMIT_S
 
 
-def test_a_wrong_password_is_refused_with_a_reason_and_the_right_one_opens_the_overview(
+def test_wrong_password_is_refused_and_the_right_one_opens_the_overview(
     visit: Callable[..., Visitor],
 ) -> None:
     visitor = visit()

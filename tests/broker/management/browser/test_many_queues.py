@@ -110,5 +110,5 @@ def test_the_fullest_queue_is_found_by_sorting_and_a_page_is_turned(visitor: Vis
 
 def test_the_page_of_the_exchanges_is_there_with_all_of_them(visitor: Visitor) -> None:
     visitor.open("/exchanges", "Exchanges")
-    expect(visitor.main.get_by_text("Nothing is bound yet")).to_be_visible()
+    expect(visitor.main.get_by_text("No bindings yet")).to_be_visible()
     assert visitor.complaints == []

@@ -61,7 +61,7 @@ def test_a_scale_has_a_few_round_numbers_around_what_is_drawn(
     assert page.evaluate(CALL, ["chart", "niceTicks", [low, high]]) == ticks
 
 
-def test_a_list_in_the_page_sorts_numbers_by_their_size_and_names_by_their_digits(page: Page) -> None:
+def test_client_side_list_sorts_numbers_and_names_naturally(page: Page) -> None:
     sorted_by = """async (sort) => {
       const { local } = await import('/web/table.js');
       const rows = [['q-10', 9], ['q-9', 1000], ['q-1', 20]].map(([name, size]) => ({ name, size }));

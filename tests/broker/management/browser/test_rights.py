@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 
 from tests.broker.management.browser.visitor import Visitor
 
-WHY = "You may look but not act"
+WHY = "Read-only access"
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_who_may_only_manage_sees_every_page_of_the_broker_without_an_error(
     assert keeper.complaints == []
 
 
-def test_who_may_only_manage_sees_the_messages_of_its_virtual_hosts_on_the_overview(
+def test_management_user_sees_its_vhosts_on_the_overview(
     visit: Callable[..., Visitor], api: httpx.Client, channel: Any
 ) -> None:
     api.put("/vhosts/shop").raise_for_status()

@@ -11,11 +11,11 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator
 
 from tests.nodes import ServeProcess
 
+# Screenshots of the pages, for people to look at.
 ARTIFACTS = Path(__file__).parents[4] / "artifacts" / "console"
-"""Screenshots of the pages, for people to look at."""
 
+# So long is looked for what should be there, and pages may take to come: a machine may be slow.
 LOOK_MS = 60_000
-"""So long is looked for what should be there, and pages may take to come: a machine may be slow."""
 
 DESK = {"width": 1400, "height": 900}
 PHONE = {"width": 390, "height": 844}
@@ -30,8 +30,8 @@ class Visitor:
         self.context: BrowserContext = browser.new_context(**{"viewport": DESK, "locale": "en-GB", **options})
         self.context.set_default_timeout(LOOK_MS)
         self.page: Page = self.context.new_page()
+        # Errors and warnings of the browser, and what it asked somebody else for than the node.
         self.complaints: list[str] = []
-        """Errors and warnings of the browser, and what it asked somebody else for than the node."""
         self.requests: list[str] = []
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("console", self._note)
@@ -66,7 +66,7 @@ class Visitor:
     def begin(self) -> Self:
         """Forget what other tests have done here: their page, their question, their notes, their complaints."""
         self.page.goto(f"{self.base}/#/nowhere")
-        expect(self.page.get_by_role("heading", level=1, name="There is no such page")).to_be_visible()
+        expect(self.page.get_by_role("heading", level=1, name="Page not found")).to_be_visible()
         self.page.evaluate("() => document.querySelectorAll('.toast button').forEach((button) => button.click())")
         self.page.mouse.move(0, 0)
         self.complaints.clear()

@@ -46,7 +46,7 @@ def test_mode_that_there_is_not_is_refused(api: httpx.Client) -> None:
     answer = api.put("/clients/anna", json={"mode": "half"})
     assert (answer.status_code, answer.json()["reason"]) == (
         400,
-        "the mode of a client is 'full' or 'read only', not 'half'",
+        "unknown client mode 'half': use 'full' or 'read only'",
     )
 
 

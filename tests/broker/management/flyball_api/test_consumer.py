@@ -142,4 +142,4 @@ def test_the_command_line_reports_too(api: httpx.Client, node: RunningNode, tmp_
         looking = pool.submit(look)
         result = CliRunner().invoke(app, [*command, "--out", str(tmp_path), "--seconds", str(LIMIT_S)])
     looking.result()
-    assert "interrupted: these are the figures" in result.output
+    assert "interrupted: the figures cover" in result.output

@@ -45,7 +45,7 @@ def test_a_node_by_itself_is_its_own_domain(api: httpx.Client, node: RunningNode
     assert api.get("/domain").json()["leader"] == "north"
     assert api.get("/domain/decisions").json() == {"leader": None, "term": None, "last": 0, "decisions": []}
     refused = api.post("/domain/commands/rebalance", json={})
-    assert (refused.status_code, "in no domain" in refused.json()["reason"]) == (404, True)
+    assert (refused.status_code, "does not belong to a domain" in refused.json()["reason"]) == (404, True)
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_decisions_are_told_with_their_reasons_on_every_node(nodes: tuple[Runnin
             assert told["decisions"][0]["kind"] == "Lead"
             [marked] = [decision for decision in told["decisions"] if decision["kind"] == "Mark"]
             assert (marked["target"], marked["cluster"]) == ("b", {"vhost": "/", "name": "orders"})
-            assert marked["reason"] == "somebody wants it removed"
+            assert marked["reason"] == "its removal was requested"
             newer = page.get("/domain/decisions", params={"since": marked["number"], "term": told["term"]}).json()
             assert all(decision["number"] > marked["number"] for decision in newer["decisions"])
 
@@ -123,7 +123,7 @@ def test_what_cannot_be_is_refused_with_the_reason(nodes: tuple[RunningNode, Run
     with pages_of(nodes[0]) as [page]:
         refused = page.post("/domain/commands/node.add", json={"name": "a", "provisioner": "cloud"})
         assert (refused.status_code, refused.json()["error"]) == (409, "conflict")
-        assert "there is no provisioner 'cloud'" in refused.json()["reason"]
+        assert "unknown provisioner 'cloud'" in refused.json()["reason"]
         for arguments in ({"colour": "red"}, {"name": "c", "governor": "me"}, {}):
             assert page.post("/domain/commands/node.add", json=arguments).status_code == 400
         assert page.post("/domain/commands/world.end", json={}).status_code == 404

@@ -246,7 +246,7 @@ def test_one_who_does_not_read_is_cut_off(
         token = b64encode(b"guest:guest").decode()
         head = f"GET /api/flyball/stream?topics=loops HTTP/1.1\r\nHost: localhost\r\nAuthorization: Basic {token}"
         reader.sendall(head.encode() + b"\r\n\r\n")
-        node.wait_until(lambda _: "a stream of user 'guest' is cut off" in caplog.text)
+        node.wait_until(lambda _: "disconnected a stream of user 'guest'" in caplog.text)
         node.wait_until(lambda _: feeds[0].count == 0)
         got_bytes = 0
         with suppress(ConnectionResetError):

@@ -21,8 +21,8 @@ class Scrape:
     """What came."""
 
     text: str
+    # Of the metrics, by their names.
     kinds: dict[str, str]
-    """Of the metrics, by their names."""
     values: dict[tuple[str, Labels], float]
 
     def value(self, name: str, **labels: str) -> float:

@@ -23,8 +23,8 @@ from tests.nodes import RunningNode
 DOCS = Path(__file__).parents[4] / "docs"
 DASHBOARD = json.loads((DOCS / "grafana" / "flyball.json").read_text())
 
+# Labels that Prometheus adds.
 OF_PROMETHEUS = {"instance", "job"}
-"""Labels that Prometheus adds."""
 
 
 @asynccontextmanager

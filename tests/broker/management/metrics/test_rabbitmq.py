@@ -23,6 +23,7 @@ FAMILIES = [
 ]
 PATHS = ["/metrics", "/metrics/per-object", *[f"/metrics/detailed?family={family}" for family in FAMILIES]]
 
+# Of the channel and of the queue, what is there only after all of the below.
 COUNTED_LAST = [
     "rabbitmq_channel_messages_acked_total",
     "rabbitmq_channel_messages_delivered_ack_total",
@@ -33,7 +34,6 @@ COUNTED_LAST = [
     "rabbitmq_queue_consumers",
     "rabbitmq_queue_messages_published_total",
 ]
-"""Of the channel and of the queue, what is there only after all of the below."""
 
 
 def begin(address: tuple[str, int]) -> Any:

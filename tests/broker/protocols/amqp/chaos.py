@@ -37,8 +37,8 @@ class Ledger:
     published: set[str] = field(default_factory=set)
     confirmed: set[str] = field(default_factory=set)
     refused: int = 0
+    # What it has sent an acknowledgement for; nobody knows whether it arrived.
     acknowledged: set[str] = field(default_factory=set)
-    """What it has sent an acknowledgement for; nobody knows whether it arrived."""
 
 
 class Client:
@@ -50,8 +50,8 @@ class Client:
         self.chance = random.Random(seed)
         self.ledger = Ledger()
         self.is_over = threading.Event()
+        # Set when it has done some work.
         self.is_under_way = threading.Event()
-        """Set when it has done some work."""
         self.rejected = 0
         self._work = work
         self._error: BaseException | None = None

@@ -112,8 +112,8 @@ MESSAGES = b"".join(
     ]
 )
 
+# What comes unharmed, and what is damaged.
 SESSIONS = {"handshake": (b"", HANDSHAKE), "declaring": (HANDSHAKE, DECLARING), "messages": (HANDSHAKE, MESSAGES)}
-"""What comes unharmed, and what is damaged."""
 
 
 class GoodClient(Bystander):

@@ -26,9 +26,7 @@ def test_a_confirm_follows_the_commit(gate: Gate, memory_node: RunningNode) -> N
         assert peer.expect(spec.Basic.Ack).delivery_tag == 1
 
 
-def test_a_message_that_is_dealt_with_before_it_is_written_is_confirmed_and_never_written(
-    gate: Gate, memory_node: RunningNode
-) -> None:
+def test_message_acked_before_its_write_is_confirmed_and_never_written(gate: Gate, memory_node: RunningNode) -> None:
     with opened(memory_node) as publisher, opened(memory_node) as consumer:
         publisher.ask(spec.Queue.Declare(queue="q", durable=True), spec.Queue.DeclareOk)
         publisher.ask(spec.Confirm.Select(), spec.Confirm.SelectOk)
@@ -46,9 +44,7 @@ def test_a_message_that_is_dealt_with_before_it_is_written_is_confirmed_and_neve
         assert memory_node.call(lambda node: node.hub.broker.journal.rows_appended) == 1
 
 
-def test_a_message_that_dies_unwritten_is_confirmed_when_its_dead_letter_is_safe(
-    gate: Gate, memory_node: RunningNode
-) -> None:
+def test_unwritten_message_is_confirmed_with_its_dead_letter(gate: Gate, memory_node: RunningNode) -> None:
     with opened(memory_node) as peer:
         peer.ask(spec.Queue.Declare(queue="dead", durable=True), spec.Queue.DeclareOk)
         arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead", "x-message-ttl": 0}

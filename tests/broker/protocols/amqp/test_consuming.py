@@ -14,7 +14,7 @@ import pytest
 from pika import spec
 
 from flyball.broker.node.node import Node
-from flyball.broker.protocols.amqp import placed
+from flyball.broker.protocols.amqp import placement
 from flyball.broker.store.postgres.store import PostgresStore
 from flyball.model import Selector
 from tests.broker.protocols.amqp.compatibility.peer import Peer
@@ -33,8 +33,8 @@ OpenChannel = Callable[..., Any]
 StartNode = Callable[..., RunningNode]
 
 BODY = b"x" * 200_000
+# Together 200 MB.
 BODIES = 1000
-"""Together 200 MB."""
 
 
 @pytest.fixture
@@ -289,11 +289,11 @@ def test_placed_client_says_its_session(channel: Any, options: dict[str, Any], t
 
 
 def test_connection_serves_few_placed_clients(channel: Any) -> None:
-    arguments = {"x-session": "s" * placed.MAX_SESSION_ID_BYTES}
-    channels = [channel, *[channel.connection.channel() for _ in range(placed.MAX_SESSIONS)]]
+    arguments = {"x-session": "s" * placement.MAX_SESSION_ID_BYTES}
+    channels = [channel, *[channel.connection.channel() for _ in range(placement.MAX_SESSIONS)]]
     for each in channels[:-1]:
         Consumer(each, "amq.flyball.placement", auto_ack=True, arguments=arguments)
-    text = f"a connection may serve {placed.MAX_SESSIONS} sessions of clustered queues"
+    text = f"a connection may serve {placement.MAX_SESSIONS} sessions of clustered queues"
     with channel_closed(406, f"PRECONDITION_FAILED - {text}"):
         Consumer(channels[-1], "amq.flyball.placement", auto_ack=True, arguments=arguments)
 

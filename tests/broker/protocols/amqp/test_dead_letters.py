@@ -143,7 +143,7 @@ def test_any_x_death_is_dead_lettered(written: Any, reason: str) -> None:
 @given(arguments, st.lists(x_deaths, min_size=1, max_size=3), st.sampled_from(["expired", "rejected", "maxlen"]))
 @example({"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "k" * 256}, [[]], "expired")
 @example({"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "orders"}, [[]], "rejected")
-def test_whatever_a_queue_has_been_stored_with_every_message_stays_or_is_dropped(
+def test_stored_arguments_of_any_kind_keep_or_drop_every_message(
     stored: dict[str, Any], headers: list[Any], reason: str
 ) -> None:
     async def main() -> None:
@@ -414,7 +414,7 @@ def test_messages_without_dead_letters_expire_while_the_store_hangs() -> None:
     asyncio.run(main())
 
 
-def test_what_waits_to_be_dead_lettered_waits_for_the_next_start_when_the_node_stops(
+def test_pending_dead_letters_continue_after_a_restart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(dead_lettering, "TURN_S", 0.0)
@@ -440,7 +440,7 @@ def test_what_waits_to_be_dead_lettered_waits_for_the_next_start_when_the_node_s
     asyncio.run(main())
 
 
-def test_message_of_a_queue_that_has_come_back_is_not_taken_for_one_that_was_dying() -> None:
+def test_message_of_a_recreated_queue_is_not_taken_for_a_dying_one() -> None:
     async def main() -> None:
         async with running() as (broker, topology, context):
             dead = await declare(topology, "dead", {})

@@ -108,7 +108,7 @@ def test_a_refusal_is_the_fact_itself_not_a_code(memory_node: RunningNode) -> No
     deep: dict[str, amqp.Value] = {}
     for _ in range(sys.getrecursionlimit()):
         deep = {"x": deep}
-    with pytest.raises(InvalidArgument, match="AMQP cannot say this"):
+    with pytest.raises(InvalidArgument, match="AMQP cannot encode this"):
         inside(memory_node, lambda channel: channel.call(declare("q", arguments=deep), amqp.QueueDeclareOk))
     long = declare("q", arguments={"x": "y" * 200_000})
     with pytest.raises(InvalidArgument, match="octets"):
@@ -128,7 +128,7 @@ def test_the_answer_comes_when_it_is_in_the_store_or_the_time_is_up(
 ) -> None:
     monkeypatch.setattr(direct, "ANSWER_LIMIT_S", 0.05)
     gate.close(memory_node)
-    with pytest.raises(StoreUnavailable, match="may or may not be done"):
+    with pytest.raises(StoreUnavailable, match="may or may not have been done"):
         inside(memory_node, declare_q)
     gate.open(memory_node)
 

@@ -87,7 +87,7 @@ def flooding(peer: Peer, queue_name: str, count: int, properties: Any = PERSISTE
 # The store
 
 
-def test_publishers_are_blocked_with_a_reason_while_the_store_hangs_and_nothing_is_lost(
+def test_hanging_store_blocks_publishers_without_loss(
     gate: Gate, memory_node: RunningNode, connect: Callable[[RunningNode], Peer]
 ) -> None:
     publisher = connect(memory_node)
@@ -106,7 +106,7 @@ def test_publishers_are_blocked_with_a_reason_while_the_store_hangs_and_nothing_
     assert memory_node.call(flow_report)["blocked_connections"] == 0
 
 
-def test_a_publisher_that_comes_while_others_are_blocked_is_told_with_its_first_message(
+def test_new_publisher_is_blocked_with_its_first_message(
     gate: Gate, memory_node: RunningNode, connect: Callable[[RunningNode], Peer]
 ) -> None:
     publisher, late = connect(memory_node), connect(memory_node)
@@ -134,7 +134,7 @@ def test_a_client_that_does_not_know_blocking_is_only_slowed(gate: Gate, memory_
         publisher.ask(spec.Basic.Qos(prefetch_count=1), spec.Basic.QosOk)
 
 
-def test_a_consumer_gets_what_is_there_and_its_acknowledgements_are_read_while_publishers_stand(
+def test_consumers_continue_while_publishers_are_paused(
     gate: Gate, memory_node: RunningNode, connect: Callable[[RunningNode], Peer]
 ) -> None:
     publisher, consumer = connect(memory_node), connect(memory_node)
@@ -172,7 +172,7 @@ def test_a_client_can_connect_and_consume_while_publishers_stand(
         gate.open(memory_node)
 
 
-def test_the_commit_queue_stays_near_its_setpoint_while_publishers_flood_a_slow_store(
+def test_commit_queue_stays_near_its_setpoint_with_a_slow_store(
     start_memory_node: Callable[..., RunningNode],
     connect: Callable[[RunningNode], Peer],
     monkeypatch: pytest.MonkeyPatch,
@@ -218,7 +218,7 @@ def test_without_numbers_for_new_messages_publishers_wait(
 # Memory
 
 
-def test_transient_messages_that_nobody_takes_stop_their_publisher_at_the_memory_limit(
+def test_unconsumed_transient_messages_block_their_publisher(
     start_memory_node: Callable[..., RunningNode], connect: Callable[[RunningNode], Peer]
 ) -> None:
     limit_bytes = 2 * 1024 * 1024
@@ -392,7 +392,7 @@ def test_publishers_share_what_may_be_sent_whatever_the_size_of_their_messages()
     assert max(amounts) - min(amounts) < 3 * CREDIT_BYTES
 
 
-def test_publishers_and_a_protocol_that_fills_the_commit_queue_by_itself_do_not_keep_each_other_out() -> None:
+def test_amqp_and_other_protocols_do_not_starve_each_other() -> None:
     async def publish() -> tuple[int, int]:
         broker = FloodingBroker(drain_per_s=2e6)
         flow = Flow(cast(Broker, broker), 2**30)

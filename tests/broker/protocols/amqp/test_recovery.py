@@ -283,7 +283,7 @@ def test_messages_are_the_same_after_a_restart(node: Node) -> None:
 # Limits
 
 
-def test_messages_become_dead_letters_on_time_though_nobody_reads_their_queue_after_a_restart(node: Node) -> None:
+def test_messages_are_dead_lettered_on_time_after_a_restart(node: Node) -> None:
     channel = node.start()
     channel.queue_declare("dead", durable=True)
     arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
@@ -345,7 +345,7 @@ def test_a_limit_on_length_counts_what_was_there_before_a_restart(node: Node) ->
     assert take_all(channel, "queue") == ["2*", "3"]
 
 
-def test_the_highest_priority_comes_first_of_what_came_before_and_after_a_restart(node: Node) -> None:
+def test_priorities_hold_across_a_restart(node: Node) -> None:
     channel = node.start()
     channel.queue_declare("queue", durable=True, arguments={"x-max-priority": 5})
     for priority in (1, 5, 3):
@@ -553,7 +553,7 @@ def test_confirms_wait_for_a_store_that_is_away_and_nothing_else_does(
     assert take_all(open_channel(hasty), "queue") == ["0*", "1*"]
 
 
-def test_what_is_declared_while_the_store_is_away_fails_and_can_be_declared_again(
+def test_declaration_fails_while_the_store_is_unavailable(
     tmp_path: Path, hasty: ServeProcess, open_channel: OpenChannel
 ) -> None:
     channel, other = open_channel(hasty), open_channel(hasty)

@@ -88,7 +88,7 @@ def test_messages_are_put_listed_and_read_at_another_node(clients: Clients) -> N
     assert far.refusal(wire.GetMessages(6, queue_id)) == ErrorCode.NO_MESSAGES_IN_QUEUE
 
 
-def test_a_put_into_queues_of_several_nodes_skips_those_that_are_missing_and_says_so(clients: Clients) -> None:
+def test_put_into_queues_of_several_nodes_reports_missing_ones(clients: Clients) -> None:
     far, there = clients.far, clients.queue_id
     here = far.create_queue("mine")
     assert isinstance(far.put_text(here, "both", there), wire.Success)

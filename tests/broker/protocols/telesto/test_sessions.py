@@ -157,7 +157,7 @@ def test_a_message_too_long_for_a_plain_frame_stays_in_the_queue(memory_node: Ru
     assert writer.ask(f"POPQ,1,{queue_id},1") == [f"MSG,{client_id},0,1,{text}"]
 
 
-def test_a_body_that_is_no_text_reaches_plain_clients_with_replacement_characters(memory_node: RunningNode) -> None:
+def test_binary_body_reaches_telesto_with_replacement_characters(memory_node: RunningNode) -> None:
     peer = telesto(memory_node)
     queue_id = peer.create_queue()
     amqp(memory_node).put("queue", b"a\xff\0b")
@@ -246,7 +246,7 @@ def test_a_put_of_too_many_copies_stores_nothing(memory_node: RunningNode, monke
     assert isinstance(peer.ask(put(queue_id, *[queue_id] * 9)), wire.Success)
 
 
-def test_requests_that_the_store_does_not_answer_fail_in_time_and_leave_things_as_they_were(
+def test_requests_fail_in_time_without_an_answer_of_the_store(
     gate: Gate, start_memory_node: Callable[..., RunningNode]
 ) -> None:
     # A read of the newest would take the message that is put, and neither would need the store.

@@ -86,7 +86,7 @@ def test_who_sees_what_first_is_decided_as_at_the_owner(clients: Clients) -> Non
     assert answers == ["of the other", "high", "low", "MSG0", "for all", "for the other"]
 
 
-def test_a_message_may_go_to_queues_of_several_nodes_up_to_the_first_that_is_missing(clients: Clients) -> None:
+def test_message_goes_to_queues_of_several_nodes_up_to_a_missing_one(clients: Clients) -> None:
     (mine,) = clients.far.ask("CREATEQUEUE,queue")
     there = clients.queue_id
     assert clients.far.ask(clients.message("both", queues=f"{mine};{there}")) == ["OK"]

@@ -14,9 +14,7 @@ from tests.broker.peers import amqp, telesto, thorbang
 from tests.nodes import Gate, RunningNode
 
 
-def test_pipelined_requests_are_answered_in_their_order_even_if_later_ones_finish_first(
-    gate: Gate, memory_node: RunningNode
-) -> None:
+def test_pipelined_requests_are_answered_in_order(gate: Gate, memory_node: RunningNode) -> None:
     peer = thorbang(memory_node)
     client_id, queue_id = peer.set_up()
     gate.close(memory_node)

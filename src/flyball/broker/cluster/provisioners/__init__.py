@@ -1,6 +1,6 @@
-"""How further nodes of a domain come to be: as processes of this machine, by commands, or in ways of others.
+"""Provisioners start further nodes of a domain: as local processes, with commands, or with a class of the user's.
 
-A provisioner knows nothing of queues. It starts a node of a given name, and can stop it and see whether it runs.
+A provisioner starts a node of a given name, stops it, and checks whether it runs. It does not know queues.
 """
 
 from flyball.broker.cluster.provisioners.choice import LOCAL, load_provisioners

@@ -1,4 +1,4 @@
-"""Which provisioners a node has, by name: from a TOML file, ours and those of others."""
+"""The provisioners of a node by name: from a TOML file, built-in ones and those of users."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# The provisioner that is always there. A table of that name in the file changes its options.
+# The built-in provisioner. A table of that name in the file changes its options.
 LOCAL = "local"
 
 ENTRY_POINTS = "flyball.provisioners"
 
 Factory = Callable[..., Provisioner]
 
-# Each is called with the surroundings and, by name, the options of its table.
+# Called with the surroundings and the options of its table as keyword arguments.
 KINDS: dict[str, Factory] = {"local": LocalProcesses, "command": CommandTemplate}
 
 METHODS = ("start", "stop", "alive")
 
 
 def load_provisioners(file: Path | None, surroundings: Surroundings) -> dict[str, Provisioner]:
-    """Return the provisioners that a file declares, and `local`. Raises ClusterError, which names the place."""
+    """Return the provisioners declared in a file, and `local`. Raises ClusterError that names the place."""
     found: dict[str, Provisioner] = {LOCAL: Guarded(LOCAL, LocalProcesses(surroundings))}
     for name, table in ({} if file is None else _read(file)).items():
         try:
@@ -53,16 +53,16 @@ def _read(file: Path) -> dict[str, Any]:
     except OSError as error:
         raise ClusterError(f"cannot read {file}: {error.strerror}: check --provisioners") from error
     except ValueError as error:
-        raise ClusterError(f"{file} is no TOML file: {error}") from error
+        raise ClusterError(f"{file} is not valid TOML: {error}") from error
 
 
 def _make(name: str, table: object, surroundings: Surroundings) -> Provisioner:
     if not isinstance(table, Mapping):
-        raise ClusterError('is no table: write [NAME] and below it kind = "command" and its options')
+        raise ClusterError('not a table: write [NAME], then kind = "command" and its options')
     options = dict(table)
     kind = options.pop("kind", LOCAL if name == LOCAL else None)
     if not isinstance(kind, str):
-        raise ClusterError(f"has no kind: give one of {', '.join(KINDS)} or package.module:Class")
+        raise ClusterError(f"missing kind: use one of {', '.join(KINDS)} or package.module:Class")
     factory = _factory(kind)
     try:
         inspect.signature(factory).bind(surroundings, **options)
@@ -76,15 +76,15 @@ def _make(name: str, table: object, surroundings: Surroundings) -> Provisioner:
     except ClusterError:
         raise
     except Exception as error:
-        raise ClusterError(f"{kind} does not work: {error!r}") from error
+        raise ClusterError(f"{kind} failed: {error!r}") from error
     for method in METHODS:
         if not inspect.iscoroutinefunction(getattr(made, method, None)):
-            raise ClusterError(f"{kind} is no provisioner: it needs `async def {method}`")
+            raise ClusterError(f"{kind} is not a provisioner: it needs `async def {method}`")
     return Guarded(kind, made)
 
 
 class Guarded:
-    """A provisioner, ours or of others: whatever it raises is a ClusterError, and so never ends the node."""
+    """Wraps a provisioner: any exception becomes a ClusterError, so that it never ends the node."""
 
     def __init__(self, kind: str, provisioner: Provisioner) -> None:
         self.kind = kind
@@ -94,7 +94,7 @@ class Guarded:
         check_node_name(name)
         handle = await self._guarded(self.provisioner.start(name))
         if not isinstance(handle, str):
-            raise ClusterError(f"provisioner {self.kind} returned {handle!r} for node {name}, which is no text")
+            raise ClusterError(f"provisioner {self.kind} returned {handle!r} for node {name}, which is not a string")
         return handle
 
     async def stop(self, handle: str) -> None:
@@ -122,8 +122,8 @@ def _factory(kind: str) -> Factory:
     if kind not in others:
         known = [*KINDS, *others]
         close = difflib.get_close_matches(kind, known)
-        advice = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)} and package.module:Class"
-        raise ClusterError(f"there is no kind {kind!r}; {advice}")
+        advice = f"did you mean {close[0]}?" if close else f"use {', '.join(known)} or package.module:Class"
+        raise ClusterError(f"unknown kind {kind!r}: {advice}")
     return _imported(others[kind].value)
 
 
@@ -134,12 +134,12 @@ def _imported(path: str) -> Factory:
     except (ImportError, AttributeError, ValueError) as error:
         raise ClusterError(f"cannot import {path}: {error}: install it where the node runs") from error
     if not callable(found):
-        raise ClusterError(f"{path} cannot be called: give a class")
+        raise ClusterError(f"{path} is not callable: name a class")
     factory: Factory = found
     return factory
 
 
 def _described(factory: Factory) -> str:
-    """Name the options of a provisioner; the first parameter is for its surroundings."""
+    """List the options of a provisioner; its first parameter is the surroundings."""
     names = list(inspect.signature(factory).parameters)[1:]
     return ", ".join(names) or "no options"

@@ -1,4 +1,4 @@
-"""Nodes that are started, stopped and looked after by commands: ssh, systemd, kubectl, nomad and the like."""
+"""Starts, stops and checks nodes with commands: ssh, systemd, kubectl, nomad and the like."""
 
 from __future__ import annotations
 
@@ -21,23 +21,24 @@ from flyball.errors import ClusterError
 
 Template = str | Sequence[str]
 
-# Exit codes of a command that could not run, or of an ssh that reached nobody: they say nothing of the node.
+# Exit codes of a command that could not run, or of ssh without a connection: the state of the node is unknown.
 CANNOT_STATE = frozenset({126, 127, 255})
 
-# So much of what a command said last is looked at.
+# Bytes read of a command's last output.
 MAX_READ_BYTES = 1_000_000
 
-# So many characters of what a failed command said are told.
+# Characters of a failed command's output in error messages.
 MAX_OUTPUT = 2000
 
 
 class CommandTemplate:
-    """Three commands with places for {name}, {handle} and {store}.
+    """Three commands with placeholders {name}, {handle} and {store}.
 
-    A command is a text that is split into words as a shell would, or a list of words; a shell runs it only with
-    `shell=True`. What `start` prints last is the handle, or else the name of the node. `stop` ends with 0 if it
-    could, `alive` if the node runs; 126, 127 and 255 of that mean that nobody knows, anything else that it does not.
-    All find the name and the store in FLYBALL_NAME and FLYBALL_STORE, too: a command line can be read by everybody.
+    A command is a string that is split into words as a shell does, or a list of words; a shell runs it only with
+    `shell=True`. The last line that `start` prints is the handle; without output it is the node's name. `stop` exits
+    with 0 on success, `alive` with 0 if the node runs; of `alive`, 126, 127 and 255 mean unknown and other codes not
+    running. All get the name and the store in FLYBALL_NAME and FLYBALL_STORE as well: command lines are visible to
+    all users of a machine.
     """
 
     @checked_options
@@ -52,7 +53,7 @@ class CommandTemplate:
         time_limit_s: float = 60.0,
     ) -> None:
         if not time_limit_s > 0:
-            raise ClusterError("time_limit_s: give a number of seconds above 0")
+            raise ClusterError("time_limit_s must be above 0")
         self._surroundings = surroundings
         self._shell = shell
         self._time_limit_s = time_limit_s
@@ -64,7 +65,7 @@ class CommandTemplate:
         check_node_name(name)
         outcome = await self._run(self._start, {"name": name})
         if outcome.code != 0:
-            raise ClusterError(f"node {name} does not start: {outcome.told}")
+            raise ClusterError(f"starting node {name} failed: {outcome.summary}")
         printed = outcome.output.splitlines()
         return _handle(name, printed[-1].strip() if printed else "")
 
@@ -72,24 +73,24 @@ class CommandTemplate:
         values = _values(handle)
         outcome = await self._run(self._stop, values)
         if outcome.code != 0:
-            raise ClusterError(f"node {values['name']} does not stop: {outcome.told}")
+            raise ClusterError(f"stopping node {values['name']} failed: {outcome.summary}")
 
     async def alive(self, handle: str) -> bool:
         values = _values(handle)
         outcome = await self._run(self._alive, values)
         if outcome.code in CANNOT_STATE or outcome.code < 0:
-            raise ClusterError(f"nobody knows whether node {values['name']} runs: {outcome.told}")
+            raise ClusterError(f"checking node {values['name']} failed: {outcome.summary}")
         return outcome.code == 0
 
     def _checked(self, what: str, template: Template, known: set[str]) -> list[str]:
-        """Return the words of a command, with their places still open; for a shell it is one."""
+        """Return the words of a command with open placeholders; for a shell it is one word."""
         if isinstance(template, str):
             try:
                 words = [template] if self._shell else shlex.split(template)
             except ValueError as error:
                 raise ClusterError(f"{what}: {error}: check the quotes") from None
         elif self._shell:
-            raise ClusterError(f"{what}: a shell takes one text, not a list of words")
+            raise ClusterError(f"{what}: with shell = true give one string, not a list")
         else:
             words = list(template)
         if not any(word.strip() for word in words):
@@ -106,11 +107,11 @@ class CommandTemplate:
             command = ["/bin/sh", "-c", *command]
         shown = " ".join(words)
         environment = {**os.environ, "FLYBALL_NAME": values["name"], "FLYBALL_STORE": values["store"]}
-        # Files, not pipes: what a command leaves running in the background may keep its output for ever.
+        # Files, not pipes: a background process left by the command may hold its output open for ever.
         with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
             code = await self._wait_for(shown, command, environment, output, errors)
             printed, complained = _text_of(output), _text_of(errors)
-        # First the password: half of one would not be found.
+        # Remove the password before truncating: half of it would not be found.
         said = _without_password(complained or printed, values["store"])
         return _Outcome(code, printed, f"`{shown}` ended with", said[-MAX_OUTPUT:])
 
@@ -138,7 +139,7 @@ class CommandTemplate:
             async with asyncio.timeout(self._time_limit_s):
                 return await process.wait()
         except TimeoutError:
-            raise ClusterError(f"`{shown}` has not ended after {self._time_limit_s:g} s") from None
+            raise ClusterError(f"`{shown}` timed out after {self._time_limit_s:g} s") from None
         finally:
             if process.returncode is None:
                 await _kill(process)
@@ -152,9 +153,9 @@ class _Outcome:
     said: str
 
     @property
-    def told(self) -> str:
-        """What came of it, in one line."""
-        return f"{self.what} {self.code}: {' '.join(self.said.split()) or 'it said nothing'}"
+    def summary(self) -> str:
+        """Exit code and output, in one line."""
+        return f"{self.what} {self.code}: {' '.join(self.said.split()) or 'no output'}"
 
 
 def _text_of(file: IO[bytes]) -> str:
@@ -163,7 +164,7 @@ def _text_of(file: IO[bytes]) -> str:
 
 
 def _without_password(said: str, store_url: str) -> str:
-    """Programs like to repeat what they were given, or what they have read in it."""
+    """Remove the store's password: programs like to repeat their arguments and environment."""
     password = unquote(urlsplit(store_url).password or "")
     for form in (urlsplit(store_url).password, password, quote(password, safe="")):
         said = said.replace(form, HIDDEN) if form else said
@@ -171,7 +172,7 @@ def _without_password(said: str, store_url: str) -> str:
 
 
 async def _kill(process: asyncio.subprocess.Process) -> None:
-    """End a command with all that it has started."""
+    """Kill a command and all its child processes."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     await process.wait()
@@ -181,13 +182,13 @@ def _check_places(what: str, word: str, known: set[str]) -> None:
     try:
         places = list(string.Formatter().parse(word))
     except ValueError as error:
-        raise ClusterError(f"{what}: {error}: write {{{{ and }}}} for braces that are no places") from None
+        raise ClusterError(f"{what}: {error}: write {{{{ and }}}} for literal braces") from None
     for _, place, form, conversion in places:
         if place is not None and (place not in known or form or conversion):
             written = place + (f"!{conversion}" if conversion else "") + (f":{form}" if form else "")
             names = ", ".join(f"{{{name}}}" for name in sorted(known))
             raise ClusterError(
-                f"{what}: there is no {{{written}}}: use {names}, and {{{{ and }}}} for braces that are no places"
+                f"{what}: unknown placeholder {{{written}}}: use {names}, and {{{{ and }}}} for literal braces"
             )
 
 
@@ -198,5 +199,5 @@ def _handle(name: str, printed: str) -> str:
 def _values(handle: str) -> dict[str, str]:
     name, space, rest = handle.partition(" ")
     if not space or not rest:
-        raise ClusterError(f"{handle!r} is no handle of a node that a command has started")
+        raise ClusterError(f"{handle!r} is not a handle of a node started by a command")
     return {"name": name, "handle": rest}

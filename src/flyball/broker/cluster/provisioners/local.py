@@ -1,6 +1,6 @@
-"""Nodes as processes of this machine, each with ports that the system chooses and a folder of its own.
+"""Starts nodes as processes of this machine, each with ports that the system chooses and its own data folder.
 
-They do not end with the node that has started them: another one may lead the domain by then.
+They outlive the node that started them: another one may lead the domain by then.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from flyball.broker.node.logs import MAX_FILE_BYTES
 from flyball.errors import ClusterError
 from flyball.files import make_private_folder
 
-# How often the log of a starting node is looked at: it outlives us, so there is no pipe to listen to.
+# Poll interval for the log of a starting node: the node outlives this process, so there is no pipe.
 POLL_S = 0.05
 
-# How the line begins with which a node tells that it serves.
+# Start of the line that a node prints when it serves.
 READY = "ready"
 
 EPHEMERAL = "127.0.0.1:0"
 
 
 class LocalProcesses:
-    """Runs `flyball serve` for each node, in `nodes/NAME` below the folder of the node that starts it."""
+    """Runs `flyball serve` for each node, in `nodes/NAME` below the data folder of the node that starts it."""
 
     @checked_options
     def __init__(
@@ -43,7 +43,7 @@ class LocalProcesses:
         stop_limit_s: float = 30.0,
         program: Sequence[str] = (sys.executable, "-m", "flyball", "serve"),
     ) -> None:
-        """`arguments` are further flags of `flyball serve`; they win over those given here."""
+        """`arguments` are additional flags of `flyball serve`; they override the shared ones."""
         self._surroundings = surroundings
         self._arguments = tuple(arguments)
         self._start_limit_s = start_limit_s
@@ -51,7 +51,7 @@ class LocalProcesses:
         self._program = tuple(program)
 
     async def start(self, name: str) -> str:
-        """Start a node and return when it says that it is ready."""
+        """Start a node and return when it is ready."""
         check_node_name(name)
         folder = self._surroundings.data.absolute() / "nodes" / name
         log_path = folder / "node.log"
@@ -80,15 +80,15 @@ class LocalProcesses:
         for listener in ("amqp", "http"):
             flags += [f"--{listener}", EPHEMERAL]
         command = [*self._program, *flags, *self._surroundings.flags, *self._arguments]
-        # Only its own settings: what the environment tells this node is not meant for others. The store is not on
-        # the command line, where everybody could read its password.
+        # The node gets its own settings only, not this node's environment. The store URL goes through the
+        # environment, since command lines are visible to all users and it may contain a password.
         kept = {key: value for key, value in os.environ.items() if not key.startswith("FLYBALL_")}
         files = [
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
             (os.POSIX_SPAWN_OPEN, 1, str(log_path), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
             (os.POSIX_SPAWN_DUP2, 1, 2),
         ]
-        # In a session of its own: Ctrl-C in our terminal is not for it.
+        # A new session: Ctrl-C in this terminal must not reach it.
         environment = {**kept, "FLYBALL_STORE": self._surroundings.store_url}
         return os.posix_spawnp(command[0], command, environment, file_actions=files, setsid=True)
 
@@ -97,9 +97,9 @@ class LocalProcesses:
             async with asyncio.timeout(self._start_limit_s):
                 while not any(line.startswith(READY) for line in _said(log_path, log_start)):
                     if not process.is_alive():
-                        said = _said(log_path, log_start) or ["it said nothing"]
+                        said = _said(log_path, log_start) or ["no output"]
                         problem = said[-1].removeprefix("flyball: ")
-                        raise ClusterError(f"node {name} does not start: {problem} (see {log_path})")
+                        raise ClusterError(f"starting node {name} failed: {problem} (see {log_path})")
                     await asyncio.sleep(POLL_S)
         except TimeoutError:
             raise ClusterError(
@@ -112,17 +112,17 @@ class LocalProcesses:
                 if pid_fd is None:
                     return
                 signal.pidfd_send_signal(pid_fd, number)
-                # A stopped process would not see it before it goes on.
+                # A stopped process handles SIGTERM only after SIGCONT.
                 signal.pidfd_send_signal(pid_fd, signal.SIGCONT)
                 if await _exited(pid_fd, limit_s):
                     process.reap()
                     return
-        raise ClusterError(f"process {process.pid} cannot be ended: see `ps {process.pid}`")
+        raise ClusterError(f"process {process.pid} does not end: see `ps {process.pid}`")
 
 
 @dataclass(slots=True, frozen=True)
 class _Process:
-    """A process of some machine. Numbers are used again, so its time of start tells it from later ones."""
+    """A process on some machine. Pids are reused, so the start time distinguishes it from later ones."""
 
     machine: str
     boot: str
@@ -131,7 +131,7 @@ class _Process:
 
     @classmethod
     def of(cls, pid: int) -> Self:
-        """Describe a child of ours, which cannot vanish before it is reaped."""
+        """Describe a child process; its pid cannot be reused before it is reaped."""
         found = _started_ticks(pid)
         assert found is not None
         return cls(socket.gethostname(), _boot(), pid, found)
@@ -142,7 +142,7 @@ class _Process:
             machine, boot, pid, started_ticks = handle.split("/")
             return cls(machine, boot, int(pid), int(started_ticks))
         except ValueError:
-            raise ClusterError(f"{handle!r} is no handle of a local process") from None
+            raise ClusterError(f"{handle!r} is not a handle of a local process") from None
 
     def __str__(self) -> str:
         return f"{self.machine}/{self.boot}/{self.pid}/{self.started_ticks}"
@@ -153,9 +153,11 @@ class _Process:
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[int | None]:
-        """Hold on to the process, or None if it has ended, so that its number cannot go to another meanwhile."""
+        """Hold a pidfd of the process, so that its pid cannot be reused meanwhile; None if it has ended."""
         if self.machine != socket.gethostname():
-            raise ClusterError(f"process {self.pid} runs on {self.machine}: it can be seen and stopped only there")
+            raise ClusterError(
+                f"process {self.pid} runs on machine {self.machine} and can be checked and stopped only there"
+            )
         self.reap()
         try:
             pid_fd = os.pidfd_open(self.pid)
@@ -169,24 +171,24 @@ class _Process:
             os.close(pid_fd)
 
     def reap(self) -> None:
-        """Take note of its end if it is a child of ours, or it would stay in the list of processes."""
+        """Reap the process if it is a child of ours and has ended, so that it does not stay a zombie."""
         if self.boot == _boot() and self.started_ticks == _started_ticks(self.pid):
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(self.pid, os.WNOHANG)
 
 
 def _boot() -> str:
-    """What tells this run of the machine from earlier ones, in which numbers of processes meant others."""
+    """Return the boot id: after a reboot the same pid means another process."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def _stat(pid: int) -> list[str]:
-    """Return the fields of a process from its state on; none if there is no such process."""
+    """Return the fields of /proc/PID/stat from the state on; empty if there is no such process."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
         return []
-    # The second field is the name of the program, which may hold anything.
+    # The second field is the program's name, which may contain anything, even parentheses.
     return text.rpartition(")")[2].split()
 
 
@@ -215,9 +217,9 @@ async def _exited(pid_fd: int, limit_s: float) -> bool:
 
 
 def _end_of_log(log_path: Path) -> int:
-    """Return where the log of the next node begins: behind that of earlier ones, unless they are long.
+    """Return the offset at which the log of the next node starts: after earlier output, unless the file is long.
 
-    It must not begin anew by itself while the node starts: what it says then is looked for.
+    The file must not be rotated while the node starts, since its output is searched from this offset.
     """
     if not log_path.exists():
         return 0
@@ -228,7 +230,7 @@ def _end_of_log(log_path: Path) -> int:
 
 
 def _said(log_path: Path, start: int) -> list[str]:
-    """Return the lines of a log from there on."""
+    """Return the lines of a log from an offset."""
     with log_path.open("rb") as log_file:
         log_file.seek(start)
         return log_file.read().decode("utf-8", "replace").strip().splitlines()

@@ -1,1 +1,1 @@
-"""RabbitMQ's management API, its paths and fields, filled with what a node of Flyball knows: a module a resource."""
+"""RabbitMQ's management API on top of Flyball's data: one module per resource."""

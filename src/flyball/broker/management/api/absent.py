@@ -1,4 +1,4 @@
-"""What RabbitMQ's API knows and Flyball does not have: empty lists, so that tools which ask for all of it go on."""
+"""Resources of RabbitMQ's API that Flyball does not have: empty lists, so that tools which query all of it work."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flyball.broker.management.api.answers import answer, not_found
 from flyball.broker.management.api.context import PREFIX, About, ApiRoute, Call, Right, Routes
 from flyball.errors import InvalidArgument
 
-# Paths of lists, and who may ask for them.
+# Paths of lists, and the right that each needs.
 LISTS = {
     "/extensions": Right.MANAGEMENT,
     "/global-parameters": Right.POLICYMAKER,
@@ -30,7 +30,7 @@ routes = Routes()
 
 
 async def list_nothing(call: Call) -> Response:
-    """An empty list: there is nothing of the kind."""
+    """List the objects of a kind that Flyball does not have: always empty."""
     if "vhost" in call.request.path_params:
         call.access.check_vhost(call.vhost)
     if "user" in call.request.path_params:
@@ -44,43 +44,43 @@ for path, right in LISTS.items():
 
 @routes.get("/global-parameters/{name}", Right.POLICYMAKER)
 async def show_nothing(call: Call) -> Response:
-    """Not found: there is nothing of the kind."""
-    raise not_found(f"{call.request.url.path} does not exist: Flyball has nothing of the kind")
+    """Return 404 for an object of a kind that Flyball does not have."""
+    raise not_found(f"{call.request.url.path} does not exist: Flyball does not support this resource")
 
 
 @routes.get(TOPIC_PERMISSION, Right.ADMINISTRATOR)
 @routes.delete(TOPIC_PERMISSION, Right.ADMINISTRATOR)
 async def show_topic_permission(call: Call) -> Response:
-    """Find a permission by topics: there is none."""
-    raise not_found("there are no permissions by topics")
+    """Return 404 for a topic permission: Flyball has none."""
+    raise not_found("Flyball has no topic permissions")
 
 
 @routes.put(TOPIC_PERMISSION, Right.ADMINISTRATOR)
 async def refuse_topic_permission(call: Call) -> Response:
-    """Refuse a permission by topics: there are none."""
+    """Refuse a topic permission: Flyball has none."""
     raise InvalidArgument(
-        "Flyball has no permissions by topics: who may write to a topic exchange may use every routing key;"
-        " give permissions on exchanges instead"
+        "Flyball has no topic permissions: write permission on a topic exchange covers every routing key;"
+        " set permissions on exchanges instead"
     )
 
 
 @routes.get(OPERATOR_POLICY)
 @routes.delete(OPERATOR_POLICY, Right.ADMINISTRATOR)
 async def show_operator_policy(call: Call) -> Response:
-    """Show a policy of an operator: there is none."""
-    raise not_found("there are no policies of operators")
+    """Return 404 for an operator policy: Flyball has none."""
+    raise not_found("Flyball has no operator policies")
 
 
 @routes.put(OPERATOR_POLICY, Right.ADMINISTRATOR)
 async def refuse_operator_policy(call: Call) -> Response:
-    """Refuse a policy of an operator: there are none."""
-    raise InvalidArgument("Flyball has no policies of operators: set a policy with a higher priority instead")
+    """Refuse an operator policy: Flyball has none."""
+    raise InvalidArgument("Flyball has no operator policies: set a policy with a higher priority instead")
 
 
 async def show_auth(request: Request) -> Response:
-    """How to log in: with name and password, not with OAuth."""
+    """Return the login methods: name and password, not OAuth."""
     return answer({"enable_uaa": False, "uaa_client_id": "", "uaa_location": ""})
 
 
-# Who wants to log in asks for this before.
-AUTH = ApiRoute(PREFIX + "/auth", show_auth, "GET", About(Right.ANYBODY, (show_auth.__doc__ or "").strip()))
+# Needs no login: clients ask for this before they log in.
+AUTH = ApiRoute(PREFIX + "/auth", show_auth, "GET", About(Right.ANY_USER, (show_auth.__doc__ or "").strip()))

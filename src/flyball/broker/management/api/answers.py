@@ -1,6 +1,5 @@
-"""How the API answers: JSON, long lists in slices so that messages go on meanwhile, and errors in RabbitMQ's words.
-
-Knows nothing of what is answered.
+"""Responses of the API: JSON, long lists made in slices so that messaging continues, and errors in RabbitMQ's
+format.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-# So many items of a list are made in one turn of the loop: about a millisecond.
+# Items of a list per turn of the event loop: about a millisecond.
 SLICE = 20
 
-# So many, where little is done with each: a turn of the loop costs as much as a dozen of them.
+# Items per turn where each is cheap: a turn of the loop costs as much as a dozen of them.
 QUICK_SLICE = 250
 
 HEADERS = {
     "cache-control": "no-cache",
     "vary": "accept, accept-encoding, origin",
-    # What somebody has named or published is shown as JSON, whatever a browser takes it for.
+    # Names and payloads come from clients: a browser must treat them as JSON only.
     "x-content-type-options": "nosniff",
 }
 MEDIA_TYPE = "application/json"
@@ -42,15 +41,15 @@ ADVICE: Mapping[type[errors.FlyballError], str] = {
     errors.VhostNotFound: "See GET /api/vhosts.",
     errors.UserNotFound: "See GET /api/users.",
     errors.PolicyNotFound: "See GET /api/policies.",
-    errors.NotPermitted: "Log in as another user, or have its tags or permissions changed.",
-    errors.ClusterError: "Ask again in some seconds; see GET /api/nodes.",
-    errors.StoreError: "Ask again in some seconds; see the node's log.",
+    errors.NotPermitted: "Log in as another user, or ask an administrator for the tag or permission.",
+    errors.ClusterError: "Retry in a few seconds; see GET /api/nodes.",
+    errors.StoreError: "Retry in a few seconds; see the node's log.",
 }
-ADVICE_ELSE = "See GET /api/openapi.json for what can be asked."
+ADVICE_ELSE = "See GET /api/openapi.json for all resources."
 
 
 class Refused(errors.RequestError):
-    """A request that is answered with a status of its own, and the word for it unless there is a better one."""
+    """An error with its own HTTP status, and an error word if the default one does not fit."""
 
     def __init__(self, status: int, reason: str, *, word: str = "") -> None:
         super().__init__(reason)
@@ -59,31 +58,33 @@ class Refused(errors.RequestError):
 
 
 def not_found(reason: str) -> Refused:
-    """Return the error that says that something is not there."""
+    """Return a 404 error."""
     return Refused(404, reason)
 
 
 def answer(value: Any, status: int = 200) -> Response:
-    """Answer with a document that is short."""
+    """Return a response with a short document."""
     return Response(json_text(value), status, HEADERS, MEDIA_TYPE)
 
 
 def done(status: int = 204) -> Response:
-    """Answer that it is done: 201 if something is there that was not."""
+    """Return an empty success response; 201 for a created object."""
     return Response(None, status, HEADERS)
 
 
 def problem(error: errors.FlyballError, *, is_console: bool = False) -> Response:
-    """Answer with what is wrong. To the web console 401 means to log in again, so it hears 403 of missing rights."""
+    """Return an error response. The console gets 403 instead of 401 for missing rights, as 401 makes it ask for a
+    login.
+    """
     if isinstance(error, Refused):
         status, word = error.status, error.word
     else:
         status = _first(STATUS_OF, error, 500)
         word = WORD_OF[status]
     if isinstance(error, errors.NotPermitted) and not is_console:
-        # As RabbitMQ does it.
+        # As RabbitMQ does.
         status = 401
-    # Who looks at the console reads no interface: it has advice of its own.
+    # Users of the console do not call the API: they get the advice that fits them.
     advice = _first(ADVICE, error, "" if is_console else ADVICE_ELSE)
     cause = error.__cause__ if isinstance(error, Refused) and error.__cause__ is not None else error
     document = {"error": word, "reason": str(error), "advice": advice, "kind": type(cause).__name__}
@@ -97,19 +98,19 @@ def _first(table: Mapping[type[errors.FlyballError], T], error: errors.FlyballEr
 
 
 def json_text(value: Any) -> str:
-    """Return the value as JSON that can be sent: clients may have put anything into names, keys and arguments."""
+    """Return the value as encodable JSON: names, keys and arguments from clients may contain anything."""
     try:
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=plain, allow_nan=False)
         if not text.isascii():
             text.encode()
     except ValueError:
-        # A number that is none, or octets that are no text: JSON has neither.
+        # NaN, or bytes that are not text: JSON has neither.
         text = json.dumps(plain(value), ensure_ascii=False, separators=(",", ":"))
     return text
 
 
 async def in_slices(items: Sequence[T], size: int = SLICE) -> AsyncIterator[Sequence[T]]:
-    """Give out the items some at a time; between them others have their turn."""
+    """Yield the items in slices; other tasks run in between."""
     for begin in range(0, len(items), size):
         if begin:
             await next_slice()
@@ -117,7 +118,7 @@ async def in_slices(items: Sequence[T], size: int = SLICE) -> AsyncIterator[Sequ
 
 
 async def mapped(items: Sequence[T], function: Callable[[T], Any], size: int = SLICE) -> list[Any]:
-    """Return what the function makes of each item, made in slices."""
+    """Return the results of a function for all items, computed in slices."""
     found: list[Any] = []
     async for some in in_slices(items, size):
         found += map(function, some)
@@ -125,9 +126,9 @@ async def mapped(items: Sequence[T], function: Callable[[T], Any], size: int = S
 
 
 def stream(items: Sequence[T], document: Callable[[T], Any], around: tuple[str, str] = ("", "")) -> StreamingResponse:
-    """Answer with the list of the documents of the items, between two texts. They are made while it is sent.
+    """Stream a list of documents between a prefix and a suffix; the documents are made while it is sent.
 
-    Status 200 is on its way by then, so an item of which no document can be made is left out, and logged.
+    The status is already sent by then, so an item whose document fails is left out and logged.
     """
 
     async def texts() -> AsyncIterator[str]:
@@ -143,18 +144,18 @@ def stream(items: Sequence[T], document: Callable[[T], Any], around: tuple[str, 
 
 
 def text_of(document: Callable[[T], Any], item: T) -> str:
-    """Return the text of an item's document, an empty one if that cannot be made."""
+    """Return an item's document as text; empty if it fails."""
     try:
         return json_text(document(item))
     except Exception:
-        log.exception("left %.200r out of a list: it cannot be shown", item)
+        log.exception("left out of a list: cannot encode %.200r", item)
         return ""
 
 
 async def whole(texts: AsyncIterator[str], headers: Mapping[str, str], media_type: str = MEDIA_TYPE) -> Response:
-    """Answer with all of the texts, or with an error: nothing is sent before all of them are made.
+    """Return all texts as one response, or an error: nothing is sent before all of them are made.
 
-    For what is of no use in parts, such as a backup.
+    For documents that are useless in parts, such as a backup.
     """
     content = bytearray()
     async for text in texts:
@@ -163,7 +164,7 @@ async def whole(texts: AsyncIterator[str], headers: Mapping[str, str], media_typ
 
 
 def fields_of(names: Iterable[str]) -> dict[str, Any]:
-    """Return wanted fields as a tree: those after a dot are fields of what is before it."""
+    """Return the wanted columns as a tree: a dot separates an object from its field."""
     tree: dict[str, Any] = {}
     for name in names:
         place = tree
@@ -173,7 +174,7 @@ def fields_of(names: Iterable[str]) -> dict[str, Any]:
 
 
 def only(document: Any, fields: Mapping[str, Any]) -> Any:
-    """Return of a document, or of each in a list, the wanted fields; all if none is named."""
+    """Reduce a document, or each document of a list, to the wanted fields; an empty tree keeps all."""
     if not fields:
         return document
     if isinstance(document, Mapping):
@@ -184,5 +185,5 @@ def only(document: Any, fields: Mapping[str, Any]) -> Any:
 
 
 def moment(unix_s: float) -> str:
-    """Return a time as RabbitMQ writes it."""
+    """Format a time as RabbitMQ does."""
     return datetime.datetime.fromtimestamp(unix_s, datetime.UTC).isoformat(timespec="milliseconds")

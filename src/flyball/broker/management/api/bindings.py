@@ -1,4 +1,6 @@
-"""Bindings, as RabbitMQ's API shows them: each has a key made of what tells it from others between the same two."""
+"""Bindings in RabbitMQ's API. A properties_key identifies a binding among those between the same source and
+destination.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ KEYS: dict[str, Callable[[Binding], Any]] = {
     "routing_key": lambda binding: binding.routing_key,
 }
 
-# The paths of the bindings between two.
+# Paths of the bindings between a source and a destination.
 TO_QUEUE = "/bindings/{vhost}/e/{source}/q/{queue}"
 TO_EXCHANGE = "/bindings/{vhost}/e/{source}/e/{destination}"
 
@@ -40,7 +42,7 @@ routes = Routes()
 @routes.get("/bindings", is_list=True)
 @routes.get("/bindings/{vhost}", is_list=True)
 async def list_bindings(call: Call) -> Response:
-    """All bindings that the user sees, or those of a virtual host; the default exchange's to every queue included."""
+    """List all visible bindings, or those of a vhost, including the default exchange's binding to every queue."""
     found: list[Binding] = []
     for vhost in call.vhosts:
         found += [*await _default(call.node, vhost), *call.node.topology.router(vhost).bindings()]
@@ -49,7 +51,7 @@ async def list_bindings(call: Call) -> Response:
 
 @routes.get("/exchanges/{vhost}/{exchange}/bindings/source", is_list=True)
 async def list_from_exchange(call: Call) -> Response:
-    """The bindings that lead away from an exchange."""
+    """List the bindings whose source is an exchange."""
     vhost, name = call.vhost, call.part("exchange")
     router = call.node.topology.router(vhost)
     router.get(name)
@@ -59,7 +61,7 @@ async def list_from_exchange(call: Call) -> Response:
 
 @routes.get("/exchanges/{vhost}/{exchange}/bindings/destination", is_list=True)
 async def list_to_exchange(call: Call) -> Response:
-    """The bindings that lead to an exchange."""
+    """List the bindings whose destination is an exchange."""
     router = call.node.topology.router(call.vhost)
     name = router.get(call.part("exchange")).name
     return await listed(call, router.bindings(destination=name, kind=Destination.EXCHANGE))
@@ -68,35 +70,35 @@ async def list_to_exchange(call: Call) -> Response:
 @routes.get(TO_QUEUE, is_list=True)
 @routes.get(TO_EXCHANGE, is_list=True)
 async def list_between(call: Call) -> Response:
-    """The bindings between two."""
+    """List the bindings between a source and a destination."""
     return await listed(call, between(call))
 
 
 @routes.get(TO_QUEUE + "/{props}")
 @routes.get(TO_EXCHANGE + "/{props}")
 async def show(call: Call) -> Response:
-    """A binding, by the two that it binds and its properties_key."""
+    """Return a binding by source, destination and properties_key."""
     return call.one(document(find(call)))
 
 
 async def listed(call: Call, found: Sequence[Binding]) -> Response:
-    """Answer with a list of bindings."""
+    """Return a list of bindings."""
     return await call.many(found, document, KEYS)
 
 
 def find(call: Call) -> Binding:
-    """Return the binding that a path names with source, destination and props. Raises what `between` does."""
+    """Return the binding named by source, destination and props in the path. Raises what `between` does."""
     key = call.part("props")
     for binding in between(call):
         own = properties_key(binding)
-        # Some put it into the path as it is, encoded as it is, and it is decoded there.
+        # Some clients put the key into the path as returned, without encoding its percent signs again.
         if key in (own, unquote_plus(own)):
             return binding
-    raise not_found(f"no binding with the properties_key {key!r} between these two; see the list of their bindings")
+    raise not_found(f"no binding with properties_key {key!r} between these two: list their bindings to see the keys")
 
 
 def between(call: Call) -> list[Binding]:
-    """Return the bindings between the two that a path names. Raises QueueNotFound, ExchangeNotFound ..."""
+    """Return the bindings between source and destination in the path. Raises QueueNotFound, ExchangeNotFound ..."""
     vhost, source = call.vhost, call.part("source")
     router = call.node.topology.router(vhost)
     router.get(source)
@@ -112,19 +114,19 @@ def between(call: Call) -> list[Binding]:
 
 
 def destination(call: Call) -> tuple[str, Destination]:
-    """Return where the bindings lead that a path names."""
+    """Return name and kind of the destination in the path."""
     if "queue" in call.request.path_params:
         return call.part("queue"), Destination.QUEUE
     return call.part("destination"), Destination.EXCHANGE
 
 
 def to_queue(call: Call, vhost: str, name: str) -> list[Binding]:
-    """Return the bindings that lead to a queue."""
+    """Return the bindings whose destination is a queue."""
     return [_to_queue(vhost, name), *call.node.topology.router(vhost).bindings(destination=name)]
 
 
 async def _default(node: Node, vhost: str) -> list[Binding]:
-    """Return what leads from the default exchange to every queue."""
+    """Return the default exchange's bindings to every queue."""
     queues = [state.queue for state in node.hub.broker.engine.queues] + node.hub.directory.queues
     names = dict.fromkeys(queue.name for queue in queues if queue.vhost == vhost)
     return await mapped(list(names), lambda name: _to_queue(vhost, name))
@@ -135,12 +137,12 @@ def _to_queue(vhost: str, name: str) -> Binding:
 
 
 def document(binding: Binding) -> dict[str, Any]:
-    """Return a binding as RabbitMQ tells it."""
+    """Return a binding as RabbitMQ's document."""
     return {**declared(binding), "properties_key": properties_key(binding)}
 
 
 def declared(binding: Binding) -> dict[str, Any]:
-    """Return what makes a binding."""
+    """Return the declaration of a binding."""
     return {
         "source": binding.source,
         "vhost": binding.vhost,
@@ -152,7 +154,7 @@ def declared(binding: Binding) -> dict[str, Any]:
 
 
 def properties_key(binding: Binding) -> str:
-    """Return what names a binding among those between the same two: its routing key, and a hash of its arguments."""
+    """Return the properties_key: routing key and a hash of the arguments."""
     key = _quoted(binding.routing_key)
     if not binding.arguments:
         return key or "~"
@@ -179,7 +181,7 @@ async def make_binding(call: Call) -> Response:
     async with channel(call, vhost) as inside:
         await bind(inside, binding)
     response = done(201)
-    # The place relative to where it was posted, as RabbitMQ tells it.
+    # Relative to the posted URL, as in RabbitMQ.
     response.headers["location"] = f"{quote(name, safe='')}/{quote(properties_key(binding), safe='')}"
     return response
 
@@ -187,7 +189,7 @@ async def make_binding(call: Call) -> Response:
 @routes.delete(TO_QUEUE + "/{props}")
 @routes.delete(TO_EXCHANGE + "/{props}")
 async def remove_binding(call: Call) -> Response:
-    """Remove a binding."""
+    """Delete a binding."""
     await call.node.hub.peering.catch_up()
     binding = find(call)
     ends = CHANNEL, binding.destination, binding.source, binding.routing_key
@@ -200,7 +202,7 @@ async def remove_binding(call: Call) -> Response:
 
 
 async def bind(inside: DirectChannel, binding: Binding) -> None:
-    """Make a binding. Raises what AMQP refuses it with, and InvalidArgument for what AMQP cannot say."""
+    """Create a binding. Raises the broker's error, and InvalidArgument for values that AMQP cannot encode."""
     ends = CHANNEL, binding.destination, binding.source, binding.routing_key
     arguments = dict(binding.arguments)
     if binding.kind is Destination.QUEUE:

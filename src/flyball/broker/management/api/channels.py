@@ -1,4 +1,4 @@
-"""Channels and consumers, as RabbitMQ's API shows them."""
+"""Channels and consumers in RabbitMQ's API."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ routes = Routes()
 
 @routes.get("/channels", is_list=True)
 async def list_all(call: Call) -> Response:
-    """All channels of all nodes; without the tag monitoring, the user's own."""
+    """List the channels of all nodes; without the tag monitoring, the user's own."""
     return await listed(call, await domain_view.channels(call))
 
 
 @routes.get("/vhosts/{vhost}/channels", is_list=True)
 async def list_of_vhost(call: Call) -> Response:
-    """The channels in a virtual host."""
+    """List the channels in a vhost."""
     vhost = call.vhost
     return await listed(call, [facts for facts in await domain_view.channels(call) if facts["vhost"] == vhost])
 
 
 @routes.get("/channels/{name}")
 async def show(call: Call) -> Response:
-    """A channel, with its consumers."""
+    """Return a channel with its consumers."""
     name = call.part("name")
     for facts in await domain_view.channels(call):
         if facts["name"] == name:
@@ -47,18 +47,18 @@ async def show(call: Call) -> Response:
 @routes.get("/consumers", is_list=True)
 @routes.get("/consumers/{vhost}", is_list=True)
 async def list_consumers(call: Call) -> Response:
-    """All consumers of queues that the user sees, or those of a virtual host."""
+    """List the consumers of all visible queues, or those of a vhost."""
     found = await domain_view.consumers(call, call.vhosts)
     return await call.many(found, dict, {"consumer_tag": itemgetter("consumer_tag")})
 
 
 async def listed(call: Call, found: Sequence[Facts]) -> Response:
-    """Answer with a list of channels."""
+    """Return a list of channels."""
     return await call.many(found, lambda facts: document(call.context, facts), KEYS)
 
 
 def document(context: ApiContext, reported: Facts) -> dict[str, Any]:
-    """Return a channel with how fast its counts grow."""
+    """Return a channel's document with rates."""
     counts = reported["message_stats"]
     rates = rates_of(context.sampler, "channel", (reported["node"], reported["name"]), counts, OF_CHANNEL)
     return {**reported, "message_stats": detailed(OF_CHANNEL, counts, rates)}

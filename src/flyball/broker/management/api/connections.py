@@ -1,4 +1,4 @@
-"""Connections and how they are closed, as in RabbitMQ's API."""
+"""Connections in RabbitMQ's API: listed and closed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flyball.errors import NotPermitted
 
 CLOSE = "close_connection"
 
-# What RabbitMQ says where nobody gives a reason.
+# RabbitMQ's default reason.
 DEFAULT_REASON = "Closed via management plugin"
 
 KEYS = {name: itemgetter(name) for name in ("name", "user", "vhost", "node", "protocol", "channels", "state")}
@@ -27,26 +27,26 @@ routes = Routes()
 
 @routes.get("/connections", is_list=True)
 async def list_all(call: Call) -> Response:
-    """All connections of all nodes; without the tag monitoring, the user's own."""
+    """List the connections of all nodes; without the tag monitoring, the user's own."""
     return await _listed(call, await domain_view.connections(call))
 
 
 @routes.get("/vhosts/{vhost}/connections", is_list=True)
 async def list_of_vhost(call: Call) -> Response:
-    """The connections to a virtual host."""
+    """List the connections to a vhost."""
     vhost = call.vhost
     return await _listed(call, [found for found in await domain_view.connections(call) if found["vhost"] == vhost])
 
 
 @routes.get("/connections/username/{user}", is_list=True)
 async def list_of_user(call: Call) -> Response:
-    """The connections of a user."""
+    """List the connections of a user."""
     return await _listed(call, await _of_user(call))
 
 
 @routes.delete("/connections/username/{user}")
 async def close_of_user(call: Call) -> Response:
-    """Close all connections of a user; the header X-Reason may say why."""
+    """Close all connections of a user; the header X-Reason gives the reason."""
     for found in await _of_user(call):
         await _close(call, found)
     return done()
@@ -54,20 +54,20 @@ async def close_of_user(call: Call) -> Response:
 
 @routes.get("/connections/{name}")
 async def show(call: Call) -> Response:
-    """A connection."""
+    """Return a connection."""
     return call.one(document(call.context, await _found(call)))
 
 
 @routes.delete("/connections/{name}")
 async def close(call: Call) -> Response:
-    """Close a connection; the header X-Reason may say why."""
+    """Close a connection; the header X-Reason gives the reason."""
     await _close(call, await _found(call))
     return done()
 
 
 @routes.get("/connections/{name}/channels", is_list=True)
 async def list_channels(call: Call) -> Response:
-    """The channels of a connection."""
+    """List the channels of a connection."""
     name = (await _found(call))["name"]
     found = [each for each in await domain_view.channels(call) if each["connection_details"]["name"] == name]
     return await channels.listed(call, found)
@@ -91,16 +91,16 @@ async def _found(call: Call) -> Facts:
 
 
 async def _close(call: Call, found: Facts) -> None:
-    """Close a connection on the node that has it: another node may have one of the same name."""
+    """Close a connection on its node: connection names are only unique per node."""
     if found["user_who_performed_action"] != call.user.name and not call.has(Right.ADMINISTRATOR):
-        raise NotPermitted(f"user '{call.user.name}' may close its own connections only")
+        raise NotPermitted(f"user '{call.user.name}' may only close its own connections")
     reason = call.request.headers.get("x-reason") or DEFAULT_REASON
     await call.context.domain_nodes.ask_node(found["node"], CLOSE, {"name": found["name"], "reason": reason})
 
 
 @routes.peer(CLOSE)
 async def close_here(context: ApiContext, name: str, reason: str) -> bool:
-    """End a connection and tell its client why. False if there is none of that name."""
+    """Close a connection with a reason. Return False if there is none of that name."""
     found = next((each for each in inspection.clients(context.node) if each.name == name), None)
     if found is not None:
         found.expel(reason)
@@ -108,7 +108,7 @@ async def close_here(context: ApiContext, name: str, reason: str) -> bool:
 
 
 def document(context: ApiContext, reported: Facts) -> dict[str, Any]:
-    """Return a connection with how fast it reads and writes."""
+    """Return a connection's document with rates."""
     rates = rates_of(context.sampler, "connection", (reported["node"], reported["name"]), reported, OF_BYTES)
     found = {**reported, **detailed(OF_BYTES, reported, rates)}
     if "connection_name" in reported["client_properties"]:

@@ -1,6 +1,6 @@
-"""What all resources of the API share: the node, who asks and what that one may see, and how a route is declared.
+"""Shared parts of all resources of the API: the node, the user and its rights, and the declaration of routes.
 
-A handler gets a `Call` and returns a response, or raises an error of Flyball, which is told as RabbitMQ tells it.
+A handler gets a `Call` and returns a response, or raises a FlyballError, which is answered as RabbitMQ does.
 """
 
 from __future__ import annotations
@@ -36,32 +36,31 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 PREFIX = "/api"
 
-# So long is the document of a request at most, unless the resource allows more.
+# Default size limit of a request's document.
 MAX_BODY_BYTES = 1024 * 1024
 
-# Lists that are made at the same time. Each is made of everything that there is to list, and more of them at once
-# would be ready no sooner.
+# Maximum concurrent lists. Each list reads all objects of its kind, so more of them at once would not finish sooner.
 MAX_CONCURRENT_LISTS = 2
 
-# What a list holds of an item until it is sent: what names it in a list, or all the facts that a node has told of it.
+# Memory per item of a list until it is sent: its reference, or all facts reported by another node.
 ITEM_BYTES = 200
 FACTS_BYTES = 2000
 
-# The parts of a path where `amq.default` stands for the exchange without a name.
+# Path parameters in which `amq.default` stands for the default exchange.
 EXCHANGE_PARTS = ("exchange", "source", "destination")
 
 
 class Right(enum.StrEnum):
-    """What a user needs to ask for a resource: a tag. Those of RabbitMQ, and one for everybody who may log in."""
+    """The right that a resource needs: one of RabbitMQ's tags, or any login."""
 
-    ANYBODY = "anybody"
+    ANY_USER = "any user"
     MANAGEMENT = "management"
     POLICYMAKER = "policymaker"
     MONITORING = "monitoring"
     ADMINISTRATOR = "administrator"
 
 
-# The tags that give a right.
+# Tags that grant each right.
 TAGS: Mapping[Right, frozenset[str]] = {
     Right.MANAGEMENT: frozenset({"management", "policymaker", "monitoring", "administrator"}),
     Right.POLICYMAKER: frozenset({"policymaker", "administrator"}),
@@ -71,18 +70,18 @@ TAGS: Mapping[Right, frozenset[str]] = {
 
 
 def has_right(user: User, right: Right) -> bool:
-    return right is Right.ANYBODY or not TAGS[right].isdisjoint(user.tags)
+    return right is Right.ANY_USER or not TAGS[right].isdisjoint(user.tags)
 
 
 def check_right(user: User, right: Right) -> None:
     """Raise NotPermitted unless the user has the right."""
     if not has_right(user, right):
-        raise NotPermitted(f"user '{user.name}' has not the tag {right}")
+        raise NotPermitted(f"user '{user.name}' lacks the tag {right}")
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """What the document of a request holds: names of fields, and of each its type in the words of JSON Schema."""
+    """Schema of a request's document: field names and JSON Schema types."""
 
     fields: Mapping[str, str]
     needed: Sequence[str] = ()
@@ -90,20 +89,20 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What there is to say of a route."""
+    """Documentation of a route."""
 
     right: Right
     summary: str
     is_list: bool = False
     body: Body | None = None
-    # The parameters after the question mark, and what they mean.
+    # Query parameters and their descriptions.
     query: Mapping[str, str] = field(default_factory=dict)
-    # Of the answer.
+    # Media type of the response.
     media_type: str = "application/json"
 
 
 class ApiRoute(Route):
-    """A route whose parts of the path may hold anything, encoded: `/api/queues/%2F/a%2Fb` has two."""
+    """A route whose path parameters may contain encoded slashes: `/api/queues/%2F/a%2Fb` has two."""
 
     def __init__(
         self, path: str, endpoint: Callable[[Request], Awaitable[Response]], method: str, about: About
@@ -112,8 +111,8 @@ class ApiRoute(Route):
         self.about = about
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        # What is decoded already does not tell a slash in a name from one between two. Where a name is left out, it
-        # is that of the default exchange, which some write so.
+        # Match the raw path: decoded, a slash in a name looks like a separator. An empty parameter means the default
+        # exchange, as some clients send it.
         raw = scope.get("raw_path") or scope["path"].encode()
         path = raw.decode("ascii", "replace").replace("//", f"/{DEFAULT_EXCHANGE}/")
         match, found = super().matches({**scope, "path": path})
@@ -123,7 +122,7 @@ class ApiRoute(Route):
 
 
 class ApiContext:
-    """A node, what is known of its past, who asks the others, who guards it all, and what is being answered."""
+    """The node with its sampler, peers and login, and the requests in progress."""
 
     def __init__(self, node: Node, sampler: Sampler, domain_nodes: DomainNodes, login: ConsoleLogin) -> None:
         self.node = node
@@ -132,7 +131,7 @@ class ApiContext:
         self.login = login
         self.bodies = Bodies(node.hub.broker.ledger)
         self.making_lists = asyncio.Semaphore(MAX_CONCURRENT_LISTS)
-        # Called when the node stops, before requests that are under way have to end.
+        # Called when the node stops, before pending requests have to finish.
         self.on_stop: list[Callable[[], None]] = []
 
     @property
@@ -145,7 +144,7 @@ class ApiContext:
         return self.node.hub.authority.access
 
     def guarded(self, handler: Handler, right: Right) -> Callable[[Request], Awaitable[Response]]:
-        """Make a handler one for all requests: only users with the right get to it, and errors are told."""
+        """Wrap a handler: check the user's right and answer errors."""
 
         async def checked(request: Request, user: User) -> Response:
             try:
@@ -160,7 +159,7 @@ class ApiContext:
 
 
 class Routes:
-    """The routes of a resource, each declared at its handler, and what other nodes may ask of this one."""
+    """The routes of a resource, declared at their handlers, and the questions that peers may ask this node."""
 
     def __init__(self, prefix: str = PREFIX, media_type: str = "application/json") -> None:
         self._prefix = prefix
@@ -177,7 +176,9 @@ class Routes:
         is_long: bool = False,
         query: Mapping[str, str] | None = None,
     ) -> Declare[Handler]:
-        """Declare a handler for GET. What its docstring begins with describes it; lists and long answers wait."""
+        """Declare a GET handler. Its docstring's first line becomes its description; lists and long responses are
+        limited.
+        """
         return lambda handler: self._declare(
             "GET", path, handler, right, is_list=is_list, is_long=is_list or is_long, query=query
         )
@@ -194,7 +195,7 @@ class Routes:
         return lambda handler: self._declare("DELETE", path, handler, right, query=query)
 
     def peer(self, what: str) -> Declare[PeerAnswer]:
-        """Declare what answers other nodes, and this one, that ask for `what`; see `DomainNodes.provide`."""
+        """Declare the answer to a question from other nodes and this one; see `DomainNodes.provide`."""
 
         def declare(answer: PeerAnswer) -> PeerAnswer:
             self._answers.append((what, answer))
@@ -203,7 +204,7 @@ class Routes:
         return declare
 
     def made(self, context: ApiContext) -> list[ApiRoute]:
-        """Return the routes for a node, and let other nodes ask it for what they need."""
+        """Return the routes for a node, and register the answers for peers."""
         for what, reported in self._answers:
             context.domain_nodes.provide(what, functools.partial(reported, context))
         return [
@@ -230,7 +231,7 @@ class Routes:
 
 
 class Call:
-    """One request of a user who has the right to make it."""
+    """A request of an authorized user."""
 
     def __init__(self, context: ApiContext, request: Request, user: User) -> None:
         self.context = context
@@ -241,16 +242,16 @@ class Call:
     def node(self) -> Node:
         return self.context.node
 
-    # What is asked
+    # Input
 
     def part(self, name: str) -> str:
-        """Return a part of the path, decoded."""
+        """Return a decoded path parameter."""
         text: str = self.request.path_params[name]
         return "" if name in EXCHANGE_PARTS and text == DEFAULT_EXCHANGE else text
 
     @property
     def vhost(self) -> str:
-        """The virtual host in the path. Raises VhostNotFound, and NotPermitted if the user may not see it."""
+        """The vhost in the path. Raises VhostNotFound, and NotPermitted if the user may not access it."""
         vhost = self.part("vhost")
         self.access.check_vhost(vhost)
         if not self.sees(vhost):
@@ -258,19 +259,19 @@ class Call:
         return vhost
 
     async def document(self, max_bytes: int = MAX_BODY_BYTES, *, is_rich: bool = False) -> dict[str, Any]:
-        """Return the JSON object of the request, an empty one if there is none. Raises InvalidArgument, Refused.
+        """Return the JSON object of the request; empty without a body. Raises InvalidArgument, Refused.
 
-        `max_bytes` may be texts; of all else there are at most MAX_BODY_BYTES, unless `is_rich`.
+        `max_bytes` limits the whole; without `is_rich`, everything but strings is limited to MAX_BODY_BYTES.
         """
         content = await self.context.bodies.read(self.request, max_bytes)
         return await document_in(content, max_bytes if is_rich else MAX_BODY_BYTES)
 
     @property
     def vhosts(self) -> list[str]:
-        """The virtual host in the path, or all that the user sees, sorted. Raises as `vhost` does."""
+        """The vhost in the path, or all visible ones, sorted. Raises as `vhost` does."""
         return [self.vhost] if "vhost" in self.request.path_params else self.visible_vhosts()
 
-    # What the user may do
+    # Permissions
 
     @property
     def access(self) -> Access:
@@ -280,15 +281,15 @@ class Call:
         return has_right(self.user, right)
 
     def sees(self, vhost: str) -> bool:
-        """Whether the user may know what is in a virtual host."""
+        """Whether the user may see objects of a vhost."""
         return self.has(Right.MONITORING) or self.access.may_enter(self.user.name, vhost)
 
     def visible_vhosts(self) -> list[str]:
-        """Return the virtual hosts that the user sees, sorted."""
+        """Return the visible vhosts, sorted."""
         return sorted(vhost for vhost in self.access.vhosts if self.sees(vhost))
 
     def check(self, vhost: str, action: Action, name: str, what: str) -> None:
-        """Raise NotPermitted unless the user may do that to the queue or exchange of that name."""
+        """Raise NotPermitted unless the user has the permission for the queue or exchange."""
         if not self.access.may(self.user.name, vhost, action, name):
             raise NotPermitted(f"access to {what} in vhost '{vhost}' refused for user '{self.user.name}'")
 
@@ -299,18 +300,18 @@ class Call:
         return self.node.hub.authority
 
     async def changed(self, *, is_new: bool = False) -> Response:
-        """Answer when the other nodes know what was changed: it has to hold wherever one looks next."""
+        """Answer a change once the other nodes know it, so that it is visible wherever a client looks next."""
         await self.node.hub.peering.followed()
         return done(201 if is_new else 204)
 
-    # Answers
+    # Responses
 
     def one(self, document: Mapping[str, Any]) -> Response:
-        """Answer with one document, or what is wanted of it."""
+        """Return one document, reduced to the wanted columns."""
         return answer(only(document, fields_of(ListQuery.of(self.request.query_params).columns)))
 
     async def many(self, items: Sequence[T], document: Callable[[T], Mapping[str, Any]], keys: Keys) -> Response:
-        """Answer with documents of the items, in order, cut down and in pages as the request says: see `listing`."""
+        """Return documents of the items, sorted, reduced and paged as requested; see `listing`."""
         query = ListQuery.of(self.request.query_params)
         response = await listing(query, items, document, keys)
         count = min(len(items), query.page_size) if query.page else len(items)
@@ -327,7 +328,7 @@ Declare = Callable[[F], F]
 
 
 def _list_slots(handler: Handler) -> Handler:
-    """Make a handler, whose answer is long, wait while others are made. It is refused if too many are unsent."""
+    """Limit the concurrency of a handler with a long response. It is refused if too much is unsent."""
 
     async def waited(call: Call) -> Response:
         async with call.context.making_lists:

@@ -1,4 +1,4 @@
-"""Definitions: all that is declared, as one document in RabbitMQ's form that can be kept and imported again."""
+"""Definitions: everything that is declared, as one document in RabbitMQ's format for export and import."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from flyball.broker.node.node import Node
 from flyball.broker.protocols.amqp import RABBITMQ_VERSION
 from flyball.model import Binding, Destination, Queue
 
-# So long are definitions at most.
+# Size limit of definitions.
 MAX_BYTES = 32 * 1024 * 1024
 
-# The name of a list, what is in it, and how it is told.
+# Name of a list, its items, and their document function.
 Section = tuple[str, Sequence[Any], Callable[[Any], Mapping[str, Any]]]
 
 
-_QUERY = {"download": "a name of a file, for browsers to keep it under"}
+_QUERY = {"download": "file name for the download"}
 
 routes = Routes()
 
 
-# Out
+# Export
 
 
 @routes.get("/definitions", Right.ADMINISTRATOR, is_long=True, query=_QUERY)
 async def export_all(call: Call) -> Response:
-    """Show all definitions, with the hashes of passwords."""
+    """Export all definitions, with password hashes."""
     hub = call.node.hub
     vhosts = call.access.vhosts
     sections: list[Section] = [
@@ -55,10 +55,10 @@ async def export_all(call: Call) -> Response:
 
 @routes.get("/definitions/{vhost}", Right.ADMINISTRATOR, is_long=True, query=_QUERY)
 async def export_vhost(call: Call) -> Response:
-    """Show the definitions of a virtual host."""
+    """Export the definitions of a vhost."""
     vhost, authority = call.vhost, call.node.hub.authority
     sections: list[Section] = [
-        # Of parameters and policies RabbitMQ tells the virtual host even here.
+        # RabbitMQ includes the vhost of parameters and policies even here.
         ("parameters", [each for each in authority.vhost_limits.all() if each[0] == vhost], limits.parameter_of),
         ("policies", authority.policies.of_vhost(vhost), policies.document_of),
         *((name, items, _without_vhost(document)) for name, items, document in _declared(call.node, [vhost])),
@@ -67,9 +67,10 @@ async def export_vhost(call: Call) -> Response:
 
 
 def _declared(node: Node, vhosts: Sequence[str]) -> list[Section]:
-    """Return the queues, exchanges and bindings that can be declared again: no exclusive ones, none of our own.
+    """Return the queues, exchanges and bindings that can be declared again: neither exclusive nor built-in ones.
 
-    What RabbitMQ does not have comes under names of its own, so that RabbitMQ makes no plain queues of it.
+    Objects that RabbitMQ does not have are in sections of their own, so that RabbitMQ does not import them as plain
+    queues.
     """
     known = [state.queue for state in node.topology.engine.queues] + node.topology.directory.queues
     wanted = frozenset(vhosts)
@@ -136,7 +137,7 @@ async def _exported(call: Call, sections: Sequence[Section]) -> Response:
     file_name = re.sub(r"[^\w.-]", "_", call.request.query_params.get("download", ""), flags=re.ASCII)
     if file_name:
         headers["content-disposition"] = f"attachment; filename={file_name}"
-    # A backup that is cut off must not look like one.
+    # Complete or an error: a truncated backup must not look like a complete one.
     response = await whole(texts(), headers)
     call.context.bodies.hold(response, len(response.body))
     return response
@@ -161,7 +162,7 @@ def _of_queue(queue: Queue) -> dict[str, Any]:
 
 
 def _of_cluster(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Tell a clustered queue: options that are not as usual, and the nodes where somebody wants a member."""
+    """Return the document of a clustered queue: changed options, and nodes with fixed members."""
     reported = {"name": value["name"], "vhost": value["vhost"], **value["options"]}
     return {**reported, "members": list(value["fixed"])} if value.get("fixed") else reported
 
@@ -171,18 +172,18 @@ def _of_topic(topic: Topic) -> dict[str, Any]:
     return reported if topic.parent is None else {**reported, "parent": topic.parent}
 
 
-# In
+# Import
 
 
 @routes.post("/definitions", Right.ADMINISTRATOR)
 async def import_all(call: Call) -> Response:
-    """Import definitions: all of them, but for what Flyball does not have, which the answer tells."""
+    """Import definitions. Those that Flyball does not support are left out and listed in the response."""
     return await _imported(call, Import(call.node))
 
 
 @routes.post("/definitions/{vhost}", Right.ADMINISTRATOR)
 async def import_vhost(call: Call) -> Response:
-    """Import the policies, queues, exchanges and bindings of a virtual host; see the import of all definitions."""
+    """Import the policies, queues, exchanges and bindings of a vhost; see the import of all definitions."""
     return await _imported(call, Import(call.node, call.vhost))
 
 

@@ -1,7 +1,7 @@
-"""An import of definitions: checked as a whole before anything is done, then done as clients and people do it.
+"""Import of definitions: checked as a whole, then applied like operations of clients and operators.
 
-What Flyball does not have is left out, and told. What is wrong is refused with all the rest. To import the same again
-changes nothing.
+Unsupported definitions are left out and reported. Any invalid one refuses the whole import. Importing again changes
+nothing.
 """
 
 from __future__ import annotations
@@ -38,34 +38,34 @@ from flyball.broker.wire import amqp
 from flyball.errors import ClusterError, InvalidArgument, QueueNotFound, RequestError
 from flyball.model import Binding, Destination, Exchange, Permission, Policy, Queue
 
-# The sections of what RabbitMQ does not have, in the words of domain.toml: as `flyball domain apply` imports it,
-# with the same checks, the same plan and the same commands. The bindings are those of clustered queues.
+# Sections for objects that RabbitMQ does not have, in the format of domain.toml: imported like `flyball domain
+# apply`, with the same checks, plan and commands. The bindings are those of clustered queues.
 CLUSTERS, TOPICS, BINDINGS = "flyball_clusters", "flyball_topics", "flyball_bindings"
 
-# So many declarations are under way at a time: they share the commits of the store.
+# Concurrent declarations: they share the commits of the store.
 AT_ONCE = 32
 
-# So many problems are told at once.
+# Maximum number of problems in an error.
 MAX_REPORTED = 10
 
 EXCHANGE_TYPES = frozenset({"direct", "fanout", "topic", "headers"})
 QUEUE_TYPES = frozenset({"classic", "quorum"})
 APPLY_TO = frozenset({"all", "queues", "exchanges"})
-# What RabbitMQ keeps of its own cluster, and always exports.
+# Parameters of RabbitMQ's own cluster, which it always exports.
 IGNORED_PARAMETERS = frozenset({"cluster_name", "internal_cluster_id", "cluster_tags"})
 
 Declare = Callable[[DirectChannel], Awaitable[object]]
 
 
 class Import:
-    """Definitions on their way in: first `read`, then `apply`."""
+    """An import: `read` checks it, `apply` does it."""
 
     def __init__(self, node: Node, vhost: str | None = None) -> None:
-        """With a virtual host only what belongs to one is imported, into that."""
+        """With a vhost, import only what belongs to a vhost, into that one."""
         self._node = node
         self._vhost = vhost
         self._access = node.hub.authority.access
-        # What will not be imported, and why.
+        # Definitions that are left out, with reasons.
         self.left_out: list[dict[str, str]] = []
         self._vhosts: list[str] = []
         self._users: dict[str, dict[str, Any]] = {}
@@ -77,18 +77,18 @@ class Import:
         self._queues: dict[tuple[str, str], Declare] = {}
         self._clusters: dict[tuple[str, str], dict[str, Any]] = {}
         self._topics: list[dict[str, Any]] = []
-        # What makes the clustered queues and topics as they are wanted.
+        # Steps for clustered queues and topics.
         self._steps: Sequence[Step] = ()
         self._bindings: list[tuple[str, Declare]] = []
-        # The exchanges and bindings as they will be.
+        # Exchanges and bindings as they will be, by vhost.
         self._routers: dict[str, Router] = {}
-        # Queues and exchanges that are left out, by kind, virtual host and name.
+        # Queues and exchanges that are left out, by kind, vhost and name.
         self._missing: set[tuple[str, str, str]] = set()
 
-    # Reading
+    # Check
 
     async def read(self, document: fields.Document) -> None:
-        """Find out what is to be done. Raises InvalidArgument, which names what is wrong."""
+        """Check the document and collect the changes. Raises InvalidArgument that lists the problems."""
         problems: list[str] = []
         for section, kind, read in (
             ("vhosts", "vhost", self._read_vhost),
@@ -124,9 +124,9 @@ class Import:
         self.left_out.append({"kind": kind, "name": _named(item), "reason": reason})
 
     def _is_for_all(self, kind: str, item: fields.Document) -> bool:
-        """Whether what belongs to no virtual host is imported."""
+        """Return whether definitions outside vhosts are imported."""
         if self._vhost is not None:
-            self._leave_out(kind, item, "an import into a virtual host takes only what belongs to one")
+            self._leave_out(kind, item, "only objects of a vhost are imported into a vhost")
         return self._vhost is None
 
     def _read_vhost(self, item: fields.Document) -> None:
@@ -154,14 +154,14 @@ class Import:
             self._user_limits[name] = dict(self._node.hub.authority.user_limits.check(limits))
 
     def _read_foreign_user(self, item: fields.Document, name: str, tags: list[str]) -> None:
-        """Take a user in whose password only RabbitMQ can check."""
+        """Import a user whose password hash only RabbitMQ can verify."""
         algorithm = item.get("hashing_algorithm") or "RabbitMQ"
-        reason = f"its password_hash of {algorithm} cannot be checked by Flyball; "
+        reason = f"Flyball cannot verify a password_hash of {algorithm}; "
         if self._access.find_user(name) is None:
             self._users[name] = {"name": name, "tags": tags, "password": None}
-            reason += f"it has no password until you set one: flyball user password {name}"
+            reason += f"set a password with `flyball user password {name}`"
         else:
-            reason += "the user of that name stays as it is"
+            reason += "the existing user is unchanged"
         self._leave_out("password of user", item, reason)
 
     def _read_permission(self, item: fields.Document) -> None:
@@ -176,7 +176,7 @@ class Import:
         self._permissions.append(found)
 
     def _leave_out_topic_permission(self, item: fields.Document) -> None:
-        self._leave_out("topic permission", item, "Flyball has no permissions by topics")
+        self._leave_out("topic permission", item, "Flyball has no topic permissions")
 
     def _read_parameter(self, item: fields.Document) -> None:
         if fields.text(item, "component", "") != COMPONENT:
@@ -186,7 +186,7 @@ class Import:
         self._vhost_limits[vhost] = dict(self._node.hub.authority.vhost_limits.check(limits))
 
     def _check_queue_limits(self) -> list[str]:
-        """Return what is wrong with the number of queues that there would be, in RabbitMQ's words."""
+        """Return violations of queue limits after the import, in RabbitMQ's words."""
         problems: list[str] = []
         new = Counter(vhost for vhost, name in self._queues if find_queue(self._node, vhost, name) is None)
         for vhost, count in new.items():
@@ -202,18 +202,18 @@ class Import:
 
     def _leave_out_parameter(self, item: fields.Document) -> None:
         if fields.text(item, "name", "") not in IGNORED_PARAMETERS:
-            self._leave_out("parameter", item, "Flyball has no such parameters")
+            self._leave_out("parameter", item, "Flyball does not support this parameter")
 
     def _read_policy(self, item: fields.Document) -> None:
         settings = settings_of(item)
         if settings["apply_to"] not in APPLY_TO:
-            self._leave_out("policy", item, f"policies for {settings['apply_to']} are not known to Flyball")
+            self._leave_out("policy", item, f"Flyball has no policies for {settings['apply_to']}")
             return
         unknown = sorted(settings["definition"].keys() - KEYS.keys())
         settings["definition"] = {name: value for name, value in settings["definition"].items() if name in KEYS}
         if unknown:
             what = "policy" if not settings["definition"] else "settings of policy"
-            self._leave_out(what, item, f"Flyball has no {', '.join(unknown)}")
+            self._leave_out(what, item, f"not supported by Flyball: {', '.join(unknown)}")
         if not settings["definition"]:
             return
         compile_pattern(settings["pattern"])
@@ -243,15 +243,15 @@ class Import:
     def _read_queue(self, item: fields.Document) -> None:
         vhost, name = self._vhost_of(item), fields.text(item, "name")
         if not 0 < len(name.encode("utf-8", "surrogateescape")) <= MAX_SHORTSTR_BYTES:
-            # Telesto and ThorBangMQ have such queues: a node's own export must not keep the rest from being imported.
+            # Telesto and ThorBangMQ allow such names: a node's own export must not fail to import as a whole.
             self._missing.add((Destination.QUEUE, vhost, name))
-            self._leave_out("queue", item, f"AMQP has no names of 0 or more than {MAX_SHORTSTR_BYTES} bytes")
+            self._leave_out("queue", item, f"AMQP names have 1 to {MAX_SHORTSTR_BYTES} bytes")
             return
         declaration = queue_declaration(name, item)
         kind = fields.text(declaration.arguments, "x-queue-type", "classic")
         if kind not in QUEUE_TYPES or name.startswith("amq."):
             is_known = kind in QUEUE_TYPES
-            reason = "its name is one of the broker's own" if is_known else f"Flyball has no queues of type {kind}"
+            reason = "reserved name" if is_known else f"Flyball has no queues of type {kind}"
             self._missing.add((Destination.QUEUE, vhost, name))
             self._leave_out("queue", item, reason)
             return
@@ -266,21 +266,21 @@ class Import:
         vhost, name = self._vhost_of(item), fields.text(item, "name")
         if "domain.show" not in self._node.hub.commands:
             self._missing.add((Destination.QUEUE, vhost, name))
-            self._leave_out("clustered queue", item, "this node is in no domain")
+            self._leave_out("clustered queue", item, "this node does not belong to a domain")
             return
         existing = find_queue(self._node, vhost, name)
         if (vhost, name) in self._queues or (existing is not None and not existing.member):
-            raise InvalidArgument("there is a queue of that name which is not clustered")
+            raise InvalidArgument("a queue of that name exists and is not clustered")
         self._clusters[vhost, name] = {**item, "vhost": vhost}
 
     def _read_topic(self, item: fields.Document) -> None:
         vhost, name = self._vhost_of(item), fields.text(item, "name")
-        # A topic is an exchange that has the others bound to it.
+        # A topic is an exchange bound to its parent's.
         self._router(vhost).declare(Exchange(name, "topic", vhost))
         self._topics.append({**item, "vhost": vhost})
 
     async def _plan_own(self) -> None:
-        """Find out what is to be done about clustered queues and topics. Raises ClusterError."""
+        """Plan the changes of clustered queues and topics. Raises ClusterError."""
         if self._clusters or self._topics:
             sections = {"clusters": list(self._clusters.values()), "topics": self._topics}
             present = await _domain_of(self._node)
@@ -288,18 +288,18 @@ class Import:
             self._steps = plan_of(wanted, present).steps
 
     def _possible(self, wanted: DomainFile, facts: DomainFacts) -> DomainFile:
-        """Return what can be had here: other domains have other nodes and provisioners."""
+        """Return the part that this domain can satisfy: another domain has other nodes and provisioners."""
         nodes = {node["name"] for node in facts["nodes"] if node["state"] in ("up", "joining")}
         clusters: list[WantedCluster] = []
         for cluster in wanted.clusters or ():
             item = {"name": cluster.name, "vhost": cluster.vhost}
             for name in cluster.members or ():
                 if name not in nodes:
-                    reason = f"there is no node '{name}' in this domain"
+                    reason = f"this domain has no node '{name}'"
                     self._leave_out("member of clustered queue", item, reason)
             options = cluster.options
             if options.provisioner and options.provisioner not in facts["provisioners"]:
-                reason = f"there is no provisioner '{options.provisioner}' in this domain"
+                reason = f"this domain has no provisioner '{options.provisioner}'"
                 self._leave_out("provisioner of clustered queue", item, reason)
                 options = dataclasses.replace(options, provisioner="")
             members = tuple(name for name in cluster.members or () if name in nodes)
@@ -311,13 +311,13 @@ class Import:
         kinds = {str(kind): kind for kind in Destination}
         kind = kinds.get(fields.text(item, "destination_type", "queue"))
         if kind is None:
-            raise InvalidArgument(f"the field 'destination_type' has to be {' or '.join(kinds)}")
+            raise InvalidArgument(f"field 'destination_type' must be {' or '.join(kinds)}")
         source = fields.text(item, "source")
         if not source and kind is Destination.QUEUE:
-            # Every queue is bound to the default exchange by itself.
+            # The default exchange's binding to every queue is implicit.
             return
         if {(kind, vhost, destination), (Destination.EXCHANGE, vhost, source)} & self._missing:
-            self._leave_out("binding", item, "what it binds is left out")
+            self._leave_out("binding", item, "its source or destination is left out")
             return
         if kind is Destination.QUEUE and not self._will_have_queue(vhost, destination):
             raise QueueNotFound(destination, vhost)
@@ -342,7 +342,7 @@ class Import:
         return is_new or find_queue(self._node, vhost, name) is not None
 
     def _router(self, vhost: str) -> Router:
-        """Return a copy of the exchanges of a virtual host, where it shows whether others can be declared."""
+        """Return a working copy of a vhost's exchanges, to check further declarations against."""
         router = self._routers.get(vhost)
         if router is None:
             router = self._routers[vhost] = Router(vhost)
@@ -352,10 +352,10 @@ class Import:
                         router.declare(exchange)
         return router
 
-    # Doing it
+    # Apply
 
     async def apply(self, call: Call) -> None:
-        """Do it all. Raises StoreError or ClusterError, after which a part may be done: then import again."""
+        """Apply the import. Raises StoreError or ClusterError, after which it may be partly done: import again."""
         hub, authority = self._node.hub, call.authority
         for vhost in self._vhosts:
             if not self._access.has_vhost(vhost):
@@ -370,14 +370,14 @@ class Import:
             await authority.set_permission(Permission(**permission))
         for policy in self._policies:
             await authority.set_policy(policy)
-        # What follows may go through other nodes, which have to know of all this.
+        # Later steps may run on other nodes, which need these definitions.
         await hub.peering.followed()
         await self._declare(call, self._exchanges)
         await self._declare(call, [(vhost, declare) for (vhost, _), declare in self._queues.items()])
         for step in self._steps:
             await manage(hub, step.command, step.arguments)
         if self._clusters:
-            # Other nodes may have made their members.
+            # Other nodes may have created their members.
             await hub.peering.catch_up()
         await self._declare(call, self._bindings)
         await hub.peering.followed()
@@ -390,7 +390,7 @@ class Import:
             waiting = iter(some)
 
             async def work(vhost: str = vhost, waiting: Iterable[Declare] = waiting) -> None:
-                # Whoever may import may declare anything, as with RabbitMQ.
+                # A user with the right to import may declare anything, as in RabbitMQ.
                 async with channel(call, vhost, is_trusted=True) as inside:
                     for declare in waiting:
                         await declare(inside)
@@ -399,7 +399,7 @@ class Import:
 
 
 async def _all(work: Callable[[], Awaitable[None]], count: int) -> None:
-    """Work several times at once. Raises the first error of one."""
+    """Run several workers concurrently. Raises the first error."""
     outcomes = await asyncio.gather(*[work() for _ in range(count)], return_exceptions=True)
     for outcome in outcomes:
         if isinstance(outcome, BaseException):
@@ -407,7 +407,7 @@ async def _all(work: Callable[[], Awaitable[None]], count: int) -> None:
 
 
 async def _domain_of(node: Node) -> DomainFacts:
-    """Return the domain as it is; of a node without one, its topics."""
+    """Return the state of the domain; without a domain, only the node's topics."""
     if "domain.show" in node.hub.commands:
         facts: DomainFacts = await node.hub.commands["domain.show"]()
         return facts
@@ -422,13 +422,13 @@ async def _domain_of(node: Node) -> DomainFacts:
 def _items(document: fields.Document, section: str) -> list[Mapping[str, Any]]:
     found = document.get(section, [])
     if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
-        raise InvalidArgument(f"{section!r} has to be a list of objects")
+        raise InvalidArgument(f"{section!r} must be a list of objects")
     return found
 
 
 def _named(item: fields.Document) -> str:
-    """Return what tells an item from others, for people."""
+    """Return the name of an item for error messages."""
     if "source" in item:
         return f"from '{item.get('source')}' to '{item.get('destination')}'"
-    name = item.get("name", item.get("user", "without a name"))
+    name = item.get("name", item.get("user", "(unnamed)"))
     return f"'{name}' in vhost '{item['vhost']}'" if item.get("vhost") else f"'{name}'"

@@ -1,7 +1,4 @@
-"""What the nodes of the domain know of queues and connections, put together: one fact for each, whoever told it.
-
-Nothing here knows RabbitMQ's names.
-"""
+"""Merges what the nodes of the domain report of queues and connections into one record for each."""
 
 from __future__ import annotations
 
@@ -22,13 +19,13 @@ from flyball.broker.store.registry import NodeRecord
 from flyball.errors import ClusterError, QueueNotFound
 from flyball.model import Queue
 
-# What other nodes are asked for to know one queue of theirs.
+# The question to another node for one of its queues.
 QUEUE = "queue"
 
-# Those of which it is told how fast they grow.
+# Counters that are shown with rates.
 GROWING = tuple(name for name in COUNTS if name not in ("consumers", "parked"))
 
-# Those that the queue has counted, in one look: there may be ten thousand to look at.
+# Counters of a queue, read in one call: there may be ten thousand queues.
 _GROWN = attrgetter("arrived", "delivered", "delivered_no_ack", "got", "got_no_ack", "redelivered", "acknowledged")
 
 
@@ -42,10 +39,10 @@ async def queue_here(context: ApiContext, vhost: str, name: str) -> dict[str, An
 
 
 def nodes(node: Node) -> dict[str, NodeRecord]:
-    """Return the nodes of the domain that may come back by themselves, by name, the oldest first."""
+    """Return the domain's nodes that may come back, by name, oldest first."""
     here = node.membership.node_id
     records = sorted(node.membership.nodes, key=lambda record: record.id)
-    # A store in memory does not know how the node is called.
+    # An in-memory store does not know the node's name.
     return {
         node.hub.peering.name if record.id == here else record.name: record
         for record in records
@@ -54,12 +51,12 @@ def nodes(node: Node) -> dict[str, NodeRecord]:
 
 
 class ListedQueue:
-    """A queue of a list. All there is to say of it is found only if it comes to that: a page shows few of many."""
+    """A queue in a list. Its full facts are collected on demand only: a page shows few of many."""
 
     __slots__ = ("_node", "_owner", "_queue", "_reported", "_state")
 
     def __init__(self, node: Node, queue: Queue, state: QueueState | None, owner: int) -> None:
-        """It is served here, or by the node with the id `owner`; or it is a clustered one and both."""
+        """A queue served here, or by the node `owner`; a clustered one may be both."""
         self._node = node
         self._queue = queue
         self._state = state
@@ -75,11 +72,11 @@ class ListedQueue:
         return self._queue.vhost
 
     def add(self, facts: Facts) -> None:
-        """Note what another node has told of it."""
+        """Add the facts reported by another node."""
         self._reported.append(facts)
 
     def count(self, name: str) -> int | None:
-        """Return a count of the queue; None if its node does not answer."""
+        """Return a counter of the queue; None if its node does not answer."""
         if self.is_down:
             return None
         here = 0 if self._state is None else COUNTS[name](self._state)
@@ -92,7 +89,7 @@ class ListedQueue:
         return self._state is None and not self._reported
 
     def counts(self) -> dict[str, int] | None:
-        """Return the counts of the queue whose growth is told; None if its node does not answer."""
+        """Return the counters that have rates; None if its node does not answer."""
         if self.is_down:
             return None
         state = self._state
@@ -106,7 +103,7 @@ class ListedQueue:
         return found
 
     def facts(self) -> Facts:
-        """Return all that is known of it; if its node does not answer, its declaration, and that it is down."""
+        """Return all known facts; if its node does not answer, the declaration and that it is down."""
         found = list(self._reported)
         if self._state is not None:
             found.insert(0, inspection.queue_facts(self._node, self._state))
@@ -118,7 +115,7 @@ class ListedQueue:
 
 
 async def queues(call: Call, vhosts: Collection[str]) -> list[ListedQueue]:
-    """Return the queues of all nodes in some virtual hosts, by virtual host and name. A clustered one is one."""
+    """Return the queues of all nodes in the vhosts, by vhost and name. A clustered queue is one entry."""
     node = call.node
     found: dict[tuple[str, str], ListedQueue] = {}
     async for some in in_slices(node.hub.broker.engine.queues, QUICK_SLICE):
@@ -141,7 +138,7 @@ async def queues(call: Call, vhosts: Collection[str]) -> list[ListedQueue]:
 
 
 def queue_count(node: Node) -> int:
-    """Return how many queues there are on all nodes. A clustered one is one."""
+    """Return the number of queues on all nodes. A clustered queue counts once."""
     here, directory = [state.queue for state in node.hub.broker.engine.queues], node.hub.directory
     members = [queue for queue in here if queue.member]
     in_both = sum(directory.find(queue.vhost, queue.name) is not None for queue in members)
@@ -149,7 +146,7 @@ def queue_count(node: Node) -> int:
 
 
 def exchange_count(node: Node, vhosts: Iterable[str]) -> int:
-    """Return how many exchanges some virtual hosts have: all nodes have the same."""
+    """Return the number of exchanges in the vhosts: all nodes have the same."""
     return sum(len(node.topology.router(vhost)) for vhost in vhosts)
 
 
@@ -174,7 +171,7 @@ async def queue(call: Call, vhost: str, name: str) -> Facts:
 
 
 def _together(one: Facts, other: Facts) -> Facts:
-    """Return two members of a clustered queue as one queue."""
+    """Merge the facts of two members of a clustered queue."""
     ages = [facts["head_age_s"] for facts in (one, other) if facts["head_age_s"] is not None]
     return {
         **one,
@@ -190,12 +187,12 @@ def _if_both_known(one: int | None, other: int | None) -> int | None:
 
 
 async def connections(call: Call) -> list[Facts]:
-    """Return the connections of all nodes that the user may know of: its own, or all."""
+    """Return the connections of all nodes that the user may see: its own, or all."""
     return await _own(call, "connections")
 
 
 async def channels(call: Call) -> list[Facts]:
-    """Return the channels of all nodes that the user may know of: its own, or all."""
+    """Return the channels of all nodes that the user may see: its own, or all."""
     return await _own(call, "channels")
 
 
@@ -207,13 +204,13 @@ async def _own(call: Call, what: str) -> list[Facts]:
 
 
 async def consumers(call: Call, vhosts: Collection[str]) -> list[Facts]:
-    """Return the consumers of queues in some virtual hosts."""
+    """Return the consumers of queues in the vhosts."""
     everything = await call.context.domain_nodes.list_all("consumers")
     return _sorted_consumers([found for found in everything if found["queue"]["vhost"] in vhosts])
 
 
 async def consumers_of_queue(call: Call, vhost: str, name: str) -> list[Facts]:
-    """Return the consumers of one queue: the nodes tell of no others."""
+    """Return the consumers of one queue, from all nodes."""
     return _sorted_consumers(await call.context.domain_nodes.list_all("consumers", {"queue": (vhost, name)}))
 
 
@@ -226,7 +223,7 @@ def _sorted_consumers(found: Iterable[Facts]) -> list[Facts]:
 
 
 async def published_by_exchange(call: Call) -> dict[tuple[str, str], int]:
-    """Return how many messages were published to each exchange, by virtual host and name."""
+    """Return the number of messages published to each exchange, by vhost and name."""
     found: dict[tuple[str, str], int] = {}
     for facts in await call.context.domain_nodes.list_all("exchanges"):
         place = (facts["vhost"], facts["name"])
@@ -235,14 +232,14 @@ async def published_by_exchange(call: Call) -> dict[tuple[str, str], int]:
 
 
 async def totals(call: Call) -> tuple[dict[str, float], dict[str, float]]:
-    """Return what all nodes count together, and how fast that grows."""
+    """Return the totals of all nodes and their rates."""
     counts = await call.context.domain_nodes.ask_all("totals")
     rates = await call.context.domain_nodes.ask_all("rates")
     return summed(counts.values()), summed(rates.values())
 
 
 def summed(parts: Collection[Mapping[str, float]]) -> dict[str, float]:
-    """Return the sums of values of the same name."""
+    """Sum mappings key by key."""
     found: dict[str, float] = {}
     for part in parts:
         for name, value in part.items():

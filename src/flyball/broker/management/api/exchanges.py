@@ -1,4 +1,4 @@
-"""Exchanges, as RabbitMQ's API shows them."""
+"""Exchanges in RabbitMQ's API."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KEYS: dict[str, Callable[[Exchange], Any]] = {
 
 OF_EXCHANGE = {"publish_in": "published"}
 
-# How many messages came to each exchange, by virtual host and name.
+# Messages published to each exchange, by vhost and name.
 Published = Mapping[tuple[str, str], int]
 
 
@@ -46,7 +46,7 @@ routes = Routes()
 @routes.get("/exchanges", is_list=True)
 @routes.get("/exchanges/{vhost}", is_list=True)
 async def list_exchanges(call: Call) -> Response:
-    """All exchanges that the user sees, or those of a virtual host."""
+    """List all visible exchanges, or those of a vhost."""
     topology = call.node.topology
     found = [
         exchange
@@ -59,13 +59,13 @@ async def list_exchanges(call: Call) -> Response:
 
 @routes.get("/exchanges/{vhost}/{exchange}")
 async def show(call: Call) -> Response:
-    """An exchange; `amq.default` stands for the one without a name."""
+    """Return an exchange; `amq.default` stands for the default exchange."""
     exchange = call.node.topology.router(call.vhost).get(call.part("exchange"))
     return call.one(document(call.context, exchange, await domain_view.published_by_exchange(call)))
 
 
 def document(context: ApiContext, exchange: Exchange, published: Published) -> dict[str, Any]:
-    """Return an exchange as RabbitMQ tells it."""
+    """Return an exchange as RabbitMQ's document."""
     found = declared(exchange)
     policy = context.node.hub.authority.policies.for_exchange(exchange.vhost, exchange.name)
     if policy is not None:
@@ -77,7 +77,7 @@ def document(context: ApiContext, exchange: Exchange, published: Published) -> d
 
 
 def declared(exchange: Exchange) -> dict[str, Any]:
-    """Return what makes an exchange."""
+    """Return the declaration of an exchange."""
     return {
         "name": exchange.name,
         "vhost": exchange.vhost,
@@ -94,7 +94,7 @@ def declared(exchange: Exchange) -> dict[str, Any]:
 
 @routes.put("/exchanges/{vhost}/{exchange}", body=_BODY)
 async def declare_exchange(call: Call) -> Response:
-    """Declare an exchange, or see that it is as declared."""
+    """Declare an exchange, or check that it exists with these properties."""
     vhost, name = call.vhost, call.part("exchange")
     document = await call.document()
     method = declaration(name, document)
@@ -103,7 +103,7 @@ async def declare_exchange(call: Call) -> Response:
     return done(201 if is_new else 204)
 
 
-@routes.delete("/exchanges/{vhost}/{exchange}", query={"if-unused": "true: only if nothing is bound to it"})
+@routes.delete("/exchanges/{vhost}/{exchange}", query={"if-unused": "true: only if it has no bindings"})
 async def delete_exchange(call: Call) -> Response:
     """Delete an exchange and its bindings."""
     vhost, name = call.vhost, call.part("exchange")
@@ -115,7 +115,7 @@ async def delete_exchange(call: Call) -> Response:
 
 
 def declaration(name: str, document: fields.Document) -> amqp.ExchangeDeclare:
-    """Return the declaration that a document makes; what it does not say is as in AMQP. Raises InvalidArgument."""
+    """Return the declaration in a document, with AMQP's defaults. Raises InvalidArgument."""
     return amqp.ExchangeDeclare(
         CHANNEL,
         name,

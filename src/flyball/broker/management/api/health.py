@@ -1,4 +1,4 @@
-"""Health checks, as RabbitMQ's API has them: 200 if all is well, else 503 with what is not."""
+"""Health checks of RabbitMQ's API: 200 if the check passes, otherwise 503 with the reason."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from flyball.errors import SettingsError
 TEST_QUEUE = "aliveness-test"
 TEST_BODY = b"test_message"
 
-# How else tools call a listener.
+# Aliases that tools use for listeners.
 PROTOCOLS = {"amqp091": "amqp", "amqp0.9.1": "amqp", "amqps": "amqp/ssl", "amqp091/ssl": "amqp/ssl"}
 
 UNITS_DAYS = {"days": 1, "weeks": 7, "months": 30, "years": 365}
@@ -40,25 +40,25 @@ def _failed(reason: str, **more: Any) -> Response:
 
 @routes.get("/aliveness-test/{vhost}")
 async def test_aliveness(call: Call) -> Response:
-    """Whether a message can be published to a queue of a virtual host and got from there."""
+    """Publish a message to a queue of a vhost and get it back."""
     async with channel(call, call.vhost) as inside:
         declare = amqp.QueueDeclare(CHANNEL, TEST_QUEUE, False, False, False, False, False, {})
         await inside.call(declare, amqp.QueueDeclareOk)
         await inside.publish("", TEST_QUEUE, amqp.NO_PROPERTIES, TEST_BODY)
         found = await inside.get(TEST_QUEUE, no_ack=True)
-    return _fine() if found is not None else _failed(f"nothing came out of queue '{TEST_QUEUE}'")
+    return _fine() if found is not None else _failed(f"no message received from queue '{TEST_QUEUE}'")
 
 
 @routes.get("/health/checks/alarms")
 async def check_alarms(call: Call) -> Response:
-    """Whether no node of the domain is short of something."""
+    """Check that no node of the domain has an alarm."""
     return _alarms(await call.context.domain_nodes.ask_all("node"), "There are alarms in effect in the cluster")
 
 
 @routes.get("/healthchecks/node")
 @routes.get("/health/checks/local-alarms")
 async def check_local_alarms(call: Call) -> Response:
-    """Whether this node is not short of anything."""
+    """Check that this node has no alarm."""
     here = {call.node.hub.peering.name: {"alarms": inspection.alarms(call.node)}}
     return _alarms(here, "There are alarms in effect on the node")
 
@@ -70,17 +70,17 @@ def _alarms(reported: Mapping[str, Mapping[str, Any]], reason: str) -> Response:
 
 @routes.get("/health/checks/port-listener/{port}")
 async def check_port(call: Call) -> Response:
-    """Whether this node listens on a port."""
+    """Check that this node listens on a port."""
     text = call.part("port")
     if not text.isdecimal() or len(text) > 5:
-        raise Refused(400, f"{text!r} is no port: give a number")
+        raise Refused(400, f"invalid port {text!r}: use a number")
     port, ports = int(text), sorted(address.port for address in call.node.addresses.values())
     return _fine(port=port) if port in ports else _failed("No active listener", missing=port, ports=ports)
 
 
 @routes.get("/health/checks/protocol-listener/{protocol}")
 async def check_protocol(call: Call) -> Response:
-    """Whether this node listens for a protocol: amqp091, amqp091/ssl, http, telesto, thorbang."""
+    """Check that this node listens for a protocol: amqp091, amqp091/ssl, http, telesto, thorbang."""
     protocol = PROTOCOLS.get(call.part("protocol"), call.part("protocol"))
     known = [nodes.PROTOCOLS.get(name, name) for name in call.node.addresses]
     if protocol in known:
@@ -92,18 +92,18 @@ async def check_protocol(call: Call) -> Response:
 @routes.get("/health/checks/node-is-quorum-critical")
 @routes.get("/health/checks/node-is-mirror-sync-critical")
 async def check_nothing(call: Call) -> Response:
-    """Always well: virtual hosts are served, there are no mirrors, and the store keeps what is durable."""
+    """Always passes: vhosts are served, there are no mirrors, and the store is durable."""
     return _fine()
 
 
 @routes.get("/health/checks/certificate-expiration/{within}/{unit}")
 async def check_certificates(call: Call) -> Response:
-    """Whether the certificate of the TLS listener is still valid after so many days, weeks, months or years."""
+    """Check that the TLS certificate stays valid for this many days, weeks, months or years."""
     within, unit = call.part("within"), call.part("unit")
     if unit not in UNITS_DAYS:
-        raise Refused(400, f"Time unit not recognised: {unit}; give {', '.join(UNITS_DAYS)}")
+        raise Refused(400, f"Time unit not recognised: {unit}; use {', '.join(UNITS_DAYS)}")
     if not within.isdecimal() or len(within) > 4:
-        raise Refused(400, f"Invalid expiration period: {within!r}; give a number up to 9999")
+        raise Refused(400, f"Invalid expiration period: {within!r}; use a number up to 9999")
     settings = call.node.settings
     if settings.amqps is None or settings.tls_cert is None:
         return _fine()
@@ -122,8 +122,8 @@ async def check_certificates(call: Call) -> Response:
 
 
 def valid_until(path: Path) -> datetime:
-    """Return when the first certificate of a PEM file ends. Raises SettingsError if there is none."""
+    """Return the expiry of the first certificate in a PEM file. Raises SettingsError if there is none."""
     try:
         return x509.load_pem_x509_certificates(path.read_bytes())[0].not_valid_after_utc
     except (OSError, ValueError) as error:
-        raise SettingsError("--tls-cert", f"{path} holds no certificate that can be read: {error}") from error
+        raise SettingsError("--tls-cert", f"{path} has no readable certificate: {error}") from error

@@ -1,4 +1,4 @@
-"""Limits of virtual hosts and users: how many connections, queues and channels they may have."""
+"""Limits of vhosts and users: connections, queues, channels."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from flyball.broker.management.api.context import Body, Call, Right, Routes
 from flyball.errors import InvalidArgument
 
 COMPONENT = "vhost-limits"
-# What RabbitMQ keeps the limits of a virtual host under, as a parameter.
+# Name of RabbitMQ's parameter that holds the limits of a vhost.
 NAME = "limits"
 
-# A virtual host or a user, and its limits.
+# A vhost or user, and its limits.
 Entry = tuple[str, Mapping[str, int]]
 
 _BODY = Body({"value": "integer"}, ("value",))
@@ -27,7 +27,7 @@ routes = Routes()
 @routes.get("/vhost-limits", is_list=True)
 @routes.get("/vhost-limits/{vhost}", is_list=True)
 async def list_vhost_limits(call: Call) -> Response:
-    """List the limits of all virtual hosts that the user sees, or of one: one entry, or none."""
+    """List the limits of all visible vhosts, or of one: one entry, or none."""
     return await _listed(call, "vhost", _visible(call))
 
 
@@ -45,11 +45,11 @@ async def list_user_limits(call: Call) -> Response:
 @routes.put("/vhost-limits/{vhost}/{name}", Right.ADMINISTRATOR, _BODY)
 @routes.put("/user-limits/{user}/{name}", Right.ADMINISTRATOR, _BODY)
 async def set_limit(call: Call) -> Response:
-    """Set a limit: max-connections, max-queues of a virtual host, max-channels of a user; below 0 is none."""
+    """Set a limit: max-connections; max-queues of a vhost; max-channels of a user. A negative value removes it."""
     limits, change = _changing(call)
     document = await call.document()
     if "value" not in document:
-        raise InvalidArgument("the field 'value' is missing")
+        raise InvalidArgument("missing field 'value'")
     await change({**limits, call.part("name"): document["value"]})
     return await call.changed()
 
@@ -57,14 +57,14 @@ async def set_limit(call: Call) -> Response:
 @routes.delete("/vhost-limits/{vhost}/{name}", Right.ADMINISTRATOR)
 @routes.delete("/user-limits/{user}/{name}", Right.ADMINISTRATOR)
 async def clear_limit(call: Call) -> Response:
-    """Remove a limit of a virtual host or a user; it is no error if there is none."""
+    """Remove a limit of a vhost or user, if there is one."""
     limits, change = _changing(call)
     await change({name: value for name, value in limits.items() if name != call.part("name")})
     return await call.changed()
 
 
 def _changing(call: Call) -> tuple[Mapping[str, int], Callable[[Mapping[str, object]], Awaitable[None]]]:
-    """Return the limits of what the path names, and what changes them."""
+    """Return the limits that the path names, and the function that changes them."""
     authority = call.authority
     if "user" in call.request.path_params:
         user = call.access.user(call.part("user")).name
@@ -79,7 +79,7 @@ def _changing(call: Call) -> tuple[Mapping[str, int], Callable[[Mapping[str, obj
 @routes.get("/parameters/{component}", Right.POLICYMAKER, is_list=True)
 @routes.get("/parameters/{component}/{vhost}", Right.POLICYMAKER, is_list=True)
 async def list_parameters(call: Call) -> Response:
-    """List the parameters: the limits of virtual hosts. There are no others."""
+    """List the parameters: limits of vhosts only."""
     wanted = call.request.path_params
     found = _visible(call)
     if wanted.get("component", COMPONENT) != COMPONENT:
@@ -89,7 +89,7 @@ async def list_parameters(call: Call) -> Response:
 
 @routes.get("/parameters/{component}/{vhost}/{name}", Right.POLICYMAKER)
 async def show_parameter(call: Call) -> Response:
-    """Show a parameter: the limits of a virtual host."""
+    """Return a parameter: the limits of a vhost."""
     limits = call.authority.vhost_limits.of(call.vhost)
     if (call.part("component"), call.part("name")) != (COMPONENT, NAME) or not limits:
         raise not_found(f"{call.request.url.path} does not exist: Flyball has {COMPONENT} only")
@@ -97,7 +97,7 @@ async def show_parameter(call: Call) -> Response:
 
 
 def parameter_of(entry: Entry) -> dict[str, Any]:
-    """Return the limits of a virtual host in the form of RabbitMQ's parameters."""
+    """Return the limits of a vhost as a RabbitMQ parameter."""
     vhost, limits = entry
     return {"value": dict(limits), "vhost": vhost, "component": COMPONENT, "name": NAME}
 
@@ -116,5 +116,5 @@ async def _listed(call: Call, kind: str, found: Sequence[Entry]) -> Response:
 async def _value(call: Call) -> object:
     document = await call.document()
     if "value" not in document:
-        raise InvalidArgument("the field 'value' is missing")
+        raise InvalidArgument("missing field 'value'")
     return document["value"]

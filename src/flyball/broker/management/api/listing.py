@@ -1,7 +1,4 @@
-"""What may be asked of a list: an order, some fields, one page, names that fit. As in RabbitMQ's management API.
-
-Knows nothing of what is listed.
-"""
+"""Sorting, columns, paging and name filters of lists, as in RabbitMQ's management API."""
 
 from __future__ import annotations
 
@@ -24,18 +21,18 @@ MAX_PAGE_SIZE = 500
 MAX_DIGITS = 20
 
 Key = Callable[[T], Any]
-# By the names of fields, how to get them from an item without making all of its document.
+# Getters of fields by name, which avoid building an item's whole document.
 Keys = Mapping[str, Callable[[Any], Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class ListQuery:
-    """What is wanted of a list."""
+    """The query of a list."""
 
     columns: tuple[str, ...] = ()
     sort: str = ""
     is_reversed: bool = False
-    # From 1; 0 for everything, which is no page then.
+    # From 1; 0 for the whole list without paging.
     page: int = 0
     page_size: int = DEFAULT_PAGE_SIZE
     name: str = ""
@@ -43,7 +40,7 @@ class ListQuery:
 
     @classmethod
     def of(cls, query: QueryParams) -> ListQuery:
-        """Read the parameters of a request. Raises Refused."""
+        """Parse the query parameters. Raises Refused."""
         columns = tuple(name for name in query.get("columns", "").split(",") if name)
         page, page_size = query.get("page"), query.get("page_size")
         return cls(
@@ -58,20 +55,21 @@ class ListQuery:
 
 
 def _number(name: str, text: str, maximum: float) -> int:
-    # Python reads no number of thousands of digits.
+    # Python limits the digits of parsed integers.
     if text.isdecimal() and len(text) <= MAX_DIGITS and 1 <= int(text) <= maximum:
         return int(text)
     limit = "or more" if maximum == math.inf else f"to {maximum}"
     word = "invalid_pagination_parameters" if text.isdecimal() else "bad_request"
-    raise Refused(400, f"{name} is {text[:MAX_DIGITS]!r}: give a number, 1 {limit}", word=word)
+    raise Refused(400, f"invalid {name} {text[:MAX_DIGITS]!r}: use a number, 1 {limit}", word=word)
 
 
 async def listing(
     query: ListQuery, items: Sequence[T], document: Callable[[T], Mapping[str, Any]], keys: Keys
 ) -> Response:
-    """Answer with the documents of the items, as wished. The items come in the order that holds if none is wished.
+    """Return the documents of the items as queried. The items come in the default order.
 
-    `keys` saves making documents of items that are not on the page. Without a name there, no name fits.
+    `keys` avoids documents of items that are not on the page. Without a getter for name, the name filter matches
+    nothing.
     """
     shown = _shown(query, document, keys)
     if not query.page:
@@ -94,7 +92,7 @@ async def listing(
 
 
 def _shown(query: ListQuery, document: Callable[[T], Mapping[str, Any]], keys: Keys) -> Callable[[T], Any]:
-    """Return what makes of an item what is told of it."""
+    """Return the function from an item to its reduced document."""
     is_flat = not any("." in name for name in query.columns)
     if query.columns and is_flat and keys.keys() >= set(query.columns):
         return lambda item: {name: keys[name](item) for name in query.columns}
@@ -103,7 +101,7 @@ def _shown(query: ListQuery, document: Callable[[T], Mapping[str, Any]], keys: K
 
 
 async def _named(query: ListQuery, items: Sequence[T], name_of: Callable[[T], Any]) -> Sequence[T]:
-    """Return the items whose names fit."""
+    """Return the items whose names match."""
     if not query.name:
         return items
     names = [str(name_of(item)) for item in items]
@@ -140,7 +138,7 @@ def _at(value: Any, path: Sequence[str]) -> Any:
 
 
 def _rank(value: Any) -> tuple[int, Any]:
-    """Return what puts values of all kinds in one order: nothing, numbers, texts, all else."""
+    """Return a sort key for values of any type: null, numbers, strings, others."""
     if value is None:
         return 0, 0
     if isinstance(value, int | float):

@@ -1,4 +1,4 @@
-"""Messages published to an exchange and got from a queue, by single requests: for people and tests, not programs."""
+"""Publish and get of single messages over HTTP: for people and tests, not for production traffic."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from flyball.errors import InvalidArgument
 
 T = TypeVar("T")
 
-# So long is the document with a message at most.
+# Size limit of a document with a message.
 MAX_PUBLISH_BYTES = 32 * 1024 * 1024
 
-# When the messages of an answer have so many bytes no more are added.
+# Bytes of messages after which no more are added to a response.
 MAX_GOT_BYTES = 16 * 1024 * 1024
 
-# Of a message so much is encoded in one turn of the loop; a multiple of three, as base64 wants it.
+# Bytes encoded per turn of the event loop; a multiple of three for base64.
 PIECE_BYTES = 384 * 1024
 LARGE_BYTES = 16 * 1024
 
-# What a message counts beside its body.
+# Memory of a message in addition to its body.
 MESSAGE_COST_BYTES = 2048
 
 _TEXTS = (
@@ -50,7 +50,7 @@ _TEXTS = (
 )
 _OCTETS = ("delivery_mode", "priority")
 
-# How messages are got; and of those that are rejected then, whether they go back to their queue.
+# Ack modes, and whether rejected messages are requeued.
 ACK_MODES = {
     "ack_requeue_true": None,
     "ack_requeue_false": None,
@@ -75,7 +75,7 @@ routes = Routes()
 
 @routes.post("/exchanges/{vhost}/{exchange}/publish", body=_PUBLISH)
 async def publish(call: Call) -> Response:
-    """Publish a message; the answer tells whether a queue has taken it, and comes when that is stored."""
+    """Publish a message; the response says whether it was routed, and comes once it is stored."""
     vhost, exchange = call.vhost, call.part("exchange")
     document = await call.document(MAX_PUBLISH_BYTES)
     body = _body_of(document)
@@ -90,24 +90,24 @@ async def publish(call: Call) -> Response:
 
 @routes.post("/queues/{vhost}/{name}/get", body=_GET)
 async def get(call: Call) -> Response:
-    """Get messages from the head of a queue; `ackmode` says what becomes of them then."""
+    """Get messages from the head of a queue; `ackmode` says what happens to them then."""
     vhost, name = call.vhost, call.part("name")
     document = await call.document()
     mode, encoding = _mode_of(document), fields.text(document, "encoding")
     if encoding not in ("auto", "base64"):
-        raise InvalidArgument(f"there is no encoding {encoding!r}: give auto or base64")
+        raise InvalidArgument(f"unknown encoding {encoding!r}: use auto or base64")
     count = fields.number(document, "count", minimum=0)
     truncate = None if document.get("truncate") is None else fields.number(document, "truncate", minimum=0)
     bodies = call.context.bodies
     async with channel(call, vhost) as inside:
         found = await _taken(inside, name, count, bodies, is_removed=mode == _REMOVED)
         response = StreamingResponse(_texts(found, encoding, truncate), 200, HEADERS, MEDIA_TYPE)
-        # They are in memory until the answer is sent, or is gone without that.
+        # The messages are in memory until the response is sent or dropped.
         release = weakref.finalize(response, bodies.forget, sum(map(_cost_bytes, found)))
         response.body_iterator = _followed_by(response.body_iterator, release)
         requeue = ACK_MODES[mode]
         if requeue is not None:
-            # Only now: one that goes back would be the next that is got.
+            # Last: a message requeued earlier would be the next one to get.
             for message in found:
                 inside.reject(message.delivery_tag, requeue=requeue)
     return response
@@ -116,7 +116,7 @@ async def get(call: Call) -> Response:
 async def _taken(
     inside: DirectChannel, queue_name: str, count: int, bodies: Bodies, *, is_removed: bool
 ) -> list[BasicGetOk]:
-    """Take messages, up to what an answer, and all that are under way, may hold. They count until they are sent.
+    """Get messages up to the memory limits of a response and of all responses. They are charged until they are sent.
 
     Raises Refused if there is no room for any.
     """
@@ -125,7 +125,7 @@ async def _taken(
     got_bytes = 0
     try:
         while len(found) < count and got_bytes < MAX_GOT_BYTES:
-            # Few at once: on its way through the channel there are several copies of a message.
+            # Limited concurrency: on its way through the channel a message exists in several copies.
             async with bodies.reading:
                 if bodies.are_too_many:
                     break
@@ -155,11 +155,11 @@ def _cost_bytes(message: BasicGetOk) -> int:
 
 def _mode_of(document: fields.Document) -> str:
     if document.get("ackmode") is None and document.get("requeue") is not None:
-        # Older tools say it like that.
+        # The field of older tools.
         return "ack_requeue_true" if fields.flag(document, "requeue", True) else _REMOVED
     mode = fields.text(document, "ackmode")
     if mode not in ACK_MODES:
-        raise InvalidArgument(f"there is no ackmode {mode!r}: give {', '.join(ACK_MODES)}")
+        raise InvalidArgument(f"unknown ackmode {mode!r}: use {', '.join(ACK_MODES)}")
     return mode
 
 
@@ -168,18 +168,18 @@ def _body_of(document: fields.Document) -> bytes:
     if encoding == "string":
         return payload.encode()
     if encoding != "base64":
-        raise InvalidArgument(f"there is no payload_encoding {encoding!r}: give string or base64")
+        raise InvalidArgument(f"unknown payload_encoding {encoding!r}: use string or base64")
     try:
         return base64.b64decode(payload, validate=True)
     except ValueError:
-        raise InvalidArgument("the field 'payload' is not encoded in base64") from None
+        raise InvalidArgument("field 'payload' is not valid base64") from None
 
 
-# What is shown of a message
+# Documents of messages
 
 
 async def _texts(found: Sequence[BasicGetOk], encoding: str, truncate: int | None) -> AsyncIterator[str]:
-    """Yield a list of what is shown of the messages; others have their turn after each piece of a message."""
+    """Yield the list of message documents, yielding to other tasks after each piece."""
     separator = "["
     for place, message in enumerate(found, start=1):
         head = text_of(_facts, message)
@@ -212,7 +212,7 @@ def _facts(message: BasicGetOk) -> dict[str, Any]:
 
 
 async def _give_way(content: memoryview) -> None:
-    """Let others have their turn, where the message is a large one: a turn costs as much as a dozen short ones."""
+    """Yield to other tasks after a large message: a turn of the loop costs as much as a dozen short ones."""
     if len(content) > LARGE_BYTES:
         await next_slice()
 
@@ -222,12 +222,12 @@ def _pieces(content: memoryview) -> Iterator[memoryview]:
 
 
 def _quoted(text: str) -> str:
-    """Return a text as it stands in JSON, without the quotes around it."""
+    """Return a string as in JSON, without the quotes."""
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
 async def _is_text(content: memoryview, *, is_whole: bool) -> bool:
-    """Whether the content is one; what was cut off may have been the end of a character."""
+    """Return whether the content is valid UTF-8; a truncated one may end inside a character."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
         for piece in _pieces(content):
@@ -243,11 +243,11 @@ async def _is_text(content: memoryview, *, is_whole: bool) -> bool:
 
 
 def encoded_properties(document: fields.Document) -> bytes:
-    """Return the properties of a message as AMQP writes them. Raises InvalidArgument."""
+    """Return the AMQP encoding of message properties. Raises InvalidArgument."""
     known = {*_TEXTS, *_OCTETS, "timestamp", "headers"}
     for name in document:
         if name not in known:
-            raise InvalidArgument(f"messages have no property {name!r}: there are {', '.join(sorted(known))}")
+            raise InvalidArgument(f"unknown property {name!r}: use {', '.join(sorted(known))}")
     properties = Properties()
     for name in _TEXTS:
         if document.get(name) is not None:
@@ -262,11 +262,11 @@ def encoded_properties(document: fields.Document) -> bytes:
         properties.headers = write_table(headers) if headers else None
         return properties.encode()
     except (ValueError, RecursionError) as error:
-        raise InvalidArgument(f"AMQP cannot say these properties: {error}") from error
+        raise InvalidArgument(f"AMQP cannot encode these properties: {error}") from error
 
 
 def shown_properties(encoded: bytes) -> dict[str, Any]:
-    """Return the properties of a message by name, without those that it does not have."""
+    """Return the present properties of a message by name."""
     properties = Properties.decode(encoded)
     found: dict[str, Any] = {
         name: getattr(properties, name)
@@ -280,5 +280,5 @@ def shown_properties(encoded: bytes) -> dict[str, Any]:
 
 def _below(value: int, end: int, name: str) -> int:
     if value >= end:
-        raise InvalidArgument(f"the property {name!r} has to be below {end}")
+        raise InvalidArgument(f"property {name!r} must be below {end}")
     return value

@@ -1,4 +1,4 @@
-"""The nodes of the domain, as RabbitMQ's API shows those of a cluster. Each node writes its own document."""
+"""The nodes of the domain, as RabbitMQ's API shows those of a cluster. Each node makes its own document."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from flyball.broker.settings import Address
 from flyball.broker.store.registry import NodeState
 
 DOCUMENT = "node_document"
-# What other nodes are asked for.
+# The question to other nodes.
 MEMORY = "node_memory"
 
 EXCHANGE_TYPES = [
@@ -37,7 +37,7 @@ AUTH_MECHANISMS = [
     {"name": "AMQPLAIN", "description": "QPid AMQPLAIN mechanism", "enabled": True},
 ]
 
-# Where RabbitMQ calls a listener otherwise.
+# Listeners that RabbitMQ names differently.
 PROTOCOLS = {"amqps": "amqp/ssl", "link": "clustering"}
 
 OF_MEMORY = {"mem_used": "memory_bytes"}
@@ -58,13 +58,13 @@ routes = Routes()
 
 @routes.get("/nodes", Right.MONITORING, is_list=True)
 async def list_all(call: Call) -> Response:
-    """The nodes of the domain."""
+    """List the nodes of the domain."""
     return await call.many(await _all(call), dict, KEYS)
 
 
 @routes.get("/nodes/{name}", Right.MONITORING)
 async def show(call: Call) -> Response:
-    """A node of the domain."""
+    """Return a node of the domain."""
     name = call.part("name")
     for found in await _all(call):
         if found["name"] == name:
@@ -74,7 +74,7 @@ async def show(call: Call) -> Response:
 
 @routes.get("/nodes/{name}/memory", Right.MONITORING)
 async def show_memory(call: Call) -> Response:
-    """What takes the memory of a node."""
+    """Return the memory breakdown of a node."""
     name = call.part("name")
     reported = await call.context.domain_nodes.ask_all(MEMORY)
     if name not in reported:
@@ -84,7 +84,9 @@ async def show_memory(call: Call) -> Response:
 
 @routes.peer(MEMORY)
 async def memory(context: ApiContext) -> dict[str, Any]:
-    """Return what takes the memory of this node, under RabbitMQ's names where it has any; `ledger` is our own."""
+    """Return the memory breakdown of this node, under RabbitMQ's names where they apply; `ledger` is Flyball's
+    own.
+    """
     node, broker = context.node, context.node.hub.broker
     ledger = broker.ledger
     node.resources.read_memory()
@@ -106,7 +108,7 @@ async def memory(context: ApiContext) -> dict[str, Any]:
 
 
 async def _all(call: Call) -> list[dict[str, Any]]:
-    """Return the documents of all nodes; who does not answer is not running."""
+    """Return the documents of all nodes; one that does not answer is shown as not running."""
     reported = await call.context.domain_nodes.ask_all(DOCUMENT)
     silent = [_silent(name) for name in domain_view.nodes(call.node) if name not in reported]
     return sorted([*reported.values(), *silent], key=lambda found: str(found["name"]))
@@ -118,7 +120,7 @@ def _silent(name: str) -> dict[str, Any]:
 
 @routes.peer(DOCUMENT)
 async def document(context: ApiContext) -> dict[str, Any]:
-    """Return this node as RabbitMQ would tell it."""
+    """Return this node as RabbitMQ's document."""
     node, sampler = context.node, context.sampler
     facts = inspection.node_facts(node)
     counted = await totals(node)
@@ -164,7 +166,7 @@ async def document(context: ApiContext) -> dict[str, Any]:
 
 
 def contexts(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return where a node serves HTTP."""
+    """Return the HTTP listeners of a node."""
     about = {"node": facts["name"], "description": "Flyball Management", "path": "/", "ssl_opts": []}
     return [
         {**about, "ip": listener["ip_address"], "port": str(listener["port"])}
@@ -174,7 +176,7 @@ def contexts(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def listeners(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return where a node listens, and for what."""
+    """Return the listeners of a node."""
     addresses = {protocol: Address.parse(text) for protocol, text in facts["addresses"].items()}
     return [
         {

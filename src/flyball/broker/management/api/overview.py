@@ -1,4 +1,4 @@
-"""What RabbitMQ's API tells of the whole: versions, totals, rates, and who listens where."""
+"""The overview of RabbitMQ's API: versions, totals, rates, listeners."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ routes = Routes()
 
 @routes.get("/overview")
 async def show(call: Call) -> Response:
-    """Versions, totals and rates of all nodes; without the tag monitoring, of what the user sees."""
+    """Return versions, totals and rates of all nodes; without the tag monitoring, of visible objects."""
     found = _about(call)
     if call.has(Right.MONITORING):
         found |= await _of_all(call)
@@ -40,7 +40,7 @@ async def show(call: Call) -> Response:
 
 @routes.get("/cluster-name")
 async def show_name(call: Call) -> Response:
-    """The name of the domain: that of its oldest node."""
+    """Return the name of the domain: that of its oldest node."""
     return answer({"name": _name(call)})
 
 

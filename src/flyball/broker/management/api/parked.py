@@ -1,4 +1,4 @@
-"""Messages that could not be dead-lettered: what there are, and what an operator does with them."""
+"""Parked messages, which could not be dead-lettered: listed, requeued and dropped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flyball.broker.management.api.answers import answer, moment
 from flyball.broker.management.api.context import ApiContext, Body, Call, Routes
 from flyball.errors import ClusterError, InvalidArgument
 
-# Messages of one queue that a list shows; `messages_parked` of the queue tells how many there are.
+# Maximum messages in a list; `messages_parked` of the queue has the total.
 MAX_LISTED = 1000
 
 REQUEUE, DROP = "requeue", "drop"
@@ -36,7 +36,7 @@ async def parked_here(context: ApiContext, vhost: str, name: str) -> list[dict[s
 
 @routes.get("/queues/{vhost}/{name}/parked")
 async def list_parked(call: Call) -> Response:
-    """Messages of a queue that could not be dead-lettered, and why. They are kept, and nobody gets them."""
+    """List the parked messages of a queue, which could not be dead-lettered, with reasons."""
     vhost, name = await _existing(call)
     reported = await call.context.domain_nodes.ask_all(LIST, {"vhost": vhost, "name": name})
     return answer(
@@ -63,10 +63,10 @@ async def act_on_parked(call: Call) -> Response:
     document = await call.document()
     action = fields.text(document, "action")
     if action not in (REQUEUE, DROP):
-        raise InvalidArgument(f"there is no action {action!r} on parked messages: give {REQUEUE} or {DROP}")
+        raise InvalidArgument(f"unknown action {action!r} on parked messages: use {REQUEUE} or {DROP}")
     ids = document.get("ids")
     if ids is not None and not (isinstance(ids, list) and all(type(number) is int for number in ids)):
-        raise InvalidArgument("the field 'ids' is a list of numbers, as they are listed")
+        raise InvalidArgument("field 'ids' must be a list of numbers from the list")
     arguments = {"vhost": vhost, "name": name, "action": action, "ids": ids}
     answers = await call.context.domain_nodes.ask_all(ACT, arguments)
     return answer({"count": sum(answers.values())})
@@ -81,14 +81,14 @@ async def act_here(context: ApiContext, vhost: str, name: str, action: str, ids:
     if action == REQUEUE:
         return broker.dead_lettering.requeue_parked(state, ids)
     if action != DROP:
-        raise ClusterError(f"there is no action {action!r} on parked messages")
+        raise ClusterError(f"unknown action {action!r} on parked messages")
     counted: list[int] = []
     await outcome(lambda done: counted.append(broker.dead_lettering.drop_parked(state, ids, done)))
     return counted[0]
 
 
 async def _existing(call: Call) -> tuple[str, str]:
-    """Return vhost and name of a queue that exists somewhere. Raises QueueNotFound."""
+    """Return vhost and name of an existing queue. Raises QueueNotFound."""
     vhost, name = call.vhost, call.part("name")
     await domain_view.queue(call, vhost, name)
     return vhost, name

@@ -1,4 +1,4 @@
-"""Permissions: what users may do in virtual hosts."""
+"""Permissions of users in vhosts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ routes = Routes()
 @routes.get("/vhosts/{vhost}/permissions", Right.ADMINISTRATOR, is_list=True)
 @routes.get("/users/{user}/permissions", Right.ADMINISTRATOR, is_list=True)
 async def list_permissions(call: Call) -> Response:
-    """List all permissions, those in a virtual host, or those of a user."""
+    """List all permissions, those in a vhost, or those of a user."""
     wanted: dict[str, str] = {}
     if "vhost" in call.request.path_params:
         wanted = {"vhost": call.vhost}
@@ -35,13 +35,13 @@ async def list_permissions(call: Call) -> Response:
 
 @routes.get("/permissions/{vhost}/{user}", Right.ADMINISTRATOR)
 async def show_permission(call: Call) -> Response:
-    """Show what a user may do in a virtual host."""
+    """Return the permissions of a user in a vhost."""
     return call.one(asdict(_found(call)))
 
 
 @routes.put("/permissions/{vhost}/{user}", Right.ADMINISTRATOR, _BODY)
 async def set_permission(call: Call) -> Response:
-    """Let a user do just this in a virtual host."""
+    """Set the permissions of a user in a vhost."""
     vhost, user = call.vhost, call.access.user(call.part("user")).name
     document = await call.document()
     is_new = call.access.find_permission(user, vhost) is None
@@ -52,7 +52,7 @@ async def set_permission(call: Call) -> Response:
 
 @routes.delete("/permissions/{vhost}/{user}", Right.ADMINISTRATOR)
 async def clear_permission(call: Call) -> Response:
-    """Shut a user out of a virtual host."""
+    """Remove the permissions of a user in a vhost."""
     permission = _found(call)
     await call.authority.clear_permission(permission.user, permission.vhost)
     return await call.changed()

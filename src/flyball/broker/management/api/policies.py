@@ -1,4 +1,4 @@
-"""Policies: settings for all queues or exchanges whose names fit."""
+"""Policies: settings for all queues or exchanges with matching names."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ routes = Routes()
 @routes.get("/policies", is_list=True)
 @routes.get("/policies/{vhost}", is_list=True)
 async def list_policies(call: Call) -> Response:
-    """List the policies that the user sees, or those of a virtual host, those first that go before others."""
+    """List the visible policies, or those of a vhost, in order of precedence."""
     found = [policy for vhost in call.vhosts for policy in call.authority.policies.of_vhost(vhost)]
     return await call.many(found, document_of, {"name": attrgetter("name")})
 
 
 @routes.get("/policies/{vhost}/{name}")
 async def show_policy(call: Call) -> Response:
-    """Show a policy."""
+    """Return a policy."""
     return call.one(document_of(_found(call)))
 
 
 @routes.put("/policies/{vhost}/{name}", Right.POLICYMAKER, _BODY)
 async def set_policy(call: Call) -> Response:
-    """Add a policy, or change it."""
+    """Create or replace a policy."""
     _check_change(call)
     vhost, name = call.vhost, call.part("name")
     document = await call.document()
@@ -56,7 +56,7 @@ async def clear_policy(call: Call) -> Response:
 
 
 def settings_of(document: fields.Document) -> dict[str, Any]:
-    """Return what a document says of a policy, beside its name. Raises InvalidArgument."""
+    """Return the settings of a policy in a document. Raises InvalidArgument."""
     return {
         "pattern": fields.text(document, "pattern"),
         "definition": fields.table(document, "definition"),
@@ -66,7 +66,7 @@ def settings_of(document: fields.Document) -> dict[str, Any]:
 
 
 def document_of(policy: Policy) -> dict[str, Any]:
-    """Return what is told of a policy."""
+    """Return a policy's document."""
     return {
         "vhost": policy.vhost,
         "name": policy.name,
@@ -78,7 +78,7 @@ def document_of(policy: Policy) -> dict[str, Any]:
 
 
 def _check_change(call: Call) -> None:
-    """Raise NotPermitted for who may see the virtual host only, which the tag monitoring is enough for."""
+    """Raise NotPermitted for users with the tag monitoring only: they may read, not change."""
     vhost = call.vhost
     if not (call.has(Right.ADMINISTRATOR) or call.access.may_enter(call.user.name, vhost)):
         raise NotPermitted(f"user '{call.user.name}' has no permission in vhost '{vhost}'")

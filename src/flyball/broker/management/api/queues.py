@@ -1,4 +1,4 @@
-"""Queues, as RabbitMQ's API shows them."""
+"""Queues in RabbitMQ's API."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _count(own: str) -> Key:
     return lambda queue: queue.count(own)
 
 
-# What a list of queues is sorted by mostly: got without making a document of each. See also `RATES`.
+# Getters for common sort columns, without building each document. See also `RATES`.
 KEYS: dict[str, Key] = {
     "name": lambda queue: queue.name,
     "vhost": lambda queue: queue.vhost,
@@ -45,7 +45,7 @@ KEYS: dict[str, Key] = {
     **{f"message_stats.{name}": _count(own) for name, own in OF_QUEUE.items()},
 }
 
-# By the names of fields, the counts whose rates they tell together.
+# Sort columns of rates, and the counters that they sum.
 RATES: dict[str, tuple[str, ...]] = {
     **{f"{name}_details.rate": (own,) for name, own in OF_LENGTH.items()},
     **{f"message_stats.{name}_details.rate": (own,) for name, own in OF_QUEUE.items()},
@@ -53,11 +53,11 @@ RATES: dict[str, tuple[str, ...]] = {
 }
 
 
-# What of a queue's facts is said as it is.
+# Fields copied unchanged from a queue's facts.
 DECLARED = ("id", "name", "vhost", "type", "durable", "auto_delete", "exclusive", "arguments", "node")
 
 _BODY = Body({"durable": "boolean", "auto_delete": "boolean", "arguments": "object"})
-_DELETION = {"if-empty": "true: only if it holds no message", "if-unused": "true: only if nobody consumes it"}
+_DELETION = {"if-empty": "true: only if it is empty", "if-unused": "true: only if it has no consumers"}
 
 
 routes = Routes()
@@ -66,20 +66,20 @@ routes = Routes()
 @routes.get("/queues", is_list=True)
 @routes.get("/queues/{vhost}", is_list=True)
 async def list_queues(call: Call) -> Response:
-    """All queues that the user sees, or those of a virtual host."""
+    """List all visible queues, or those of a vhost."""
     found = await domain_view.queues(call, frozenset(call.vhosts))
     rates = {name: _rate(call.context.sampler, counts) for name, counts in RATES.items()}
     return await call.many(found, lambda queue: document(call.context, queue.facts()), KEYS | rates)
 
 
 def _rate(sampler: Sampler, names: Collection[str]) -> Key:
-    """Return what tells how fast these counts of a queue grow together."""
+    """Return a getter for the summed rates of these counters."""
 
     def rate(queue: ListedQueue) -> float | None:
         counts = queue.counts()
         if counts is None:
             return None
-        # As `rates_of`, but quicker: the counts are those that it would choose.
+        # Faster than `rates_of`: the counters are known.
         rates = sampler.rates_of("queue", (queue.vhost, queue.name), counts)
         return sum([rates[name] for name in names])
 
@@ -88,7 +88,7 @@ def _rate(sampler: Sampler, names: Collection[str]) -> Key:
 
 @routes.get("/queues/{vhost}/{name}")
 async def show(call: Call) -> Response:
-    """A queue, with its consumers."""
+    """Return a queue with its consumers."""
     vhost, name = call.vhost, call.part("name")
     facts = await domain_view.queue(call, vhost, name)
     shown = document(call.context, facts)
@@ -100,14 +100,14 @@ async def show(call: Call) -> Response:
 
 @routes.get("/queues/{vhost}/{name}/bindings", is_list=True)
 async def list_bindings(call: Call) -> Response:
-    """The bindings that lead to a queue, that of the default exchange included."""
+    """List the bindings of a queue, including that of the default exchange."""
     vhost, name = call.vhost, call.part("name")
     await domain_view.queue(call, vhost, name)
     return await bindings.listed(call, bindings.to_queue(call, vhost, name))
 
 
 def document(context: ApiContext, facts: Facts) -> dict[str, Any]:
-    """Return a queue as RabbitMQ tells it."""
+    """Return a queue as RabbitMQ's document."""
     policy = context.node.hub.authority.policies.for_queue(facts["vhost"], facts["name"])
     found: dict[str, Any] = {
         **{name: facts[name] for name in DECLARED},
@@ -129,7 +129,7 @@ def document(context: ApiContext, facts: Facts) -> dict[str, Any]:
 
 
 def _contents(facts: Facts) -> dict[str, Any]:
-    """Return what a queue holds, and who uses it."""
+    """Return message counts and consumers of a queue."""
     found: dict[str, Any] = {
         "consumers": facts["consumers"],
         "exclusive_consumer_tag": facts["exclusive_consumer"],
@@ -152,7 +152,7 @@ def _contents(facts: Facts) -> dict[str, Any]:
 
 
 def _sizes(facts: Facts) -> dict[str, int]:
-    """Return what the bodies of the messages hold, as far as it is known."""
+    """Return the known sizes of message bodies."""
     ready, unacked = facts["ready_bytes"], facts["unacked_bytes"]
     found = {}
     if ready is not None:
@@ -161,7 +161,7 @@ def _sizes(facts: Facts) -> dict[str, int]:
         found["message_bytes_unacknowledged"] = unacked
     if ready is not None and unacked is not None:
         found["message_bytes"] = ready + unacked
-    # How large those are that are not in memory nobody knows: only if there are none.
+    # Sizes of messages outside memory are unknown: report the total only if there are none.
     if facts["in_memory"] == facts["ready"]:
         found["message_bytes_paged_out"] = 0
         if "message_bytes" in found:
@@ -170,12 +170,12 @@ def _sizes(facts: Facts) -> dict[str, int]:
 
 
 def _head_arrived(age_s: float | None) -> int | None:
-    """Return when the oldest message arrived. RabbitMQ would need its publisher to have said so."""
+    """Return when the oldest message arrived. RabbitMQ needs a timestamp from the publisher for this."""
     return None if age_s is None else int(time.time() - age_s)
 
 
 def _peer_of(connection: str) -> dict[str, Any]:
-    """Return where the peer of a connection is, by the connection's name."""
+    """Return the peer's address, from the connection's name."""
     host, _, port = connection.partition(" -> ")[0].rpartition(":")
     return {"peer_host": host, "peer_port": int(port) if port.isdecimal() else None}
 
@@ -185,7 +185,7 @@ def _peer_of(connection: str) -> dict[str, Any]:
 
 @routes.put("/queues/{vhost}/{name}", body=_BODY)
 async def declare_queue(call: Call) -> Response:
-    """Declare a queue, or see that it is as declared."""
+    """Declare a queue, or check that it exists with these properties."""
     vhost, name = call.vhost, call.part("name")
     document = await call.document()
     method = declaration(name, document)
@@ -196,7 +196,7 @@ async def declare_queue(call: Call) -> Response:
 
 @routes.delete("/queues/{vhost}/{name}", query=_DELETION)
 async def delete_queue(call: Call) -> Response:
-    """Delete a queue and what it holds."""
+    """Delete a queue and its messages."""
     vhost, name = await _existing(call)
     query = call.request.query_params
     if_unused, if_empty = fields.flag(query, "if-unused", False), fields.flag(query, "if-empty", False)
@@ -206,14 +206,14 @@ async def delete_queue(call: Call) -> Response:
 
 @routes.delete("/queues/{vhost}/{name}/contents")
 async def purge_queue(call: Call) -> Response:
-    """Remove all messages of a queue that nobody holds."""
+    """Purge a queue: delete its ready messages."""
     await _purge(call)
     return done()
 
 
 @routes.post("/flyball/queues/{vhost}/{name}/purge")
 async def purge_and_count(call: Call) -> Response:
-    """Remove all messages of a queue that nobody holds, and tell how many there were."""
+    """Purge a queue and return the number of deleted messages."""
     return answer({"purged": await _purge(call)})
 
 
@@ -224,21 +224,21 @@ async def _purge(call: Call) -> int:
 
 @routes.post("/queues/{vhost}/{name}/actions", body=Body({"action": "string"}, ("action",)))
 async def act_on_queue(call: Call) -> Response:
-    """Synchronise the mirrors of a queue, or stop that: it has none, so that there is nothing to do."""
+    """Accept sync and cancel_sync: a queue has no mirrors, so there is nothing to do."""
     await _existing(call)
     action = fields.text(await call.document(), "action")
     if action not in ("sync", "cancel_sync"):
-        raise InvalidArgument(f"there is no action {action!r} on a queue: give sync or cancel_sync")
+        raise InvalidArgument(f"unknown action {action!r} on a queue: use sync or cancel_sync")
     return done()
 
 
 def declaration(name: str, document: fields.Document) -> amqp.QueueDeclare:
-    """Return the declaration that a document makes; what it does not say is as in AMQP.
+    """Return the declaration in a document, with AMQP's defaults.
 
     Raises InvalidArgument, InvalidName.
     """
     if not name:
-        # AMQP would make up a name, which nobody would get to know.
+        # AMQP would generate a name that the requester never learns.
         raise InvalidName("the name of a queue cannot be empty")
     return amqp.QueueDeclare(
         CHANNEL,

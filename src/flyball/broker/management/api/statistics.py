@@ -1,4 +1,4 @@
-"""Flyball's counts under RabbitMQ's names, each with how fast it grows. Knows no node."""
+"""Flyball's counters under RabbitMQ's names, with rates."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 from flyball.broker.management.node_sampler import Sampler
 
-# What is known of a queue, a connection ...: plain values under Flyball's names, see `management.inspection`.
+# Facts of a queue, connection ...: plain values under Flyball's names, see `management.inspection`.
 Facts = Mapping[str, Any]
 
-# All of them together are what RabbitMQ calls deliver_get.
+# The counters whose sum is RabbitMQ's deliver_get.
 DELIVERIES = ("delivered", "delivered_no_ack", "got", "got_no_ack")
 
-# RabbitMQ's name of each count of a queue.
+# RabbitMQ's names of the counters of a queue.
 OF_QUEUE = {
     "publish": "published",
     "deliver": "delivered",
@@ -51,7 +51,7 @@ OF_CHURN = {
 
 
 def detailed(names: Mapping[str, str], counts: Facts, rates: Mapping[str, float]) -> dict[str, Any]:
-    """Return the counts under RabbitMQ's names, each followed by its rate."""
+    """Return the counters under RabbitMQ's names, each followed by its rate."""
     found: dict[str, Any] = {}
     for name, own in names.items():
         found[name] = counts[own]
@@ -60,7 +60,7 @@ def detailed(names: Mapping[str, str], counts: Facts, rates: Mapping[str, float]
 
 
 def message_stats(names: Mapping[str, str], counts: Facts, rates: Mapping[str, float]) -> dict[str, Any]:
-    """Return what RabbitMQ calls so: like `detailed`, with the sum of the deliveries where they are told apart."""
+    """Return RabbitMQ's message_stats: like `detailed`, with the sum of deliveries where they are separate."""
     found = detailed(names, counts, rates)
     if names.keys() >= OF_QUEUE.keys():
         found["deliver_get"] = sum(counts[own] for own in DELIVERIES)
@@ -71,6 +71,6 @@ def message_stats(names: Mapping[str, str], counts: Facts, rates: Mapping[str, f
 def rates_of(
     sampler: Sampler, kind: str, key: Hashable, facts: Facts, *tables: Mapping[str, str]
 ) -> dict[str, float]:
-    """Return how fast the counts of a thing grow, as far as somebody has looked at it shortly before."""
+    """Return the rates of an object's counters, if it was sampled shortly before."""
     counts = {own: facts[own] for table in tables for own in table.values()}
     return sampler.rates_of(kind, key, counts)

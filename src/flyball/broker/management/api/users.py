@@ -1,4 +1,4 @@
-"""Users: who may log in, with which tags. Their passwords are told to nobody; administrators see hashes of them."""
+"""Users and their tags. Passwords are never returned; administrators see hashes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flyball.broker.management.api.context import Body, Call, Right, Routes
 from flyball.errors import InvalidArgument
 from flyball.model import User
 
-# The kind of our hashes, where RabbitMQ names its own.
+# Name of Flyball's hashing algorithm, in RabbitMQ's field.
 HASHING_ALGORITHM = "flyball_argon2id"
 
 KEYS = {"name": attrgetter("name")}
@@ -37,7 +37,7 @@ async def list_users(call: Call) -> Response:
 
 @routes.get("/users/without-permissions", Right.ADMINISTRATOR, is_list=True)
 async def list_users_without_permissions(call: Call) -> Response:
-    """List the users that may enter no virtual host."""
+    """List the users without permissions in any vhost."""
     access = call.access
     having = {permission.user for permission in access.permissions}
     found = [user for user in access.users if user.name not in having]
@@ -46,13 +46,13 @@ async def list_users_without_permissions(call: Call) -> Response:
 
 @routes.get("/users/{name}", Right.ADMINISTRATOR)
 async def show_user(call: Call) -> Response:
-    """Show a user."""
+    """Return a user."""
     return call.one(documents_of(call.authority)(call.access.user(call.part("name"))))
 
 
 @routes.put("/users/{name}", Right.ADMINISTRATOR, _BODY)
 async def put_user(call: Call) -> Response:
-    """Add a user, or change its password and tags; without a password it can log in with a certificate only."""
+    """Create a user, or change its password and tags; without a password only a certificate login works."""
     name = call.part("name")
     document = await call.document()
     tags = _tags_in(document)
@@ -63,29 +63,29 @@ async def put_user(call: Call) -> Response:
 
 @routes.delete("/users/{name}", Right.ADMINISTRATOR)
 async def delete_user(call: Call) -> Response:
-    """Delete a user; its connections and sessions end."""
+    """Delete a user; its connections and sessions are closed."""
     await call.authority.delete_user(call.part("name"))
     return await call.changed()
 
 
 @routes.post("/users/bulk-delete", Right.ADMINISTRATOR, Body({"users": "array"}, ("users",)))
 async def delete_users(call: Call) -> Response:
-    """Delete several users; those that do not exist are no error."""
+    """Delete several users; names that do not exist are ignored."""
     for name in fields.names(await call.document(), "users"):
         if call.access.find_user(name) is not None:
             await call.authority.delete_user(name)
     return await call.changed()
 
 
-# RabbitMQ changes the password and the tags only together.
+# RabbitMQ changes password and tags only together.
 
 
 @routes.put("/flyball/users/{name}/password", Right.ADMINISTRATOR, Body({"password": "string"}, ("password",)))
 async def change_password(call: Call) -> Response:
-    """Give a user another password; null for none: it can log in with a certificate only then."""
+    """Change a user's password; null removes it, so that only a certificate login works."""
     document = await call.document()
     if "password" not in document:
-        raise InvalidArgument("the field 'password' is missing: give a text, or null for none")
+        raise InvalidArgument("missing field 'password': use a string, or null for none")
     password = None if document["password"] is None else fields.text(document, "password")
     await call.authority.change_password(call.part("name"), password)
     return await call.changed()
@@ -93,19 +93,19 @@ async def change_password(call: Call) -> Response:
 
 @routes.put("/flyball/users/{name}/tags", Right.ADMINISTRATOR, Body({"tags": "array"}, ("tags",)))
 async def set_tags(call: Call) -> Response:
-    """Give a user just these tags."""
+    """Replace the tags of a user."""
     await call.authority.set_tags(call.part("name"), _tags_in(await call.document()))
     return await call.changed()
 
 
 def _tags_in(document: fields.Document) -> list[str]:
     if document.get("tags") is None:
-        raise InvalidArgument("the field 'tags' is missing: give a list, it may be empty")
+        raise InvalidArgument("missing field 'tags': use a list, which may be empty")
     return fields.names(document, "tags")
 
 
 def documents_of(authority: Authority) -> Callable[[User], dict[str, Any]]:
-    """Return what tells of users, with their limits."""
+    """Return a function from a user to its document, with limits."""
     return lambda user: {
         "name": user.name,
         "password_hash": base64.b64encode((user.password_hash or "").encode()).decode(),
@@ -116,7 +116,7 @@ def documents_of(authority: Authority) -> Callable[[User], dict[str, Any]]:
 
 
 def secret_of(document: Mapping[str, Any]) -> dict[str, str | None]:
-    """Return the password, or the hash of one, in a document. Raises InvalidArgument for what cannot be used."""
+    """Return the password or password hash in a document. Raises InvalidArgument for unsupported ones."""
     if document.get("password") is not None:
         return {"password": fields.text(document, "password")}
     encoded = fields.text(document, "password_hash", "")
@@ -125,10 +125,10 @@ def secret_of(document: Mapping[str, Any]) -> dict[str, str | None]:
     algorithm = fields.text(document, "hashing_algorithm", "")
     if algorithm != HASHING_ALGORITHM:
         raise InvalidArgument(
-            f"a password_hash of {algorithm or 'RabbitMQ'} cannot be checked by Flyball: give a password,"
-            f" or a hash of {HASHING_ALGORITHM} that was exported by a node of Flyball"
+            f"Flyball cannot verify a password_hash of {algorithm or 'RabbitMQ'}: use a password,"
+            f" or a {HASHING_ALGORITHM} hash that a Flyball node exported"
         )
     try:
         return {"password_hash": base64.b64decode(encoded, validate=True).decode()}
     except (binascii.Error, ValueError):
-        raise InvalidArgument("the field 'password_hash' is not encoded in base64") from None
+        raise InvalidArgument("field 'password_hash' is not valid base64") from None

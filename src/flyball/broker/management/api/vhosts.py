@@ -1,4 +1,4 @@
-"""Virtual hosts with what happens in them, as RabbitMQ's API shows them."""
+"""Vhosts with their totals, in RabbitMQ's API."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from flyball.model import DEFAULT_VHOST, OWNER, Permission
 
 COUNTED = (*OF_LENGTH.values(), *OF_QUEUE.values(), *OF_BYTES.values())
 
-# What is summed over queues. A message that goes to two of them was published once.
+# Counters summed over queues. A message routed to two queues was published once.
 OF_QUEUES = tuple(name for name in COUNTED if name in COUNTS and name != "published")
 
 KEYS: dict[str, Callable[[Facts], Any]] = {"name": lambda facts: facts["name"]}
@@ -35,20 +35,20 @@ routes = Routes()
 
 @routes.get("/vhosts", is_list=True)
 async def list_all(call: Call) -> Response:
-    """All virtual hosts that the user sees."""
+    """List all visible vhosts."""
     found = await sums(call, call.visible_vhosts())
     return await call.many(found, lambda facts: document(call.context, facts), KEYS)
 
 
 @routes.get("/vhosts/{vhost}")
 async def show(call: Call) -> Response:
-    """A virtual host."""
+    """Return a vhost."""
     (facts,) = await sums(call, [call.vhost])
     return call.one(document(call.context, facts))
 
 
 async def sums(call: Call, vhosts: Sequence[str]) -> list[Facts]:
-    """Return what happens in each of some virtual hosts, on all nodes together."""
+    """Return the totals of the vhosts, over all nodes."""
     found: dict[str, dict[str, Any]] = {vhost: {"name": vhost, **dict.fromkeys(COUNTED, 0)} for vhost in vhosts}
 
     async for some in in_slices(await domain_view.queues(call, found.keys())):
@@ -68,7 +68,7 @@ async def sums(call: Call, vhosts: Sequence[str]) -> list[Facts]:
 
 
 def document(context: ApiContext, facts: Facts) -> dict[str, Any]:
-    """Return a virtual host as RabbitMQ tells it."""
+    """Return a vhost as RabbitMQ's document."""
     name = facts["name"]
     description = "Default virtual host" if name == DEFAULT_VHOST else ""
     rates = rates_of(context.sampler, "vhost", name, facts, OF_LENGTH, OF_QUEUE, OF_BYTES)
@@ -93,7 +93,7 @@ def document(context: ApiContext, facts: Facts) -> dict[str, Any]:
 
 @routes.put("/vhosts/{name}", Right.ADMINISTRATOR, Body({"description": "string", "tags": "string"}))
 async def add_vhost(call: Call) -> Response:
-    """Add a virtual host, where the user may do everything then; one that exists stays as it is."""
+    """Create a vhost, with full permissions for the user; an existing one is unchanged."""
     name = call.part("name")
     await call.document()
     if call.access.has_vhost(name):
@@ -106,6 +106,6 @@ async def add_vhost(call: Call) -> Response:
 
 @routes.delete("/vhosts/{name}", Right.ADMINISTRATOR)
 async def delete_vhost(call: Call) -> Response:
-    """Delete a virtual host and all that is in it."""
+    """Delete a vhost with all its contents."""
     await call.authority.delete_vhost(call.part("name"))
     return await call.changed()

@@ -1,1 +1,1 @@
-"""The web console: its pages, served from the installed package."""
+"""The web console, served from the installed package."""

@@ -1,7 +1,4 @@
-"""The files of the web console, served from the installed package, and the headers that keep its pages safe.
-
-Knows nothing of the broker: what a page shows it asks for below `/api`.
-"""
+"""Static files of the web console, with security headers. The pages get their data from `/api`."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from starlette.types import Scope
 INDEX = "index.html"
 NOT_FOUND = "not-found.html"
 
-# What is served; other files of the folder are not.
+# File types that are served; other files of the folder are not.
 CONTENT_TYPES: Mapping[str, str] = {
     ".css": "text/css; charset=utf-8",
     ".html": "text/html; charset=utf-8",
@@ -42,14 +39,14 @@ SECURITY_HEADERS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """One file with what is told about it."""
+    """A file with its headers."""
 
     body: bytes
     content_type: str
     etag: str
 
     def answer(self, request: Request, status: int = 200) -> Response:
-        """Send it, unless whoever asks has this very version already."""
+        """Send the file, or 304 if the client has this version."""
         headers = {**SECURITY_HEADERS, "Cache-Control": "no-cache", "ETag": self.etag}
         if status == 200 and self.etag in _etags(request):
             return Response(status_code=304, headers=headers)
@@ -57,7 +54,7 @@ class Asset:
 
 
 def load_assets() -> dict[str, Asset]:
-    """Read the console's files, by their path below its folder."""
+    """Load the console's files, by path below its folder."""
     return {
         name: _asset(name, file.read_bytes())
         for name, file in _walk(files("flyball.broker.management.console") / "web", "")
@@ -65,7 +62,7 @@ def load_assets() -> dict[str, Asset]:
 
 
 def routes() -> list[BaseRoute]:
-    """Return the routes of the console: put them behind all others, since the last one takes what is left."""
+    """Return the routes of the console. Put them last: the final one matches everything."""
     assets = load_assets()
 
     async def index(request: Request) -> Response:
@@ -88,7 +85,7 @@ def routes() -> list[BaseRoute]:
 
 
 class _PageRoute(Route):
-    """A route for people: paths of programs are answered by their own interfaces, also when they are wrong."""
+    """A route for browsers: unknown API paths get the API's own errors."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         if scope["path"].startswith(("/api", "/metrics")):

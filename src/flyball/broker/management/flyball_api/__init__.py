@@ -1,1 +1,1 @@
-"""Flyball's own part of the API, below /api/flyball: what RabbitMQ has no word for."""
+"""Flyball's own HTTP API, below /api/flyball."""

@@ -1,4 +1,4 @@
-"""Admission control: how that of each node's listings stands, and of the applications that report theirs."""
+"""State of admission control: of each node's own listings, and of applications that report theirs."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ Count = Annotated[int, Field(ge=0, le=2**53)]
 
 
 class _Report(BaseModel):
-    """Something that an application tells: what is not known is refused, nothing changes later."""
+    """A report of an application: unknown fields are refused, and it is immutable."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class ReferenceReport(_Report):
-    """The load that is held, and what it is doing."""
+    """The reference load and its state."""
 
     value: Number
     state: Name
 
 
 class PoolReport(_Report):
-    """What is behind the requests; None is no bound."""
+    """The pool behind the requests; None is unbounded."""
 
     size: Count | None
     busy: Count
@@ -59,7 +59,7 @@ class PoolReport(_Report):
 
 
 class ClassReport(_Report):
-    """Requests of about the same cost; what is None is not known, or farther than any number."""
+    """Requests of similar cost; None is unknown or infinite."""
 
     number: Count = Field(alias="class")
     cost: Number
@@ -78,7 +78,7 @@ class ClassReport(_Report):
 
 
 class KeyReport(_Report):
-    """One kind of requests."""
+    """A kind of requests."""
 
     number: Count = Field(alias="class")
     cost: Number
@@ -93,7 +93,7 @@ def _numbers_differ(classes: list[ClassReport]) -> list[ClassReport]:
 
 
 class AdmissionReport(_Report):
-    """What an application tells, about once a second: `state_of` of `flyball.admission`, and what its loop is."""
+    """An application's report, about once a second: `state_of` of `flyball.admission`, and its loop."""
 
     facts: LoopFacts
     name: Name
@@ -113,7 +113,7 @@ class AdmissionReport(_Report):
 
 
 class KnownAdmission:
-    """How admission control stood when it was heard of last, and before."""
+    """The latest and earlier states of an admission control."""
 
     def __init__(self, name: str, user: str | None, state: Callable[[], dict[str, Any]]) -> None:
         self.name = name
@@ -124,7 +124,7 @@ class KnownAdmission:
         self.history = Ring(HISTORY_FIELDS)
 
     def note(self, now: float) -> None:
-        """Remember how it stands now."""
+        """Add the current state to the history."""
         state = self.state()
         waiting = sum(each["waiting"] for each in state["classes"])
         row = (state["reference"]["value"], state["load"], state["budget"], state["in_flight"], waiting)
@@ -135,7 +135,7 @@ class KnownAdmission:
         return now - self.reported_at > MIN_ABSENCE_S
 
     def document(self, node: str, now: float, *, is_whole: bool = False) -> dict[str, Any]:
-        """Return the state; if it is to be whole with the kinds of requests, and what was before."""
+        """Return the state; with `is_whole` also the kinds of requests and the history."""
         found = {
             **self.state(),
             "name": self.name,
@@ -153,7 +153,7 @@ class KnownAdmission:
 
 
 class Admissions:
-    """All admission control that a node knows, by name."""
+    """All admission controls that a node knows, by name."""
 
     def __init__(self, node: Node) -> None:
         self._node_name = node.hub.peering.name
@@ -165,21 +165,21 @@ class Admissions:
         self._own = own
 
     def tick(self) -> None:
-        """Remember how the node's own stands; forget who has not reported for long. About once a second."""
+        """Record the node's own state, and drop those that stopped reporting. About once a second."""
         now = time.time()
         self._own.note(now)
         for name in [name for name, known in self._known.items() if now - known.reported_at > FORGOTTEN_AFTER_S]:
             del self._known[name]
 
     def report(self, name: str, report: AdmissionReport, user: str, *, is_trusted: bool) -> str | None:
-        """Take what an application tells; return in which mode somebody wants it.
+        """Store a report; return the mode that an operator has requested.
 
         Raises NotPermitted, TooManyLoops.
         """
         now = time.time()
         known = self._known.get(name)
         if known is not None and (known is self._own or (known.user != user and not is_trusted)):
-            raise NotPermitted(f"the admission control {name!r} is reported by somebody else: choose another name")
+            raise NotPermitted(f"admission control {name!r} is reported by another user: choose another name")
         if known is None and len(self._known) >= MAX_ADMISSIONS:
             raise TooManyLoops(MAX_ADMISSIONS)
         sample = LoopSample(at=now, setpoint=report.reference.value, measurement=report.load, action=report.budget)
@@ -203,20 +203,20 @@ class Admissions:
 
 
 def routes(context: ApiContext, admissions: Admissions) -> Routes:
-    """Return what shows and takes states, and let other nodes ask for those that this one knows."""
+    """Return the routes that read and accept states, and register the answers for peers."""
     context.domain_nodes.provide("admissions", admissions.list)
     context.domain_nodes.provide("admission", admissions.show)
     routes = Routes()
 
     @routes.get("/flyball/admission", Right.MONITORING)
     async def list_admissions(call: Call) -> Response:
-        """How admission control stands, of all nodes and of the applications that report to them."""
+        """List the admission controls of all nodes and of the applications that report to them."""
         found = await call.context.domain_nodes.list_all("admissions")
         return answer(sorted(found, key=lambda each: str(each["name"])))
 
     @routes.get("/flyball/admission/{name}", Right.MONITORING)
     async def show_admission(call: Call) -> Response:
-        """One admission control, with the kinds of requests that it knows and its last minutes."""
+        """Return an admission control with its kinds of requests and its recent history."""
         name = call.part("name")
         answers = await call.context.domain_nodes.ask_all("admission", {"name": name})
         found = next((each for each in answers.values() if each is not None), None)
@@ -226,7 +226,7 @@ def routes(context: ApiContext, admissions: Admissions) -> Routes:
 
     @routes.post("/flyball/admission/{name}", body=Body({"facts": "object"}))
     async def report_admission(call: Call) -> Response:
-        """Tell how admission control of an application stands; the answer says in which mode somebody wants it."""
+        """Report the state of admission control; the response has the mode requested by an operator."""
         name = name_in(call)
         report = validated(AdmissionReport, await call.document(MAX_REPORT_BYTES))
         mode = admissions.report(name, report, call.user.name, is_trusted=call.has(Right.ADMINISTRATOR))

@@ -1,4 +1,4 @@
-"""The clients that are registered, as the protocols of the research have them, and whether they are connected."""
+"""Registered clients of the research protocols, and whether they are connected."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flyball.model import Client, ClientMode
 MODES = {ClientMode.FULL: "full", ClientMode.READ_ONLY: "read only"}
 _MODES = {name: mode for mode, name in MODES.items()}
 
-# Those of 2^31 - 1. Python reads no number of thousands of digits.
+# Digits of 2^31 - 1. Python limits the digits of parsed integers.
 MAX_ID_DIGITS = 10
 
 
@@ -25,7 +25,7 @@ routes = Routes()
 
 @routes.peer("client_connections")
 async def connections_here(context: ApiContext) -> list[dict[str, Any]]:
-    """Return the connections of this node that have said which client they are."""
+    """Return the connections of this node that belong to registered clients."""
 
     def document(connection: Any) -> dict[str, Any]:
         return {
@@ -40,7 +40,7 @@ async def connections_here(context: ApiContext) -> list[dict[str, Any]]:
 
 @routes.get("/flyball/clients", Right.MONITORING)
 async def list_clients(call: Call) -> Response:
-    """The registered clients, and by which connections they are here."""
+    """List the registered clients with their connections to this node."""
     connections: dict[int, list[dict[str, Any]]] = {}
     for each in await call.context.domain_nodes.list_all("client_connections"):
         connections.setdefault(each.pop("client_id"), []).append(each)
@@ -60,12 +60,12 @@ async def list_clients(call: Call) -> Response:
 
 @routes.put("/flyball/clients/{name}", Right.ADMINISTRATOR, Body({"mode": "string"}))
 async def register_client(call: Call) -> Response:
-    """Register a client, with the mode full or read only; the answer has its id."""
+    """Register a client with mode full or read only; the response has its id."""
     name, broker = call.part("name"), call.node.hub.broker
     mode = fields.text(await call.document(), "mode", MODES[ClientMode.FULL])
     if mode not in _MODES:
-        raise InvalidArgument(f"the mode of a client is {' or '.join(map(repr, _MODES))}, not {mode!r}")
-    # Another node may have registered it just now.
+        raise InvalidArgument(f"unknown client mode {mode!r}: use {' or '.join(map(repr, _MODES))}")
+    # Another node may just have registered it.
     await call.node.hub.peering.catch_up()
     registered: list[Client] = []
 
@@ -80,7 +80,7 @@ async def register_client(call: Call) -> Response:
 
 @routes.delete("/flyball/clients/{id}", Right.ADMINISTRATOR)
 async def delete_client(call: Call) -> Response:
-    """Delete a client by its id; messages from and for it stay."""
+    """Delete a client by its id; its messages stay."""
     client_id = call.part("id")
     if not client_id.isdecimal() or not client_id.isascii() or len(client_id) > MAX_ID_DIGITS:
         raise ClientNotFound(client_id)

@@ -1,4 +1,4 @@
-"""The domain: its tree, what its manager has decided and why, and what an administrator can have done in it."""
+"""The domain: its state, its decision log, and commands for administrators."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from flyball.broker.node.node import Node
 from flyball.errors import ClusterError, InvalidArgument, PeerLost
 
 PREFIX = "domain."
-# So many sessions are listed: a domain may have any number of them.
+# Maximum number of sessions in a list.
 MAX_SESSIONS = 1000
-TELL = "session.tell"
-# A node that has not told by then is left out.
+SESSION_ROWS = "session.tell"
+# Time limit of a node's answer.
 ANSWER_S = 3.0
-NOT_HERE = "this node is in no domain: start it with a store that others can share, as --store postgresql://..."
+NOT_HERE = "this node does not belong to a domain: start it with a shared store, --store postgresql://..."
 
 
 _SINCE = {"since": "Only decisions after this number", "term": "of this term"}
@@ -30,24 +30,24 @@ routes = Routes()
 
 
 async def tree_of(node: Node) -> Mapping[str, Any]:
-    """Return the tree of the domain, with the node alone if it has none."""
+    """Return the state of the domain; of the node alone if there is none."""
     return await NodePlaces(node).domain()
 
 
 @routes.get("/flyball/domain", Right.MONITORING)
 async def show_domain(call: Call) -> Response:
-    """The tree of the domain: nodes, clustered queues with their members, topics, users and factories."""
+    """Return the state of the domain: nodes, clustered queues with members, topics, users and factories."""
     return answer(await tree_of(call.node))
 
 
 @routes.get("/flyball/domain/decisions", Right.MONITORING, query=_SINCE)
 async def list_decisions(call: Call) -> Response:
-    """What the manager of the domain has decided lately, and why."""
+    """Return the decision log of the domain's leader."""
     query = call.request.query_params
     try:
         since = int(query.get("since", "0"))
     except ValueError:
-        raise InvalidArgument("since is the number of a decision") from None
+        raise InvalidArgument("since must be the number of a decision") from None
     ask = call.node.hub.commands.get("domain.decisions")
     if ask is None:
         return answer({"leader": None, "term": None, "last": 0, "decisions": []})
@@ -56,7 +56,7 @@ async def list_decisions(call: Call) -> Response:
 
 @routes.get("/flyball/domain/sessions", Right.MONITORING)
 async def list_sessions(call: Call) -> Response:
-    """The producers and consumers of clustered queues, and which member serves each, as the nodes have told."""
+    """List the producers and consumers of clustered queues with their members, as reported by the nodes."""
     nodes = [node for node in call.node.membership.nodes if node.is_live]
     reported = await asyncio.gather(*(_sessions_of(call.node, node.id) for node in nodes))
     sessions = [(node.name, *session) for node, some in zip(nodes, reported, strict=True) for session in some]
@@ -64,14 +64,14 @@ async def list_sessions(call: Call) -> Response:
 
 
 async def _sessions_of(node: Node, node_id: int) -> Sequence[Sequence[Any]]:
-    """Ask a node for its sessions; none if it does not answer, or is in no domain."""
-    tell = node.peers.commands.get(TELL)
-    if tell is None:
+    """Return the sessions of a node; none if it does not answer, or has no domain."""
+    rows_here = node.peers.commands.get(SESSION_ROWS)
+    if rows_here is None:
         return ()
     try:
         if node_id == node.membership.node_id:
-            return cast("Sequence[Sequence[Any]]", await tell())
-        return cast("Sequence[Sequence[Any]]", await node.peers.request(node_id, TELL, {}, ANSWER_S))
+            return cast("Sequence[Sequence[Any]]", await rows_here())
+        return cast("Sequence[Sequence[Any]]", await node.peers.request(node_id, SESSION_ROWS, {}, ANSWER_S))
     except PeerLost:
         return ()
 
@@ -81,7 +81,7 @@ def _session(
 ) -> dict[str, Any]:
     hub = node.hub
     here, there = hub.broker.engine.find_queue_by_id(queue_id), hub.directory.get(queue_id)
-    # A member may have been removed since the node told of the session.
+    # The member may have been removed since the node reported the session.
     queue = here.queue if here is not None else None if there is None else there.queue
     return {
         "id": session_id,
@@ -95,12 +95,12 @@ def _session(
 
 @routes.post("/flyball/domain/commands/{command}", Right.ADMINISTRATOR, Body({}))
 async def command(call: Call) -> Response:
-    """Have something done in the domain; the document holds the arguments of the command."""
+    """Run a command of the domain; the document holds its arguments."""
     name = PREFIX + call.part("command").removeprefix(PREFIX)
     arguments = await call.document()
     if name not in call.node.hub.commands:
         known = ", ".join(sorted(each for each in call.node.hub.commands if each.startswith(PREFIX)))
-        raise not_found(f"there is no command {name!r}; there are {known}" if known else NOT_HERE)
+        raise not_found(f"unknown command {name!r}; available: {known}" if known else NOT_HERE)
     try:
         return answer({"result": await manage(call.node.hub, name, arguments)})
     except PeerLost:

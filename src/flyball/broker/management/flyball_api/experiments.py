@@ -1,4 +1,4 @@
-"""The experiments that come with Flyball: what each is about, and which figures it draws. Only reads their files."""
+"""Lists the built-in experiments with their descriptions and figures."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ routes = Routes()
 
 @routes.get("/flyball/experiments", Right.MANAGEMENT)
 async def list_experiments(call: Call) -> Response:
-    """The experiments that come with Flyball; `flyball lab run NAME` runs one."""
+    """List the built-in experiments; `flyball lab run NAME` runs one."""
     return answer(await asyncio.to_thread(shipped))
 
 
 @cache
 def shipped() -> list[dict[str, Any]]:
-    """Return all, in the order of their names."""
+    """Return all experiments, sorted by name."""
     found: list[dict[str, Any]] = []
     with resources.as_file(resources.files("flyball") / "lab" / "experiments") as folder:
         for path in sorted(folder.glob("*/*.toml")):

@@ -1,4 +1,4 @@
-"""The control loops of all nodes and of those who report to them: seen, switched, and told of."""
+"""Control loops of all nodes and of clients that report theirs: listed, switched, reported."""
 
 from __future__ import annotations
 
@@ -44,23 +44,23 @@ async def switch_here(context: ApiContext, name: str, mode: Mode) -> dict[str, A
 
 @routes.get("/flyball/loops", Right.MONITORING)
 async def list_loops(call: Call) -> Response:
-    """The control loops of all nodes and of those who report to them."""
+    """List the control loops of all nodes and of clients that report to them."""
     found = await call.context.domain_nodes.list_all("loops")
     return stream(sorted(found, key=lambda loop: str(loop["name"])), lambda loop: loop)
 
 
 @routes.get("/flyball/loops/{name}", Right.MONITORING)
 async def show_loop(call: Call) -> Response:
-    """A control loop with its last samples."""
+    """Return a control loop with its recent samples."""
     return answer(await _find(call))
 
 
 @routes.put("/flyball/loops/{name}/mode", Right.ADMINISTRATOR, Body({"mode": "string"}, ("mode",)))
 async def switch_loop(call: Call) -> Response:
-    """Let a loop act, or only compute."""
+    """Switch a loop between active and shadow mode."""
     mode = (await call.document()).get("mode")
     if mode not in (SHADOW, ACTIVE):
-        raise InvalidArgument(f"the mode of a loop is {SHADOW!r} or {ACTIVE!r}, not {mode!r}")
+        raise InvalidArgument(f"unknown loop mode {mode!r}: use {SHADOW!r} or {ACTIVE!r}")
     found = await _find(call)
     wanted = {"name": found["name"], "mode": mode}
     return answer(await call.context.domain_nodes.ask_node(found["node"], "switch_loop", wanted))
@@ -72,7 +72,7 @@ async def switch_loop(call: Call) -> Response:
     Body({"facts": "object", "is_shadow": "boolean", "refusal": "string", "samples": "array"}),
 )
 async def report_loop(call: Call) -> Response:
-    """Tell of a loop that runs elsewhere; the answer says in which mode somebody wants it."""
+    """Report a loop that runs elsewhere; the response has the mode requested by an operator."""
     name = name_in(call)
     report = validated(LoopReport, await call.document(MAX_REPORT_BYTES))
     is_trusted = call.has(Right.ADMINISTRATOR)
@@ -82,26 +82,26 @@ async def report_loop(call: Call) -> Response:
 
 
 async def _find(call: Call) -> dict[str, Any]:
-    """Return the loop that is asked for with its samples, wherever it is known. Raises LoopNotFound."""
+    """Return the requested loop with its samples, from any node. Raises LoopNotFound."""
     name = call.part("name")
     answers = await call.context.domain_nodes.ask_all("loop", {"name": name})
     found: list[dict[str, Any]] = [loop for loop in answers.values() if loop is not None]
     if not found:
         raise LoopNotFound(name)
-    # Somebody may have reported to one node first and then to another.
+    # A client may have reported to one node first and then to another.
     return max(found, key=lambda loop: loop["reported_at"] or 0.0)
 
 
 def name_in(call: Call) -> str:
-    """Return the name in the path of what somebody tells about. Raises InvalidArgument."""
+    """Return the name in the path. Raises InvalidArgument."""
     name = call.part("name")
     if not (1 <= len(name) <= MAX_LOOP_NAME and name.isprintable()):
-        raise InvalidArgument(f"a name has 1 to {MAX_LOOP_NAME} characters that can be printed")
+        raise InvalidArgument(f"invalid name: use 1 to {MAX_LOOP_NAME} printable characters")
     return name
 
 
 def validated(kind: type[ReportBody], document: dict[str, Any]) -> ReportBody:
-    """Return what somebody tells. Raises InvalidArgument, which names the first thing that is wrong."""
+    """Return the validated report. Raises InvalidArgument that names the first problem."""
     try:
         return kind.model_validate(document)
     except ValidationError as error:

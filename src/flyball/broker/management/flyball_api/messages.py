@@ -1,8 +1,8 @@
-"""Reads of queues that leave their messages there, however long the queues are, and removals up to a message.
+"""Non-destructive reads of queues of any length, and removal up to a message.
 
-A listing is a stream: JSON lines, or Arrow's record batches for those who accept them. It is read in pages, from
-whatever node serves the queue, and a page is made when the one before is on its way. What is read and not sent counts
-with the other bodies of HTTP; a listing waits while those hold too much.
+A listing is a stream of JSON lines, or of Arrow record batches if the client accepts them. It is read in pages from
+the queue's node; the next page is read once the previous one is being sent. Unsent data counts against the limit of
+HTTP bodies; a listing waits while that is exceeded.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-# Messages and bytes that are read, encoded and sent in one go; a message may be larger.
+# Limits of a page; a single message may be larger.
 PAGE_MESSAGES = 500
 PAGE_BYTES = 512 * 1024
 
-# The first page: more are read at once as long as they fit. Else a page of large messages would be read and dropped
-# for each one that is sent.
+# Size of the first page: it grows while messages are small. Otherwise a page of large messages would be read and
+# dropped for each one that is sent.
 FIRST_MESSAGES = 4
 
-# A larger message is sent in pieces of this size; a multiple of three, as base64 wants it.
+# A larger message is sent in pieces of this size; a multiple of three for base64.
 PIECE_BYTES = 384 * 1024
 
-# How long a connection that was cut takes at most to be gone.
+# How long a connection that was aborted may take to close.
 CUT_S = 5.0
 
 MAX_ID = 2**63 - 1
@@ -74,30 +74,30 @@ _SCHEMA = pa.schema(
         ("body", pa.binary()),
     ]
 )
-# JSON has no times, so it tells microseconds.
+# JSON has no timestamps: microseconds since 1970.
 _JSON_NAMES = ["arrived_us" if name == "arrived" else name for name in _SCHEMA.names if name != "body"]
 _END_OF_ARROW_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
-_PAGE = {"after": "messages with a larger id (0)", "limit": "messages at the most"}
+_PAGE = {"after": "only messages with a larger id (default 0)", "limit": "maximum number of messages"}
 _SELECTION = {
-    "order": "which comes first: oldest, newest or priority",
-    "context": "messages with this number only",
-    "sender": "messages of this sender only",
-    "receiver": "messages to this receiver or to nobody only",
+    "order": "order: oldest, newest or priority",
+    "context": "only messages with this context number",
+    "sender": "only messages of this sender",
+    "receiver": "only messages to this receiver or without a receiver",
 }
 
 Encode = Callable[[str, Sequence[Message]], Iterator[bytes]]
 
 
 _PATH = "/flyball/queues/{vhost}/{name}/messages"
-_WHOLE = {**_PAGE, "up_to": "messages up to this id"}
+_WHOLE = {**_PAGE, "up_to": "only messages up to this id"}
 
 routes = Routes()
 
 
-@routes.get(_PATH, Right.ANYBODY, query=_WHOLE)
+@routes.get(_PATH, Right.ANY_USER, query=_WHOLE)
 async def list_messages(call: Call) -> Response:
-    """The ready messages of a queue, oldest first, as JSON lines or an Arrow stream. They stay where they are."""
+    """List the ready messages of a queue, oldest first, as JSON lines or an Arrow stream, without removing them."""
     queue = await _queue_of(call)
     query = call.request.query_params
     after_id = fields.number(query, "after", 0, minimum=0, maximum=MAX_ID)
@@ -107,7 +107,7 @@ async def list_messages(call: Call) -> Response:
     encode = _arrow if is_arrow else _json_lines
     call.context.bodies.check()
     pages = _Pages(queue, call.context.bodies, after_id, up_to_id, limit)
-    # Whatever is wrong with the queue or the store is told before the status is on its way.
+    # The first page is read before the status is sent: errors of the queue or the store get an error status.
     first = await pages.next()
 
     async def chunks() -> AsyncIterator[bytes]:
@@ -119,15 +119,15 @@ async def list_messages(call: Call) -> Response:
             while page:
                 for piece in encode(queue.queue.name, page):
                     yield piece
-                # While there is no room for the next page nothing is held: who sends keeps the last piece.
+                # While waiting for room, hold only the piece that is being sent.
                 page, piece = [], b""
                 yield piece
                 page = await pages.next()
             if is_arrow:
                 yield _END_OF_ARROW_STREAM
         except FlyballError as error:
-            # Only an answer without its end shows that messages are missing.
-            log.warning("a listing of queue %r is cut off: %s", queue.queue.name, error)
+            # An aborted response is the only sign for the client that messages are missing.
+            log.warning("aborted a listing of queue %r: %s", queue.queue.name, error)
             if not cut(call.request.scope):
                 raise
             await asyncio.sleep(CUT_S)
@@ -135,14 +135,14 @@ async def list_messages(call: Call) -> Response:
             pages.let_go()
 
     response = StreamingResponse(chunks(), 200, HEADERS, ARROW_STREAM if is_arrow else JSON_LINES)
-    # It may never be begun to be sent.
+    # The response may never be started.
     weakref.finalize(response, pages.let_go)
     return response
 
 
-@routes.get(f"{_PATH}/first", Right.ANYBODY, query=_SELECTION)
+@routes.get(f"{_PATH}/first", Right.ANY_USER, query=_SELECTION)
 async def show_first(call: Call) -> Response:
-    """The message that a consumer with this selection would get next, or null. It stays where it is."""
+    """Return the message that a consumer with this selection would get next, or null, without removing it."""
     queue = await _queue_of(call)
     query = call.request.query_params
     arguments: dict[str, object] = {"x-order": query["order"]} if "order" in query else {}
@@ -160,9 +160,9 @@ async def show_first(call: Call) -> Response:
     return response
 
 
-@routes.get(f"{_PATH}/ids", Right.ANYBODY, query=_PAGE)
+@routes.get(f"{_PATH}/ids", Right.ANY_USER, query=_PAGE)
 async def list_ids(call: Call) -> Response:
-    """The ids of the ready messages of a queue, oldest first, when all of these are durable."""
+    """List the ids of a queue's ready messages, oldest first, once all of them are durable."""
     queue = await _queue_of(call)
     query = call.request.query_params
     limit = fields.number(query, "limit", MAX_IDS, minimum=0)
@@ -172,9 +172,9 @@ async def list_ids(call: Call) -> Response:
     return answer({"ids": await _read(bodies, partial(queue.list_ids, after_id, min(limit, MAX_IDS)))})
 
 
-@routes.delete(_PATH, Right.ANYBODY, query={"up_to": "messages up to this id"})
+@routes.delete(_PATH, Right.ANY_USER, query={"up_to": "only messages up to this id"})
 async def remove_messages(call: Call) -> Response:
-    """Remove the ready messages of a queue up to an id, and tell how many there were. What is unacked stays."""
+    """Remove the ready messages of a queue up to an id, and return their number. Unacked ones stay."""
     queue = await _queue_of(call)
     up_to_id = fields.number(call.request.query_params, "up_to", minimum=0, maximum=MAX_ID)
     total, count = 0, REMOVED_AT_ONCE
@@ -185,7 +185,7 @@ async def remove_messages(call: Call) -> Response:
 
 
 async def _queue_of(call: Call) -> QueueHandle:
-    """Return the queue of a request, on whichever node. Raises QueueNotFound, QueueLocked and NotPermitted."""
+    """Return the requested queue, on any node. Raises QueueNotFound, QueueLocked and NotPermitted."""
     vhost, name = call.vhost, call.part("name")
     if not call.access.may(call.user.name, vhost, Action.READ, name):
         raise NotPermitted(f"read access to queue '{name}' in vhost '{vhost}' refused for user '{call.user.name}'")
@@ -197,14 +197,14 @@ async def _queue_of(call: Call) -> QueueHandle:
 
 
 async def _read(bodies: Bodies, operation: Callable[[Answer[T]], object]) -> T:
-    """Read from a queue when there is room. What is read at once may be much more than what is kept of it."""
+    """Read from a queue when there is room: reading takes more memory than its result."""
     async with bodies.reading:
         await bodies.room()
         return await result(operation)
 
 
 class _Pages:
-    """The messages of a listing, a page at a time. A page counts as under way until the next one is asked for."""
+    """The messages of a listing in pages. A page is charged until the next one is requested."""
 
     def __init__(self, queue: QueueHandle, bodies: Bodies, after_id: int, up_to_id: int, limit: int) -> None:
         self._queue = queue
@@ -216,7 +216,7 @@ class _Pages:
         self._held_bytes = 0
 
     async def next(self) -> list[Message]:
-        """Return the next messages, all of which are in memory; none if there are no more."""
+        """Return the next messages, all in memory; empty at the end."""
         self.let_go()
         if not self._left:
             return []
@@ -227,7 +227,7 @@ class _Pages:
             self._after_id = page[-1].id
         wanted = [message for message in page if message.id <= self._up_to_id]
         self._left = self._left - len(wanted) if len(wanted) == len(page) else 0
-        # As they are, and as they are sent.
+        # Twice: as messages, and encoded.
         self._held_bytes = 2 * sum([message.footprint_bytes for message in wanted])
         self._bodies.take(self._held_bytes)
         return wanted
@@ -263,7 +263,7 @@ def _json_lines(queue_name: str, messages: Sequence[Message]) -> Iterator[bytes]
 
 
 def _fields(queue_name: str, message: Message) -> tuple[Any, ...]:
-    """Return what is told of a message beside its body, in the order of the schema."""
+    """Return the fields of a message except its body, in schema order."""
     return (
         message.id,
         queue_name,

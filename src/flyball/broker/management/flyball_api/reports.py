@@ -1,6 +1,6 @@
-"""The reports that the pipeline has written, as they lie in folders: listed, and shown without any power.
+"""Reports written by the pipeline: listed and served from their folders.
 
-A report is a page with scripts that somebody made elsewhere: it is sandboxed, and so can ask this node for nothing.
+A report is HTML with scripts that may come from elsewhere: it is sandboxed, so that it cannot access this node's API.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from flyball.broker.settings import ServeSettings
 PAGE = "report.html"
 # Below the node's data folder.
 FOLDER = "reports"
-# So deep below such a folder reports are looked for.
+# How deep reports are searched below such a folder.
 DEPTH = 3
 MAX_REPORTS = 500
 HEAD_BYTES = 4096
 
-# What is served of a report, by the ends of names.
+# Served files of a report, by suffix.
 KINDS = {
     ".html": "text/html; charset=utf-8",
     ".csv": "text/csv; charset=utf-8",
@@ -54,41 +54,41 @@ routes = Routes()
 
 @routes.get("/flyball/reports", Right.MANAGEMENT)
 async def list_reports(call: Call) -> Response:
-    """The reports in the node's folders, newest first."""
+    """List the reports in the node's folders, newest first."""
     return answer(await asyncio.to_thread(found_below, roots_of(call.node.settings)))
 
 
 @routes.get("/flyball/reports/{name}/{file}", Right.MANAGEMENT)
 async def show_file(call: Call) -> Response:
-    """A file of a report: its page, a table or a model."""
+    """Return a file of a report: its page, a table or a model."""
     path = await asyncio.to_thread(file_of, roots_of(call.node.settings), call.part("name"), call.part("file"))
     if path is None:
-        raise not_found(f"the report {call.part('name')!r} has no file {call.part('file')!r}")
+        raise not_found(f"report {call.part('name')!r} has no file {call.part('file')!r}")
     return FileResponse(path, media_type=KINDS[path.suffix], headers=HEADERS)
 
 
 def roots_of(settings: ServeSettings) -> list[Path]:
-    """Return the folders below which reports lie."""
+    """Return the folders that contain reports."""
     return [settings.data / FOLDER, *([] if settings.reports is None else [settings.reports])]
 
 
 def found_below(roots: list[Path]) -> list[dict[str, Any]]:
-    """Return the reports, newest first. One whose name another has, in a folder before, is left out."""
+    """Return the reports, newest first. Of equal names the first folder wins."""
     reports: dict[str, dict[str, Any]] = {}
     for root in roots:
         for folder in _folders(root, DEPTH):
             name = _name_of(root, folder)
             if name not in reports and len(reports) < MAX_REPORTS:
-                # It may be removed just now.
+                # It may be removed concurrently.
                 with contextlib.suppress(OSError):
                     reports[name] = _document(name, folder)
     return sorted(reports.values(), key=lambda report: (-report["created"], report["name"]))
 
 
 def file_of(roots: list[Path], name: str, file: str) -> Path | None:
-    """Return where a file of a report is; None if it is none, wherever the name may lead."""
+    """Return the path of a report's file; None if it does not exist or lies outside the folder."""
     for root in roots:
-        # No system has a file of every name: of one that is too long it says so by an error.
+        # Too long file names raise OSError.
         with contextlib.suppress(OSError):
             folder = root if name == _name_of(root, root) else _inside(root, name)
             if folder is None or not (folder / PAGE).is_file():
@@ -100,12 +100,12 @@ def file_of(roots: list[Path], name: str, file: str) -> Path | None:
 
 
 def _name_of(root: Path, folder: Path) -> str:
-    """Return what a report is called: its place below the root. The root itself has its own name."""
+    """Return the name of a report: its path below the root; for the root its own name."""
     return folder.relative_to(root).as_posix() if folder != root else root.resolve().name
 
 
 def _inside(folder: Path, name: str) -> Path | None:
-    """Return what a relative name means below a folder; None if it, or a link on its way, leads out of it."""
+    """Resolve a relative name below a folder; None if it, or a symlink, leads outside."""
     if "\0" in name or any(part.startswith(".") and part != "." for part in Path(name).parts):
         return None
     path = (folder / name).resolve()

@@ -1,4 +1,4 @@
-"""The state of the node that is asked, as plain values that JSON can carry."""
+"""The state of this node as JSON values."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ routes = Routes()
 
 @routes.get("/flyball/status", Right.MONITORING)
 async def show_status(call: Call) -> Response:
-    """The state of this node: version, memory, store, flow control, background tasks, its queues."""
+    """Return the state of this node: version, memory, store, flow control, background tasks, queues."""
     return answer(status_of(call.node.hub))
 
 
 def status_of(hub: Hub) -> dict[str, Any]:
-    """Return the node's state, with the queues of all virtual hosts."""
+    """Return the node's state, with the queues of all vhosts."""
     broker = hub.broker
     engine = broker.engine
     recorder = hub.recorder

@@ -1,6 +1,6 @@
-"""What happens on a node, live: server-sent events, one sample a second, made once for all who listen.
+"""Live samples of a node as server-sent events: one per second, made once for all listeners.
 
-A listener has room for one event. Who reads too slowly misses some; who reads nothing is cut off.
+A listener buffers one event. A slow reader misses events; one that does not read at all is disconnected.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ from flyball.trace.schema import Kind
 
 log = logging.getLogger(__name__)
 
-# Who reads nothing for so long is cut off.
+# A listener that has not read for this long is disconnected.
 STALL_S = 10.0
 MAX_STREAMS = 100
-# So many streams has a user at a time: one cannot shut out the others.
+# Concurrent streams per user, so that one user cannot use up all.
 MAX_OF_A_USER = 20
 MAX_TOPICS = 64
-# The tree of the domain is told no more often.
+# Minimum interval between updates of the domain's state.
 DOMAIN_S = 2.0
-# Other nodes are asked no more often.
+# Minimum interval between questions to other nodes.
 ASK_S = 0.9
 
 OVERVIEW, LOOPS, ADMISSION, DOMAIN, QUEUE = "overview", "loops", "admission", "domain", "queue:"
 FOR_MONITORS = (LOOPS, ADMISSION, DOMAIN)
-# What a sample tells those who may not know how the node does as a whole.
+# Fields for users who may not see the whole node.
 FOR_ALL = ("at", "node")
 TOPICS = "overview, loops, admission, domain, queue:VHOST/NAME"
 
-# How many a second, by the counters of the totals that they are made from.
+# Rates, and the counters that they sum.
 RATES: Mapping[str, Sequence[str]] = {
     "publish": ("published",),
     "confirm": ("confirmed",),
@@ -77,16 +77,16 @@ LATENCIES = {"publish": Kind.PUT, "get": Kind.TAKE}
 
 
 def routes(context: ApiContext, admissions: Admissions) -> Routes:
-    """Return the route of the stream. Listeners are told after each sample, until the node stops."""
+    """Return the route of the stream. Listeners get each sample until the node stops."""
     routes = Routes()
     feed = Feed(context.node, context.sampler, context.domain_nodes, admissions)
     context.sampler.on_sample.append(feed.wake)
     context.on_stop.append(feed.close)
-    about = {"topics": f"separated by commas: {TOPICS}", "history": "1: the first sample has those before it"}
+    about = {"topics": f"comma-separated: {TOPICS}", "history": "1: include past samples in the first event"}
 
     @routes.get("/flyball/stream", query=about)
     async def stream(call: Call) -> Response:
-        """What happens on the node, live: server-sent events, one sample a second."""
+        """Stream live samples of the node as server-sent events, one per second."""
         topics = topics_of(call.request.query_params.get("topics", OVERVIEW))
         check_topics(call.access, call.user, topics)
         wants_history = call.request.query_params.get("history") == "1"
@@ -97,43 +97,43 @@ def routes(context: ApiContext, admissions: Admissions) -> Routes:
     return routes
 
 
-# What somebody wants to hear of
+# Topics
 
 
 def topics_of(text: str) -> tuple[str, ...]:
-    """Return the topics of a request. Raises InvalidArgument."""
+    """Parse the requested topics. Raises InvalidArgument."""
     topics = tuple(dict.fromkeys(topic for topic in text.split(",") if topic))
     if len(topics) > MAX_TOPICS:
-        raise InvalidArgument(f"a stream has at most {MAX_TOPICS} topics")
+        raise InvalidArgument(f"too many topics: at most {MAX_TOPICS}")
     for topic in topics:
         if topic not in (OVERVIEW, *FOR_MONITORS) and not (topic.startswith(QUEUE) and "/" in topic):
-            raise InvalidArgument(f"there is no topic {topic!r}: give {TOPICS}")
+            raise InvalidArgument(f"unknown topic {topic!r}: use {TOPICS}")
     return topics
 
 
 def queue_of(topic: str) -> tuple[str, str]:
-    """Return the virtual host and the name of the queue that a topic is about; both are percent-encoded there."""
+    """Return vhost and name of a queue topic; both are percent-encoded in it."""
     text = topic.removeprefix(QUEUE)
-    # Who has not encoded the virtual host "/" writes two of them.
+    # An unencoded vhost "/" results in two slashes.
     vhost, _, name = ("/", "", text[2:]) if text.startswith("//") else text.partition("/")
     return unquote(vhost), unquote(name)
 
 
 def check_topics(access: Access, user: User, topics: Iterable[str]) -> None:
-    """Raise NotPermitted if the user may not hear of one of them."""
+    """Raise NotPermitted if the user may not receive one of the topics."""
     if has_right(user, Right.MONITORING):
         return
     if not has_right(user, Right.MANAGEMENT):
-        raise NotPermitted(f"user '{user.name}' has not the tag {Right.MANAGEMENT}")
+        raise NotPermitted(f"user '{user.name}' lacks the tag {Right.MANAGEMENT}")
     for topic in topics:
         if topic in FOR_MONITORS:
-            raise NotPermitted(f"user '{user.name}' has not the tag {Right.MONITORING}, which {topic} needs")
+            raise NotPermitted(f"user '{user.name}' lacks the tag {Right.MONITORING}, which topic {topic} requires")
         if topic.startswith(QUEUE) and not access.may_enter(user.name, queue_of(topic)[0]):
             raise NotPermitted(f"user '{user.name}' has no permission in vhost '{queue_of(topic)[0]}'")
 
 
 class StreamListener:
-    """One who listens: room for one event, the newest."""
+    """A listener with room for one event, the newest."""
 
     def __init__(
         self,
@@ -142,8 +142,8 @@ class StreamListener:
         wants_history: bool = False,
         is_known: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`is_known` says whether the user is still logged in."""
-        # As it was when last looked at.
+        """`is_known` returns whether the user is still logged in."""
+        # As of the last check.
         self.user = user
         self.is_known = is_known
         self.topics = topics
@@ -154,27 +154,27 @@ class StreamListener:
 
     @property
     def sees_node(self) -> bool:
-        """Whether it may know how the node does as a whole: others hear of their queues only."""
+        """Whether it may see the whole node: other users see their queues only."""
         return has_right(self.user, Right.MONITORING)
 
     def offer(self, event: bytes | None) -> None:
-        """Put an event in the place of one that was not taken in time."""
+        """Offer an event; it replaces one that was not taken in time."""
         if not self._events.empty():
             self._events.get_nowait()
         self._events.put_nowait(event)
 
     def end(self) -> None:
-        """There is nothing more to hear."""
+        """End the stream."""
         self._is_over = True
         self.offer(None)
 
     async def take(self) -> bytes | None:
-        """Return the next event; None if there is none any more."""
+        """Return the next event; None at the end."""
         return None if self._is_over else await self._events.get()
 
 
 class Latest:
-    """The last answer to a question that may take long. It is asked again only while somebody wants to know."""
+    """The latest answer to an expensive question, refreshed only while it is in demand."""
 
     def __init__(self, node: Node, ask: Callable[[], Awaitable[Any]], min_s: float) -> None:
         self._node = node
@@ -183,11 +183,11 @@ class Latest:
         self._asked_s = -min_s
         self._is_asking = False
         self.answer: Any = None
-        # How many answers there have been.
+        # Number of answers so far.
         self.number = 0
 
     def get(self) -> Any:
-        """Return what is known, and see to it that more is known soon."""
+        """Return the latest answer, and start a refresh."""
         now_s = time.monotonic()
         if not self._is_asking and now_s - self._asked_s >= self._min_s:
             self._is_asking = True
@@ -196,18 +196,18 @@ class Latest:
         return self.answer
 
     async def _refresh(self) -> None:
-        with failures_logged("asking for what streams tell"):
+        with failures_logged("refreshing stream data"):
             try:
                 self.answer = await self._ask()
                 self.number += 1
             except FlyballError as error:
-                log.debug("what other nodes would say is not known: %s", error)
+                log.debug("asking other nodes failed: %s", error)
             finally:
                 self._is_asking = False
 
 
 class Feed:
-    """Makes the samples, and hands them to all who listen."""
+    """Makes the samples and offers them to all listeners."""
 
     def __init__(self, node: Node, sampler: Sampler, domain_nodes: DomainNodes, admissions: Admissions) -> None:
         self._node = node
@@ -216,7 +216,7 @@ class Feed:
         self._admissions = admissions
         self._listeners: set[StreamListener] = set()
         self._is_making = False
-        # What other nodes have told, by topic.
+        # Answers of other nodes, by topic.
         self._elsewhere: dict[str, Latest] = {}
         self._domain = Latest(node, self._tree, DOMAIN_S)
         self._domain_reports = 0
@@ -226,12 +226,12 @@ class Feed:
     # Listeners
 
     def listen(self, listener: StreamListener) -> StreamListener:
-        """Let somebody listen. Raises Refused if too many do."""
+        """Add a listener. Raises Refused if there are too many."""
         name = listener.user.name
         if len(self._listeners) >= MAX_STREAMS:
-            raise Refused(503, f"{MAX_STREAMS} streams are open already: close one")
+            raise Refused(503, f"{MAX_STREAMS} streams are already open: close one")
         if sum(other.user.name == name for other in self._listeners) >= MAX_OF_A_USER:
-            raise Refused(429, f"user '{name}' has {MAX_OF_A_USER} streams open already: close one")
+            raise Refused(429, f"user '{name}' already has {MAX_OF_A_USER} open streams: close one")
         self._listeners.add(listener)
         return listener
 
@@ -242,15 +242,15 @@ class Feed:
 
     @property
     def count(self) -> int:
-        """How many listen."""
+        """Number of listeners."""
         return len(self._listeners)
 
     def close(self) -> None:
-        """The node stops: nobody hears more."""
+        """End all streams: the node stops."""
         for listener in self._listeners:
             listener.end()
 
-    # Making
+    # Samples
 
     def wake(self) -> None:
         """There is a new sample."""
@@ -260,20 +260,20 @@ class Feed:
 
     async def _send_all(self) -> None:
         try:
-            with failures_logged("making a sample for streams"):
+            with failures_logged("making a stream sample"):
                 await self.send_all()
         finally:
             self._is_making = False
 
     async def send_all(self) -> None:
-        """Make a sample, each topic of it once, and hand it out."""
+        """Make a sample, each topic once, and offer it to all listeners."""
         access = self._node.hub.authority.access
         self._dismiss_those_without_right(access)
-        # Who comes while the sample is made hears the next: this one has not what it wants to hear of.
+        # A listener added during this call gets the next sample: this one may lack its topics.
         listeners = list(self._listeners)
         wanted = {topic for listener in listeners for topic in listener.topics}
         self._forget_elsewhere(wanted)
-        # What is known now is what is told below: an answer that comes meanwhile is for the next sample.
+        # Read once: an answer that arrives meanwhile goes into the next sample.
         is_domain_new, self._domain_reports = self._domain_reports != self._domain.number, self._domain.number
         parts = {DOMAIN: _json(self._domain.get())} if DOMAIN in wanted else {}
         for topic in wanted - {OVERVIEW, DOMAIN}:
@@ -289,16 +289,16 @@ class Feed:
             listener.offer(f"event: sample\ndata: {body}}}\n\n".encode())
 
     def _dismiss_those_without_right(self, access: Access) -> None:
-        """End the streams of users who are gone, have logged out, or have lost a right."""
+        """End the streams of users who were deleted, logged out, or lost a right."""
         for listener in list(self._listeners):
             user = access.current(listener.user)
             try:
                 if user is None or not listener.is_known():
-                    raise NotPermitted(f"user '{listener.user.name}' is not logged in any more")
+                    raise NotPermitted(f"user '{listener.user.name}' is no longer logged in")
                 check_topics(access, user, listener.topics)
                 listener.user = user
             except NotPermitted as error:
-                log.info("a stream ends: %s", error)
+                log.info("closed a stream: %s", error)
                 listener.end()
                 self.leave(listener)
 
@@ -331,7 +331,7 @@ class Feed:
         return together([*here, *there])
 
     def _reports_elsewhere(self, topic: str, what: str, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Return what the other nodes have told of a topic, as far as is known by now."""
+        """Return the other nodes' latest answers for a topic."""
         if not self._node.membership.others:
             return []
 
@@ -352,14 +352,14 @@ class Feed:
     async def _tree(self) -> Any:
         return await tree_of(self._node)
 
-    # What this node tells others, too
+    # Answers for other nodes
 
     async def _loops_here(self) -> list[dict[str, Any]]:
         now = time.time()
         return await mapped(self._node.hub.loops.all(), lambda loop: loop.brief(now))
 
     async def _queue_here(self, vhost: str, name: str) -> list[dict[str, Any]]:
-        """Return how a queue stands; nothing if it is not served here."""
+        """Return the state of a queue; empty if it is not served here."""
         state: QueueState | None = self._node.hub.broker.engine.find_queue(name, vhost)
         if state is None:
             return []
@@ -375,14 +375,14 @@ class Feed:
         ]
 
     async def _history(self) -> str:
-        """Return the samples of the last minutes, without topics, as JSON."""
+        """Return the recent samples, without topics, as JSON."""
         history = list(self._sampler.history)
         texts = await mapped(range(1, len(history)), lambda place: _json(past_sample(history, place)))
         return f"[{','.join(texts)}]"
 
 
 def past_sample(history: Sequence[Totals], place: int) -> dict[str, Any]:
-    """Return the sample at a place of the history, but what was not kept; rates are over five seconds."""
+    """Return a sample of the history, without fields that are not kept; rates are over five seconds."""
     now, before = history[place], history[max(0, place - 5)]
     passed_s = max(now.at_s - before.at_s, 1e-9)
 
@@ -398,7 +398,7 @@ def past_sample(history: Sequence[Totals], place: int) -> dict[str, Any]:
 
 
 def together(members: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Return how a queue stands of which these are the members; None if there is none."""
+    """Return the merged state of a queue's members; None if there are none."""
     if not members:
         return None
     first = members[0]
@@ -410,7 +410,7 @@ def together(members: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
 
 
 def _body(head: str, listener: StreamListener, parts: Mapping[str, str], *, with_domain: bool) -> str:
-    """Return the document for one who listens, without the brace at its end."""
+    """Return the document for a listener, without the final brace."""
     texts = [head]
     for topic in (LOOPS, ADMISSION, DOMAIN):
         if topic in listener.topics and (topic != DOMAIN or (with_domain and parts[topic] != "null")):
@@ -432,7 +432,7 @@ def _rounded(numbers: Mapping[str, float]) -> dict[str, float]:
 
 
 class EventStream(StreamingResponse):
-    """Sends a listener's events until it goes, is told that it is over, or does not read."""
+    """Sends events until the client disconnects, the stream ends, or the client does not read."""
 
     def __init__(self, feed: Feed, listener: StreamListener) -> None:
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
@@ -449,14 +449,14 @@ class EventStream(StreamingResponse):
         try:
             await super().__call__(scope, receive, send_in_time)
         except TimeoutError:
-            log.warning("a stream of user '%s' is cut off: nobody has read it for %g s", name, STALL_S)
+            log.warning("disconnected a stream of user '%s': not read for %g s", name, STALL_S)
             cut(scope)
         finally:
             self._feed.leave(self._listener)
 
 
 async def _events(listener: StreamListener) -> AsyncIterator[bytes]:
-    # Browsers show that they are connected with the first byte.
+    # Browsers report the connection as open with the first byte.
     yield b": flyball\n\n"
     while (event := await listener.take()) is not None:
         yield event

@@ -1,6 +1,6 @@
-"""Topics: created, moved and deleted, and who has subscribed to them.
+"""Topics: created, moved and deleted, with their subscriptions.
 
-A topic is a topic exchange and a subscription a queue, so permissions apply to those names.
+A topic is a topic exchange and a subscription a queue, so permissions apply to these names.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from flyball.broker.management.api import fields
 from flyball.broker.management.api.answers import stream
 from flyball.broker.management.api.context import Body, Call, Routes
 
-# What a list holds of a subscription until it is sent.
+# Memory of a subscription in a list until it is sent.
 SUBSCRIPTION_BYTES = 500
 
 _BODY = Body({"parent": "string"})
@@ -29,20 +29,20 @@ routes = Routes()
 @routes.get("/flyball/topics", is_list=True)
 @routes.get("/flyball/topics/{vhost}", is_list=True)
 async def list_topics(call: Call) -> Response:
-    """List the topics of all virtual hosts that the user sees, or of one."""
+    """List the topics of all visible vhosts, or of one."""
     found = [topic for vhost in call.vhosts for topic in call.node.hub.topics.all(vhost)]
     return await call.many(found, asdict, {"name": attrgetter("name")})
 
 
 @routes.get(_TOPIC)
 async def show_topic(call: Call) -> Response:
-    """Show a topic."""
+    """Return a topic."""
     return call.one(asdict(call.node.hub.topics.get(call.part("name"), call.vhost)))
 
 
 @routes.put(_TOPIC, body=_BODY)
 async def create_topic(call: Call) -> Response:
-    """Create a topic, below a parent if one is given; it may be there already with the same parent."""
+    """Create a topic, optionally below a parent; an existing one with the same parent is unchanged."""
     vhost, name, topics = call.vhost, call.part("name"), call.node.hub.topics
     parent = _parent(await call.document())
     _check(call, vhost, name, parent)
@@ -53,7 +53,7 @@ async def create_topic(call: Call) -> Response:
 
 @routes.put(_TOPIC + "/parent", body=_BODY)
 async def move_topic(call: Call) -> Response:
-    """Give a topic another parent, or none."""
+    """Move a topic below another parent, or to the top."""
     vhost, name = call.vhost, call.part("name")
     parent = _parent(await call.document())
     topics = call.node.hub.topics
@@ -64,7 +64,7 @@ async def move_topic(call: Call) -> Response:
 
 @routes.delete(_TOPIC)
 async def delete_topic(call: Call) -> Response:
-    """Delete a topic that has neither children nor durable subscriptions."""
+    """Delete a topic without children and durable subscriptions."""
     vhost, name = call.vhost, call.part("name")
     _check(call, vhost, name)
     await call.node.hub.topics.delete(name, vhost)
@@ -73,7 +73,7 @@ async def delete_topic(call: Call) -> Response:
 
 @routes.get(_TOPIC + "/subscriptions", is_long=True)
 async def list_subscriptions(call: Call) -> Response:
-    """List the queues that get what is published to a topic, durable subscriptions by their names."""
+    """List the queues subscribed to a topic, durable subscriptions by name."""
     found = await call.node.hub.topics.list_subscriptions(call.part("name"), call.vhost)
     response = stream(found, dict)
     call.context.bodies.hold(response, len(found) * SUBSCRIPTION_BYTES)
@@ -82,7 +82,7 @@ async def list_subscriptions(call: Call) -> Response:
 
 @routes.delete(_TOPIC + "/subscriptions/{subscription}")
 async def end_subscription(call: Call) -> Response:
-    """End a durable subscription that nobody consumes, with the messages that wait for it."""
+    """Delete a durable subscription without consumers, with its messages."""
     vhost, name, subscription = call.vhost, call.part("name"), call.part("subscription")
     call.check(vhost, Action.CONFIGURE, f"{name}/{subscription}", f"subscription '{subscription}' of topic '{name}'")
     await call.node.hub.topics.unsubscribe(name, subscription, vhost)
@@ -94,10 +94,10 @@ def _parent(document: fields.Document) -> str | None:
 
 
 def _check(call: Call, vhost: str, name: str, *parents: str | None) -> None:
-    """Raise NotPermitted unless the user may have a topic of that name, and bind or unbind it to these parents."""
+    """Raise NotPermitted unless the user may configure the topic, and bind or unbind it to these parents."""
     call.check(vhost, Action.CONFIGURE, name, f"topic '{name}'")
     for parent in parents:
         if parent is not None:
-            # As AMQP checks a binding: else who may not read the topic would read it at the parent.
+            # As AMQP checks a binding: otherwise a user without read access could read the topic through a parent.
             call.check(vhost, Action.READ, name, f"topic '{name}'")
             call.check(vhost, Action.WRITE, parent, f"topic '{parent}'")

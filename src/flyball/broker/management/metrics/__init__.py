@@ -1,6 +1,6 @@
-"""Metrics for Prometheus: of the node as a whole, and of each of its queues, channels and connections.
+"""Prometheus metrics of this node, aggregated or per queue, channel and connection.
 
-They are of this node only: Prometheus scrapes every node of a domain.
+They cover this node only: Prometheus scrapes every node of a domain.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 routes = Routes("", "text/plain")
 
 _QUERY = {
-    "family": "A family of metrics, as queue_coarse_metrics; may be given several times.",
-    "vhost": "Only queues of this virtual host; may be given several times.",
+    "family": "Metric family, such as queue_coarse_metrics; repeatable.",
+    "vhost": "Only queues of this vhost; repeatable.",
 }
 
 
 @routes.get("/metrics", Right.MONITORING)
 async def aggregated(call: Call) -> Response:
-    """Metrics of the node, for Prometheus."""
+    """Return the aggregated Prometheus metrics of the node."""
     text = "".join([part async for part in exporter.aggregated(call.context)])
     return Response(text, 200, HEADERS, CONTENT_TYPE)
 
 
 @routes.get("/metrics/per-object", Right.MONITORING, is_long=True)
 async def per_object(call: Call) -> Response:
-    """Metrics of the node and of each queue, channel and connection, for Prometheus."""
+    """Return the Prometheus metrics of the node and of each queue, channel and connection."""
     return _streamed(call, exporter.per_object(call.context))
 
 
 @routes.get("/metrics/detailed", Right.MONITORING, is_long=True, query=_QUERY)
 async def detailed(call: Call) -> Response:
-    """Some families of metrics of each queue, channel and connection, for Prometheus."""
+    """Return selected families of per-object Prometheus metrics."""
     query = call.request.query_params
     return _streamed(call, exporter.detailed(call.context, query.getlist("family"), query.getlist("vhost")))
 
@@ -47,7 +47,7 @@ async def detailed(call: Call) -> Response:
 def _streamed(call: Call, texts: AsyncIterator[str]) -> Response:
     async def encoded() -> AsyncIterator[bytes]:
         async for text in texts:
-            # Names may hold octets that are no text: one of them must not cut off all that follows.
+            # Names may contain bytes that are not UTF-8: replace them instead of breaking the response.
             yield text.encode("utf-8", "replace")
 
     response = StreamingResponse(encoded(), 200, HEADERS, CONTENT_TYPE)

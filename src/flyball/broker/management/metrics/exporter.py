@@ -1,4 +1,4 @@
-"""Writes what Prometheus scrapes of a node: all in slices, so that messages do not wait for it."""
+"""Writes the Prometheus metrics of a node, in slices, so that messaging continues."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from flyball.broker.transport.connection import Connection
 
 T = TypeVar("T")
 
-# So many samples are written in one turn of the loop: well below a millisecond.
+# Samples per turn of the event loop: well below a millisecond.
 SLICE = 400
 
 RABBITMQ = "rabbitmq_"
 DETAILED = "rabbitmq_detailed_"
 
-BUILD = Family("rabbitmq_build_info", UNTYPED, "Whose metrics these are like, and what the node runs on")
-IDENTITY = Family("rabbitmq_identity_info", UNTYPED, "The node and its domain")
+BUILD = Family("rabbitmq_build_info", UNTYPED, "Compatible RabbitMQ version, and the runtime")
+IDENTITY = Family("rabbitmq_identity_info", UNTYPED, "Names of the node and its domain")
 
 _BUILD_LABELS = labels(
     rabbitmq_version=RABBITMQ_VERSION,
@@ -57,7 +57,7 @@ _OF_CONNECTIONS = metrics(RABBITMQ, _all(tables.RABBITMQ_CONNECTIONS))
 
 
 async def aggregated(context: ApiContext) -> AsyncIterator[str]:
-    """Write what there is to say of the node as a whole: as much with 10,000 queues as with one."""
+    """Write the aggregated metrics: the size does not depend on the number of queues."""
     numbers = await numbers_of(context.node)
     yield _of_node(numbers, [*_OF_NODE, *tables.RABBITMQ_SUMS, *tables.OWN, *tables.PROCESS])
     async for text in flyball_metrics.texts(context):
@@ -66,7 +66,7 @@ async def aggregated(context: ApiContext) -> AsyncIterator[str]:
 
 
 async def per_object(context: ApiContext) -> AsyncIterator[str]:
-    """Write what there is to say of the node, and of each of its queues, channels and connections."""
+    """Write the metrics of the node and of each queue, channel and connection."""
     numbers = await numbers_of(context.node)
     yield _of_node(numbers, [*_OF_NODE, *tables.OWN])
     async for text in flyball_metrics.texts(context):
@@ -81,9 +81,9 @@ async def per_object(context: ApiContext) -> AsyncIterator[str]:
 
 
 async def detailed(context: ApiContext, families: Collection[str], vhosts: Collection[str]) -> AsyncIterator[str]:
-    """Write the wanted families of RabbitMQ's metrics; if virtual hosts are named, only their queues.
+    """Write the selected families; with vhosts, only their queues.
 
-    Families that there are not are passed over, as RabbitMQ does.
+    Unknown families are ignored, as in RabbitMQ.
     """
 
     def wanted(table: Mapping[str, Sequence[T]]) -> list[T]:
@@ -104,12 +104,12 @@ async def detailed(context: ApiContext, families: Collection[str], vhosts: Colle
     yield _identity(context)
 
 
-# Of what
+# Sources
 
 
 async def numbers_of(node: Node) -> SimpleNamespace:
-    """Return the numbers of the node at a moment, each under one name."""
-    # Not those of the last second's sample: rates over times that differ by a second would waver.
+    """Return the current numbers of the node, each under one name."""
+    # Not the last sample, which is up to a second old: rates would jitter.
     counted = await totals(node)
     facts = inspection.node_facts(node)
     recorder = node.hub.recorder
@@ -153,7 +153,7 @@ def _of_node(numbers: SimpleNamespace, metrics: Iterable[Metric]) -> str:
 
 
 async def samples_of(things: Sequence[T], label: Callable[[T], str], metrics: Sequence[Metric]) -> AsyncIterator[str]:
-    """Write metrics of many things: all samples of a metric stand together."""
+    """Write metrics of many objects: all samples of a metric are adjacent, as the format requires."""
     if not things or not metrics:
         return
     named: list[tuple[str, Any]] = []
@@ -174,7 +174,7 @@ def _slices(items: Sequence[T]) -> Iterable[Sequence[T]]:
 
 
 def _identity(context: ApiContext) -> str:
-    """Return by which names dashboards know the node: they join them with all that they show."""
+    """Return the identity metric that dashboards join with all others."""
     domain = next(iter(domain_view.nodes(context.node)), context.name)
-    who = labels(rabbitmq_node=context.name, rabbitmq_cluster=domain, rabbitmq_cluster_permanent_id=domain)
-    return BUILD.text([(_BUILD_LABELS, 1)]) + IDENTITY.text([(who, 1)])
+    identity = labels(rabbitmq_node=context.name, rabbitmq_cluster=domain, rabbitmq_cluster_permanent_id=domain)
+    return BUILD.text([(_BUILD_LABELS, 1)]) + IDENTITY.text([(identity, 1)])

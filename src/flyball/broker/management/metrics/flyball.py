@@ -1,4 +1,4 @@
-"""What RabbitMQ has no metrics for: phases of requests, control loops, admission control, the domain."""
+"""Metrics without a RabbitMQ counterpart: request phases, control loops, admission control, the domain."""
 
 from __future__ import annotations
 
@@ -21,49 +21,51 @@ from flyball.trace.latencies import BOUNDS_S
 
 SLICE = 100
 
-INFO = Family("flyball_info", GAUGE, "The node, its version and its store")
+INFO = Family("flyball_info", GAUGE, "Name, version and store of the node")
 
-PHASES = Family("flyball_phase_seconds", HISTOGRAM, "How long the phases of requests took, by kind of request")
+PHASES = Family("flyball_phase_seconds", HISTOGRAM, "Duration of request phases, by kind of request")
 
-LOOP_SHADOW = Family("flyball_loop_shadow", GAUGE, "Whether the loop computes only, and does not act")
-LOOP_RUNNING = Family("flyball_loop_running", GAUGE, "Whether the loop has something to control")
-LOOP_CERTIFIED = Family("flyball_loop_certified", GAUGE, "Whether the loop is proven not to swing")
+LOOP_SHADOW = Family("flyball_loop_shadow", GAUGE, "Whether the loop is in shadow mode: it computes but does not act")
+LOOP_RUNNING = Family("flyball_loop_running", GAUGE, "Whether the loop is running")
+LOOP_CERTIFIED = Family("flyball_loop_certified", GAUGE, "Whether the loop has a stability certificate")
 LOOP_VALUES = {
-    "setpoint": Family("flyball_loop_setpoint", GAUGE, "What the loop holds its measurement at"),
-    "measurement": Family("flyball_loop_measurement", GAUGE, "What the loop measures"),
-    "action": Family("flyball_loop_action", GAUGE, "What the loop does about it"),
+    "setpoint": Family("flyball_loop_setpoint", GAUGE, "Setpoint of the loop"),
+    "measurement": Family("flyball_loop_measurement", GAUGE, "Measurement of the loop"),
+    "action": Family("flyball_loop_action", GAUGE, "Control action of the loop"),
 }
 
 ADMISSION_LOADS = {
-    "reference": Family("flyball_admission_reference", GAUGE, "The load to hold, in cost per second."),
-    "load": Family("flyball_admission_load", GAUGE, "The load of the last period, in cost per second."),
-    "budget": Family("flyball_admission_budget", GAUGE, "What may be admitted, in cost per second."),
+    "reference": Family("flyball_admission_reference", GAUGE, "Reference load, in cost per second."),
+    "load": Family("flyball_admission_load", GAUGE, "Load of the last period, in cost per second."),
+    "budget": Family("flyball_admission_budget", GAUGE, "Admission budget, in cost per second."),
 }
 ADMISSION_STATES = {
-    "in_flight": Family("flyball_admission_in_flight", GAUGE, "Requests that were admitted and have not ended."),
-    "streams": Family("flyball_admission_streams", GAUGE, "WebSockets and other requests that last."),
-    "is_held": Family("flyball_admission_held", GAUGE, "Whether nobody is admitted at present."),
+    "in_flight": Family("flyball_admission_in_flight", GAUGE, "Requests in flight."),
+    "streams": Family("flyball_admission_streams", GAUGE, "Open WebSockets and other long-lived requests."),
+    "is_held": Family("flyball_admission_held", GAUGE, "Whether admission is stopped."),
 }
 ADMISSION_CLASSES = {
-    "waiting": Family("flyball_admission_waiting", GAUGE, "Requests that wait to be admitted."),
-    "cost": Family("flyball_admission_class_cost", GAUGE, "What a request costs on average."),
-    "probability": Family("flyball_admission_probability", GAUGE, "Of being admitted while cheaper ones wait."),
+    "waiting": Family("flyball_admission_waiting", GAUGE, "Requests waiting for admission."),
+    "cost": Family("flyball_admission_class_cost", GAUGE, "Average cost of a request."),
+    "probability": Family(
+        "flyball_admission_probability", GAUGE, "Probability of admission ahead of cheaper requests."
+    ),
 }
-ADMISSION_REQUESTS = Family("flyball_admission_requests_total", COUNTER, "Requests by what became of them.")
+ADMISSION_REQUESTS = Family("flyball_admission_requests_total", COUNTER, "Requests by outcome.")
 OUTCOMES = ("served", "failed", "refused", "left")
 
-NODES = Family("flyball_domain_nodes", GAUGE, "Nodes of the domain by their state")
-LEASES = Family("flyball_node_lease_seconds", GAUGE, "What is left of the leases of all nodes, as this one sees them")
-LEADS = Family("flyball_node_leads", GAUGE, "Whether the node decides for the domain")
+NODES = Family("flyball_domain_nodes", GAUGE, "Nodes of the domain by state")
+LEASES = Family("flyball_node_lease_seconds", GAUGE, "Remaining lease of each node, as seen by this node")
+LEADS = Family("flyball_node_leads", GAUGE, "Whether the node leads the domain")
 MEMBERS_HERE = {
-    "ready": Family("flyball_cluster_member_ready", GAUGE, "Messages that wait in the node's member"),
-    "unacked": Family("flyball_cluster_member_unacked", GAUGE, "Messages of the member that are not acknowledged"),
-    "given": Family("flyball_cluster_member_given_total", COUNTER, "Messages that the member gave to others"),
+    "ready": Family("flyball_cluster_member_ready", GAUGE, "Ready messages of the node's member"),
+    "unacked": Family("flyball_cluster_member_unacked", GAUGE, "Unacked messages of the node's member"),
+    "given": Family("flyball_cluster_member_given_total", COUNTER, "Messages transferred to other members"),
 }
-SESSIONS = Family("flyball_cluster_sessions", GAUGE, "Clients on this node, by role and by whose member serves them")
-MEMBERS = Family("flyball_cluster_members", GAUGE, "Members of clustered queues; only the leader tells")
-LOADS = Family("flyball_cluster_member_load", GAUGE, "What a member bears of its capacity; only the leader tells")
-DECISIONS = Family("flyball_cluster_decisions_total", COUNTER, "What the node has decided as a leader, by kind")
+SESSIONS = Family("flyball_cluster_sessions", GAUGE, "Clients on this node, by role and by the node of their member")
+MEMBERS = Family("flyball_cluster_members", GAUGE, "Members of clustered queues; reported by the leader only")
+LOADS = Family("flyball_cluster_member_load", GAUGE, "Load of a member; reported by the leader only")
+DECISIONS = Family("flyball_cluster_decisions_total", COUNTER, "Decisions of the node as leader, by kind")
 
 
 async def texts(context: ApiContext) -> AsyncIterator[str]:
@@ -83,10 +85,10 @@ async def texts(context: ApiContext) -> AsyncIterator[str]:
 
 
 async def _phases(node: Node) -> AsyncIterator[str]:
-    """Write the histograms, those of a kind of request at a time."""
+    """Write the histograms, one kind of request per slice."""
     head = PHASES.head
     for kind, found in latencies(node).items():
-        # What a kind of request has not is left out: nobody parses a message that is delivered.
+        # Phases that a kind of request does not have are left out: a delivery is not parsed.
         lines = [_histogram(kind, phase, found) for phase, sum_ns in found["sum_ns"].items() if sum_ns]
         yield head + "".join(lines)
         head = ""
@@ -103,7 +105,7 @@ def _histogram(kind: str, phase: str, found: Mapping[str, Any]) -> str:
 
 @functools.cache
 def _names_of_histogram(kind: str, phase: str) -> tuple[Sequence[str], str, str]:
-    """Return what stands before each number of a histogram: it never changes, and there are many."""
+    """Return the name and labels of each line of a histogram: they never change, and there are many."""
     bounds = [*map(repr, BOUNDS_S), "+Inf"]
     buckets = [f"{PHASES.name}_bucket{labels(kind=kind, phase=phase, le=bound)} " for bound in bounds]
     which = labels(kind=kind, phase=phase)
@@ -114,7 +116,7 @@ def _names_of_histogram(kind: str, phase: str) -> tuple[Sequence[str], str, str]
 
 
 async def _loops(node: Node) -> AsyncIterator[str]:
-    """Write how all loops stand that the node knows; of those that are gone only that they do not run."""
+    """Write the state of all known loops; of lost ones only that they are not running."""
     now = time.time()
     known = [(labels(loop=loop.name), loop, loop.state(now)) for loop in node.hub.loops.all()]
     yield LOOP_RUNNING.text([(which, state == "running") for which, _, state in known])
@@ -142,7 +144,7 @@ def _is_certified(loop: KnownLoop) -> bool:
 
 
 def _admission(documents: Iterable[Mapping[str, Any]]) -> str:
-    """Return how admission control stands, the node's own and that which applications report."""
+    """Return the state of admission control: the node's own, and those of applications."""
     running = [found for found in documents if found["state"] == "running"]
     names = [labels(admission=found["name"]) for found in running]
     units = [labels(admission=found["name"], unit=found["unit"]) for found in running]
@@ -177,7 +179,7 @@ def _admission(documents: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _domain(node: Node) -> str:
-    """Return what the node knows of its domain, as of its last renewal."""
+    """Return the state of the domain, as of the node's last renewal."""
     membership = node.membership
     states = Counter(str(record.state) if record.is_live else "dead" for record in membership.nodes)
     own = membership.node(membership.node_id)
@@ -194,7 +196,7 @@ def _domain(node: Node) -> str:
 
 
 def _members_here(node: Node, reported: Mapping[str, Mapping[str, int]]) -> str:
-    """Return how the members stand that the node serves."""
+    """Return the state of the members that the node serves."""
     places = [(_place_of(node, int(queue_id)), member) for queue_id, member in reported.items()]
     found = [(labels(vhost=place[0], queue=place[1]), member) for place, member in places if place is not None]
     return "".join(
@@ -215,7 +217,7 @@ def _sessions(node: Node, reported: Mapping[str, Mapping[str, int]]) -> list[Sam
 
 
 def _place_of(node: Node, queue_id: int) -> tuple[str, str, str] | None:
-    """Return the virtual host and name of a queue, and the node that serves it; None if it is gone."""
+    """Return vhost and name of a queue and its owner's name; None if it is gone."""
     state = node.hub.broker.engine.find_queue_by_id(queue_id)
     if state is not None:
         return state.queue.vhost, state.queue.name, node.hub.peering.name
@@ -224,7 +226,7 @@ def _place_of(node: Node, queue_id: int) -> tuple[str, str, str] | None:
 
 
 def _leading(node: Node) -> str:
-    """Return what the node does as a leader; nothing if it is in no domain."""
+    """Return the metrics of the leader; empty without a domain."""
     report = node.hub.reports.get("domain")
     if report is None:
         return ""

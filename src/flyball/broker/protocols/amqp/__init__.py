@@ -1,4 +1,4 @@
-"""AMQP 0-9-1 at work: sessions and channels on the broker that all protocols share."""
+"""AMQP 0-9-1: sessions and channels on top of the broker."""
 
 from flyball.broker.protocols.amqp.context import RABBITMQ_VERSION, AmqpContext, AmqpSettings, amqp_context
 from flyball.broker.protocols.amqp.session import AmqpSession

@@ -1,4 +1,4 @@
-"""What clients may ask for with the arguments of a consumer, and the names that are made for them."""
+"""Arguments of consumers, and generated names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flyball.model import Order, Selector, size_of
 
 MAX_PREFETCH = 65_535
 
-# A consumer keeps its arguments, and a table of one frame may take twenty times as much memory as on the wire.
+# Largest arguments of a consumer, which keeps them. Decoded, a table may take twenty times its size on the wire.
 MAX_ARGUMENTS_BYTES = 16 * 1024
 
 _ORDERS = {order.name.lower(): order for order in Order}
@@ -27,7 +27,7 @@ _SELECTING = (
 
 
 def consumer_arguments(arguments: Mapping[str, Any], what: str) -> tuple[int, float | None]:
-    """Return priority and prefetch. The latter is Flyball's own and may be a fraction."""
+    """Return priority and prefetch. `x-prefetch` is a Flyball extension and may be a fraction."""
     size_bytes = size_of(arguments)
     if size_bytes > MAX_ARGUMENTS_BYTES:
         raise InvalidArgument(
@@ -44,7 +44,7 @@ def consumer_arguments(arguments: Mapping[str, Any], what: str) -> tuple[int, fl
     prefetch = arguments.get("x-prefetch")
     if prefetch is None:
         return priority, None
-    # Some clients can write a fraction as a decimal only.
+    # Some clients can send a fraction only as a decimal.
     is_number = isinstance(prefetch, int | float | Decimal) and not isinstance(prefetch, bool)
     if not is_number or not 0 <= prefetch <= MAX_PREFETCH:
         raise InvalidArgument(f"invalid arg 'x-prefetch' for {what}: expected a number from 0 to {MAX_PREFETCH}")
@@ -52,7 +52,7 @@ def consumer_arguments(arguments: Mapping[str, Any], what: str) -> tuple[int, fl
 
 
 def selector_in(arguments: Mapping[str, Any], what: str) -> Selector | None:
-    """Return which messages a consumer asks for: Flyball's own arguments. None without any of them."""
+    """Return the consumer's message filter from Flyball's own arguments; None without any of them."""
     order = arguments.get("x-order")
     found: dict[str, int] = {}
     for name, minimum, maximum in _SELECTING:
@@ -72,7 +72,7 @@ def selector_in(arguments: Mapping[str, Any], what: str) -> Selector | None:
 
 
 def new_tag() -> str:
-    """Return a consumer tag that nobody else has."""
+    """Return a unique consumer tag."""
     return f"amq.ctag-{_token()}"
 
 

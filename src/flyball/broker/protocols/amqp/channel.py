@@ -1,7 +1,7 @@
-"""One channel: its publishing and consuming side, and how its methods find queues and are answered.
+"""A channel: publishing, consuming, the lookup of queues, and the order of answers.
 
-A method is carried out at once; its answer goes out when what it changed is in the store, and the connection
-takes no further methods until then, so that answers keep the order of their questions.
+A method is executed at once; its answer is sent when its change is durable, and the connection takes no further
+methods until then, so that answers keep the order of their requests.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from flyball.broker.protocols.amqp.channel_state import ChannelState
 from flyball.broker.protocols.amqp.commit import Commit
 from flyball.broker.protocols.amqp.connection import AmqpConnection
 from flyball.broker.protocols.amqp.consuming import AmqpConsumer, Deliveries
-from flyball.broker.protocols.amqp.placed import PlacedSession
+from flyball.broker.protocols.amqp.placement import PlacedSession
 from flyball.broker.protocols.amqp.publishing import Publisher
 from flyball.broker.protocols.amqp.replies import refusal
 from flyball.broker.protocols.amqp.transactions import Lease, Transaction
@@ -32,13 +32,13 @@ log = logging.getLogger("flyball.server")
 
 T = TypeVar("T")
 
-# A client that leaves so much unread gets no further direct replies: they are dropped, as if it had gone. RabbitMQ
-# would keep them all in memory. Whoever replies is not slowed, since it serves others as well.
+# Unread bytes beyond which a client's direct replies are dropped, as if it had disconnected. RabbitMQ would buffer
+# all of them. The replier is not slowed down, since it serves other clients as well.
 MAX_UNREAD_REPLIES_BYTES = 4 * 1024 * 1024
 
 
 class Channel(ChannelState):
-    """A channel of a connection, from its opening to its end."""
+    """A channel of a connection, from open to close."""
 
     __slots__ = ("_commit", "_has_lost_replies", "deliveries", "last_queue", "placed", "publisher", "reply_tag")
 
@@ -46,12 +46,12 @@ class Channel(ChannelState):
         super().__init__(session, number)
         self.publisher = Publisher(self)
         self.deliveries = Deliveries(self)
-        # The name of the queue that was declared last: the one that an empty name stands for.
+        # The queue declared last: an empty queue name stands for it.
         self.last_queue: str | None = None
         self.reply_tag = ""
-        # The sessions of clustered queues that it serves, by consumer tag.
+        # Sessions of clustered queues served by this channel, by consumer tag.
         self.placed: dict[str, PlacedSession] = {}
-        # The last one that was begun.
+        # The latest commit.
         self._commit: Commit | None = None
         self._has_lost_replies = False
 
@@ -61,23 +61,23 @@ class Channel(ChannelState):
 
     @property
     def held_bytes(self) -> int:
-        """What it takes with its consumers and unconfirmed numbers."""
+        """Memory held by consumers and unconfirmed delivery numbers."""
         numbers = self.publisher.unconfirmed + len(self.settling)
         consumers = self.deliveries.consumers.values()
         return CHANNEL_BYTES + sum([consumer.size_bytes for consumer in consumers]) + UNCONFIRMED_BYTES * numbers
 
     @property
     def uncommitted(self) -> int:
-        """How many messages are published in the transaction that is under way."""
+        """Messages published in the open transaction."""
         return 0 if self.transaction is None else len(self.transaction.contents)
 
     @property
     def uncommitted_acks(self) -> int:
-        """How many deliveries are acked in it."""
+        """Acks in the open transaction."""
         return 0 if self.transaction is None else self.transaction.acks
 
     def end(self) -> None:
-        """Let go of what the channel holds."""
+        """Release everything that the channel holds."""
         context = self.session.context
         if self.transaction is not None:
             self.roll_back(self.transaction)
@@ -91,19 +91,19 @@ class Channel(ChannelState):
             self.consumer_gone(consumer)
 
     def consumer_gone(self, consumer: AmqpConsumer) -> None:
-        """A consumer has been cancelled: its queue may go with it."""
+        """A consumer was cancelled: an auto-delete queue may be deleted with it."""
         if consumer.engine_consumer is not None:
             self.topology.consumer_gone(consumer.engine_consumer.queue_id, consumer)
 
     def has_consumer(self, tag: str) -> bool:
-        """Whether there is a consumer of that tag, also one of what is no queue."""
+        """Whether the tag is in use, also by a pseudo-queue's consumer."""
         is_of_replies = self.reply_name is not None and tag == self.reply_tag
         return tag in self.deliveries.consumers or tag in self.placed or is_of_replies
 
     # Direct replies
 
     def begin_replies(self, tag: str) -> None:
-        """Receive direct replies from now on."""
+        """Start receiving direct replies."""
         self.reply_tag = tag
         self.reply_name = self.session.context.replies.begin(self)
 
@@ -113,14 +113,14 @@ class Channel(ChannelState):
             self.reply_name = None
 
     def receive_reply(self, origin: bytes, properties: bytes, body: bytes) -> None:
-        """Send the peer a direct reply, unless it leaves too much unread."""
+        """Send a direct reply to the peer, unless it leaves too many bytes unread."""
         if self.is_closing:
             return
         if self.session.unread_bytes <= MAX_UNREAD_REPLIES_BYTES:
             self.deliveries.push(delivery_prefix(self.reply_tag), origin, properties, body)
         elif not self._has_lost_replies:
             self._has_lost_replies = True
-            log.warning("dropped direct replies to %s: it does not read them", self.session.peer)
+            log.warning("dropping direct replies to %s: peer does not read", self.session.peer)
 
     # Transactions
 
@@ -129,14 +129,14 @@ class Channel(ChannelState):
             self.transaction = self.publisher.transaction = Transaction(self.session)
 
     def commit(self, transaction: Transaction, done: Done) -> None:
-        """Carry out what a transaction has gathered; it begins again."""
+        """Commit a transaction; the next one starts."""
         self._commit = Commit(self, transaction, self.publisher, self.deliveries)
         self._commit.begin(done)
 
     def roll_back(self, transaction: Transaction) -> None:
-        """Forget what the transaction has published, and let what it has settled be unacked again."""
+        """Discard what the transaction published; its acked deliveries are unacked again."""
         transaction.drop_contents()
-        # All at once: each time what is unacked is sorted, and a transaction may have a hundred thousand acks.
+        # In one call: each call sorts the unacked deliveries, and a transaction may hold a hundred thousand acks.
         settled: dict[int, Lease] = {}
         for _, leases in transaction.take_settled():
             settled.update(leases)
@@ -144,13 +144,13 @@ class Channel(ChannelState):
             self.deliveries.put_back(settled)
 
     def settle_later(self, transaction: Transaction, settlement: Settlement, tag: int, multiple: bool) -> None:
-        """Settle a delivery, or all up to it, with the commit."""
+        """Ack or reject a delivery, or all up to it, at the commit."""
         transaction.settle(settlement, self.deliveries.take(tag, multiple))
 
     # Names
 
     def queue_name(self, name: str) -> str:
-        """Return the name, or that of the queue declared last for an empty one."""
+        """Return the name; for an empty one that of the queue declared last."""
         if name:
             return stripped(name)
         if self.last_queue is None:
@@ -160,9 +160,10 @@ class Channel(ChannelState):
     def find_queue(
         self, method: Method, name: str, act: Callable[[QueueHandle | None], None], declared: Queue | None = None
     ) -> None:
-        """Act on the queue of a name. Peers may just have made one that is not known: they are asked first.
+        """Call `act` with the queue of a name. An unknown name may just have been created by a peer: peers are asked
+        first.
 
-        If it is to be `declared`, its name is claimed for this node.
+        With `declared`, the name is claimed for this node.
         """
         session, queues = self.session, self.session.context.queues
         found = queues.find(session.vhost, name, session.homes)
@@ -176,14 +177,14 @@ class Channel(ChannelState):
     ) -> Callable[[], None]:
         session, queues = self.session, self.session.context.queues
         if declared is not None:
-            # What would be refused claims no name.
+            # Check first: a refused declaration must not claim the name.
             check_declaration(declared)
         await queues.peering.catch_up()
         if declared is not None and queues.locate(session.vhost, name, session.homes) is None:
             await queues.peering.settle_name(session.vhost, name)
 
         def go_on() -> None:
-            # A name that was claimed goes with its queue, which is made even if nobody waits for that any more.
+            # A claimed name needs its queue, so it is declared even if the channel has closed meanwhile.
             if declared is not None or not self.is_closing:
                 act(queues.find(session.vhost, name, session.homes))
             if session.is_gone:
@@ -192,7 +193,9 @@ class Channel(ChannelState):
         return go_on
 
     def use_queue(self, method: Method, name: str, act: Callable[[QueueHandle], None]) -> None:
-        """Act on the queue of a name, which this connection may use. Raises QueueNotFound, QueueLocked."""
+        """Call `act` with the queue of a name. Raises QueueNotFound, or QueueLocked for another connection's
+        exclusive queue.
+        """
 
         def use(queue: QueueHandle | None) -> None:
             if queue is None:
@@ -209,7 +212,7 @@ class Channel(ChannelState):
             self.session.send(method.encode())
 
     def carry_out(self, method: Method, answer: Callable[[], Method], operation: Callable[[Done], object]) -> None:
-        """Do something that is answered when it is in the store; until then the connection takes no more."""
+        """Run an operation and answer once it is durable; until then the connection takes no further methods."""
 
         def finish() -> None:
             if not (self.is_closing or getattr(method, "no_wait", False)):
@@ -218,9 +221,9 @@ class Channel(ChannelState):
         self.perform((method.CLASS_ID, method.METHOD_ID), operation, finish)
 
     def change(self, method: Method, answer: Callable[[], Method], operation: Callable[[Done], object]) -> None:
-        """Change what all nodes use: it is answered when it is in the store and the others know it.
+        """Change shared topology, and answer once the change is durable and all peers have applied it.
 
-        Whoever has the answer may go to another node and find it so there.
+        After the answer a client may use another node, and finds the change there.
         """
         session = self.session
 
@@ -232,7 +235,7 @@ class Channel(ChannelState):
             is_new = False
 
             def stored(error: FlyballError | None) -> None:
-                # What is done at once has changed nothing that others use.
+                # A change that completed at once did not affect shared state.
                 if error is not None or not is_new or not session.broker.is_clustered:
                     done(error)
                 else:
@@ -244,7 +247,7 @@ class Channel(ChannelState):
         self.carry_out(method, answer, begin)
 
     def ask(self, method: Method, operation: Callable[[Answer[T]], object], answer: Callable[[T], Method]) -> None:
-        """Do something that is answered with its result."""
+        """Run an operation and answer with its result."""
         results: list[T] = []
 
         def begin(done: Done) -> None:
@@ -258,5 +261,5 @@ class Channel(ChannelState):
 
 
 def stripped(name: str) -> str:
-    """Return a name without line breaks, as RabbitMQ takes it."""
+    """Return a name without line breaks, as RabbitMQ does."""
     return name.replace("\r", "").replace("\n", "") if "\n" in name or "\r" in name else name

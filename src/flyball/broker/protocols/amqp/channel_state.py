@@ -1,4 +1,4 @@
-"""A channel as its publishing and its consuming side know it, and how commands wait for what they have begun."""
+"""State that a channel's publisher and its deliveries share, and the wait of a method for its completion."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ from flyball.broker.protocols.amqp.replies import reply_of
 from flyball.broker.protocols.amqp.transactions import Settling, Transaction
 from flyball.errors import FlyballError
 
-# Class and method: what an error is reported for.
+# Class id and method id, for errors.
 Ids = tuple[int, int]
 
 
 class ChannelState:
-    """What both sides of a channel share."""
+    """State shared by both sides of a channel."""
 
     __slots__ = ("is_closing", "number", "reply_name", "session", "transaction")
 
     def __init__(self, session: AmqpConnection, number: int) -> None:
         self.session = session
         self.number = number
-        # Where direct replies to this channel go.
+        # Reply name of this channel for direct replies.
         self.reply_name: str | None = None
-        # The one that is under way, on a channel that is transactional.
+        # The open transaction of a transactional channel.
         self.transaction: Transaction | None = None
-        # Whether it has failed and waits for the peer to notice: what comes meanwhile is ignored.
+        # Whether the channel was closed by an error and waits for close-ok: further methods are ignored.
         self.is_closing = False
 
     @property
     def is_over(self) -> bool:
-        """Whether the peer hears nothing more here."""
+        """Whether nothing more may be sent on this channel."""
         return self.is_closing or self.session.is_gone
 
     @property
     def settling(self) -> Sequence[Settling]:
-        """What the transaction that is under way has settled."""
+        """Acks and rejects of the open transaction."""
         return () if self.transaction is None else self.transaction.settling
 
     def perform(self, ids: Ids, begin: Callable[[Done], object], finish: Callable[[], None]) -> None:
-        """Begin something, and finish when it is done; until then the connection takes no further commands.
+        """Start an operation, and call `finish` when it is done; until then the connection takes no further methods.
 
-        `begin` gets what to call then, maybe at once, or with an error, which ends the channel or the connection.
-        What finishes may begin something else, and is called even if the channel is over by then.
+        `begin` gets the completion callback, which it may call at once. An error passed to it closes the channel or
+        connection. `finish` may start another operation, and runs even if the channel has closed meanwhile.
         """
         session = self.session
         is_done = False
@@ -80,7 +80,7 @@ class ChannelState:
             session.hold()
 
     def wait_for(self, ids: Ids, work: Awaitable[Callable[[], None]]) -> None:
-        """The same with a coroutine, which returns what finishes."""
+        """Like `perform`, with a coroutine that returns `finish`."""
         session = self.session
         finish: Callable[[], None]
 

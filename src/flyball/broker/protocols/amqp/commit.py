@@ -1,4 +1,4 @@
-"""How a transaction is committed: puts and acknowledgements, on this node and on others."""
+"""tx.commit: puts and acks on this node and on others."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from flyball.errors import ClusterError, FlyballError
 
 
 class Commit:
-    """One `tx.commit`, from the moment at which it is asked for until it is durable.
+    """One `tx.commit`, until it is durable.
 
-    On this node puts and acks are one batch of the journal: a crash leaves all of them or none. With other nodes
-    there is no such moment, and the order sees to it that nothing is lost: first other nodes store their puts, then
-    the puts and acks of this node are committed, and last other nodes get their acks. Until its acks are carried out
-    the channel has what it acks, and requeues it if it ends.
+    On this node puts and acks are one batch of the journal: a crash leaves all of them or none. Across nodes there is
+    no atomic commit; the order makes sure that nothing is lost: first other nodes store their puts, then this node
+    commits its puts and acks, and last other nodes get their acks. Until its acks are applied the channel owns those
+    deliveries, and requeues them if it closes.
     """
 
     def __init__(
@@ -38,17 +38,17 @@ class Commit:
         self._queues = channel.session.context.queues
         self._contents, self._charged_bytes = transaction.take_contents()
         self._is_abandoned = False
-        # What other nodes are to store.
+        # Messages for queues on other nodes.
         self._forwarded: list[Content] = []
         # Done when other nodes have stored their puts.
         self._puts: asyncio.Future[None] | None = None
-        # What other nodes have, and need not be returned.
+        # Messages that another node has stored: they are not returned as unroutable.
         self._arrived: set[Content] = set()
-        # Whether a full queue has rejected a message.
+        # Whether a full queue rejected a message.
         self._is_partial = False
 
     def begin(self, done: Done) -> None:
-        """Carry it out, and call back when all of it is durable. Raises FlyballError if nothing of it can be."""
+        """Start the commit; call `done` when all of it is durable. Raises FlyballError if none of it can be done."""
         session = self._channel.session
         try:
             self._find_queues()
@@ -60,19 +60,19 @@ class Commit:
         except Exception:
             self._end()
             raise
-        # By now they are messages, and counted as such.
+        # From here on they are stored messages, charged as such.
         self._end()
         self._broker.journal.mark(PendingMark(lambda error: done(error or self._problem), group=group))
 
     def abandon(self) -> None:
-        """The channel is over: let go of what is not put yet. What other nodes were sent they may store."""
+        """The channel has closed: drop what is not put yet. Puts already sent to other nodes may be stored."""
         self._is_abandoned = True
         self._end()
         if self._puts is not None and not self._puts.done():
             self._puts.set_result(None)
 
     def _end(self) -> None:
-        """Let go of the messages: they are charged to the session no longer."""
+        """Stop charging the messages to the session."""
         self._channel.session.transaction_bytes -= self._charged_bytes
         self._charged_bytes = 0
         self._contents = []
@@ -80,7 +80,7 @@ class Commit:
 
     @property
     def _copies(self) -> int:
-        """How many messages its puts are on this node."""
+        """Number of copies that its puts store on this node."""
         return sum([len(content.targets) for content in self._contents])
 
     async def _run(self, done: Done) -> None:
@@ -91,7 +91,7 @@ class Commit:
                 await self._broker.obtain_ids(self._copies)
                 # Queues may have moved meanwhile.
                 self._find_queues()
-            # Nobody is there any more to be answered: what the channel had is requeued.
+            # The channel has closed: there is nothing to answer, and its deliveries are requeued.
             if not self._is_over:
                 self._check_leases()
                 group = self._apply_here()
@@ -112,7 +112,7 @@ class Commit:
 
     @property
     def _problem(self) -> FlyballError | None:
-        # As RabbitMQ tells it: what was not rejected is done all the same.
+        # Like RabbitMQ: the messages that were not rejected are committed nevertheless.
         return refusal(ReplyCode.PRECONDITION_FAILED, "partial tx completion") if self._is_partial else None
 
     # Queues
@@ -122,16 +122,16 @@ class Commit:
             self._find_again(content)
 
     def _find_again(self, content: Content) -> None:
-        """Let a message that was routed before go to the queues that have the names of its targets now.
+        """Resolve the targets of a routed message again by name.
 
-        Since then they may have been deleted, declared anew or moved to another node. Those that the default exchange
-        is asked for by name may have been declared for the first time, as in RabbitMQ.
+        Since it was routed, queues may have been deleted, redeclared or moved to another node. Names published
+        through the default exchange may have been declared since, as in RabbitMQ.
         """
         engine, session = self._broker.engine, self._channel.session
         known = {state.queue.name for state in content.targets}
         known |= {remote.queue.name for remote in content.elsewhere}
         missing = [name for name in dict.fromkeys(content.names) if name not in known]
-        # Once: a commit looks again after other nodes have stored what was for them, and then leaves them out.
+        # Only once: the second resolution, after other nodes have stored theirs, must not add targets.
         content.names = ()
         if not missing and all(engine.find_queue_by_id(state.queue.id) is state for state in content.targets):
             return
@@ -157,9 +157,9 @@ class Commit:
     # Steps
 
     async def _put_elsewhere(self) -> None:
-        """Put what is for other nodes; return when they have stored it. Raises ClusterError if that is not known.
+        """Put messages on other nodes; return when they are stored. Raises ClusterError if that is unknown.
 
-        What a link has no room for waits in its turn, and stays charged to the session.
+        Messages that a link has no room for wait, and stay charged to the session.
         """
         contents = self._forwarded = [content for content in self._contents if content.elsewhere]
         left = len(contents)
@@ -172,7 +172,7 @@ class Commit:
                 return
             if outcome == PutOutcome.UNKNOWN:
                 puts.set_exception(
-                    ClusterError("another node was lost during the commit: its part of it may not be done")
+                    ClusterError("another node failed during the commit: its part may not have been committed")
                 )
                 return
             self._is_partial |= outcome == PutOutcome.FULL
@@ -187,15 +187,19 @@ class Commit:
         await puts
 
     def _check_leases(self) -> None:
-        """Raise ClusterError if something is acked that will be delivered again: to say otherwise would double it."""
+        """Raise ClusterError if an acked message will be delivered again: confirming the commit would hide the
+        duplicate.
+        """
         if not self._queues.peering.is_clustered:
             return
         for settlement, leases in self._transaction.settling:
             if settlement is Settlement.ACK and any(self._is_lost(lease) for lease in leases.values()):
-                raise ClusterError("another node serves a queue since the delivery: what was acked comes again")
+                raise ClusterError(
+                    "a queue has moved to another node since the delivery: acked messages will be redelivered"
+                )
 
     def _apply_here(self) -> Group:
-        """Put and settle what is this node's, in one batch."""
+        """Put and ack on this node, in one batch."""
         with self._broker.journal.together() as group:
             for content in self._contents:
                 if content.targets:
@@ -217,9 +221,9 @@ class Commit:
         return is_void(lease) or self._queues.is_lost(lease[1])
 
     async def _settle_elsewhere(self) -> None:
-        """Tell other nodes what was settled of theirs; return when that is durable there.
+        """Send acks to other nodes; return when they are durable there.
 
-        Raises ClusterError if something was acked that is not theirs any more: it will be delivered again.
+        Raises ClusterError if an acked message no longer belongs to that node: it will be delivered again.
         """
         peering = self._queues.peering
         peering.take_settled()
@@ -229,5 +233,5 @@ class Commit:
 
 
 def _is_remote(lease: Lease) -> bool:
-    """Whether the message is one of another node's queue. Shadows of those have negative ids."""
+    """Whether the message belongs to a remote queue. Local stand-ins for its messages have negative ids."""
     return lease[1].queue_id < 0 and not is_void(lease)

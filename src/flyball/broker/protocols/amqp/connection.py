@@ -1,6 +1,6 @@
-"""An AMQP connection as its channels and its handshake know it: its user, limits and state, and how it sends.
+"""An AMQP connection without its channels: user, limits, state, flow control and output.
 
-Which commands come, and what they mean, is the business of `session`.
+Which methods arrive, and their meaning, is in `session`.
 """
 
 from __future__ import annotations
@@ -27,84 +27,84 @@ from flyball.trace.span import Span
 
 log = logging.getLogger("flyball.server")
 
-# A peer that is not through with the handshake by then is disconnected.
+# Time limit of the handshake.
 HANDSHAKE_S = 10.0
 
-# A peer that fails before it is let in hears nothing for so long: guessing passwords shall be slow.
+# Delay before a connection is closed that failed during login: it slows down password guessing.
 SILENT_CLOSE_S = 3.0
 
-# The user of a peer that has not logged in.
-NOBODY = User("")
+# Stands for a peer that has not logged in.
+ANONYMOUS = User("")
 
 
 class State(enum.Enum):
-    """How far a connection has come."""
+    """The state of a connection."""
 
     HEADER = "header"
     STARTING = "starting"
     TUNING = "tuning"
     OPENING = "opening"
     RUNNING = "running"
-    # We have told the peer to close and wait for its answer.
+    # Close was sent; waiting for close-ok.
     CLOSING = "closing"
-    # It will be closed without a word.
+    # To be closed without a reply.
     FAILED = "failed"
 
 
 class AmqpConnection(Connection):
-    """A peer that speaks AMQP 0-9-1, without its channels."""
+    """A connection of an AMQP 0-9-1 client, without its channels."""
 
     PROTOCOL = Protocol.AMQP
     LOGS_IN = True
     HEEDS_CONGESTION = False
-    # The answer to what is not AMQP is the header of AMQP, as the specification says, and the end.
+    # The answer to a wrong protocol header is the AMQP header and a close, as the specification says.
     ANSWERS_HTTP = True
 
     def __init__(self, hub: Hub, context: AmqpContext) -> None:
         super().__init__(hub)
         self.context = context
         self.state = State.HEADER
-        self.user = NOBODY
+        self.user = ANONYMOUS
         self.vhost = ""
         self.frame_max = context.settings.frame_max_bytes
         self.channel_max = context.settings.channel_max
         self.heartbeat_s = 0.0
-        # What the peer says that it can do.
+        # Capabilities from the client properties.
         self.capabilities: Mapping[str, Any] = {}
-        # What it says that it is.
+        # Client properties from start-ok.
         self.client_properties: Mapping[str, Any] = {}
         self._properties_bytes = 0
-        # How it has logged in.
+        # SASL mechanism of the login.
         self.mechanism = ""
-        # The check of its password, if one was begun.
+        # The password check, if one was started.
         self.login: asyncio.Task[None] | None = None
-        # How many bytes had been read then.
+        # Bytes read when the check started.
         self.login_began_at = 0
-        # Whether it counts as a connection of its user and virtual host.
+        # Whether it counts against the connection limits of its user and vhost.
         self._is_counted = False
-        # Where messages go, by their origin.
+        # Cache of routes, by exchange and routing key.
         self.routes: Remembered[Route] = Remembered()
-        # What properties say, by their bytes.
+        # Cache of parsed properties, by their bytes.
         self.essentials: Remembered[Essentials] = Remembered()
-        # By virtual host and name of clustered queues, the members that this connection has been sent to.
+        # The member that each clustered queue, by vhost and name, means on this connection.
         self.homes: dict[tuple[str, str], int] = {}
-        # How many sessions of clustered queues its channels serve.
+        # Sessions of clustered queues that its channels serve.
         self.placed_sessions = 0
-        # Whether the peer has so much to read that its consumers get nothing.
+        # Whether deliveries are paused, since the peer does not read fast enough.
         self.are_deliveries_paused = False
-        # Whether the peer has been told that it cannot publish at present.
+        # Whether connection.blocked was sent.
         self.is_blocked = False
-        # So many bytes the peer may publish before the flow is asked again; below 0 it has published too much.
+        # Bytes that the peer may publish before the flow is asked again; negative after an overrun.
         self.credit = 0
-        # When the turn is over in which commands are carried out.
+        # End of the current turn of the event loop.
         self._turn_ends_ns = 0
-        # What the channels' transactions hold that are not committed.
+        # Bytes in open transactions of the channels.
         self.transaction_bytes = 0
-        # What was published for other nodes and had to wait, until they have answered.
+        # Bytes published to other nodes that had to wait, until they are confirmed.
         self.forwarding_bytes = 0
-        # What the channels take with their consumers and unconfirmed numbers, as of about a second ago.
+        # Memory of the channels with their consumers and unconfirmed numbers, measured about once a second.
         self.channels_bytes = 0
-        # Whether an answer is due, and things wait for it to go first.
+        # Whether an answer is pending that must be sent first.
         self.is_answering = False
         self._after_answer: list[bytes] = []
         self._decoder = Decoder(amqp.HANDSHAKE_FRAME_MAX, context.settings.max_message_bytes)
@@ -114,20 +114,20 @@ class AmqpConnection(Connection):
         self._has_received = False
         self._missed = 0
 
-    # What the session fills in
+    # Implemented by the session
 
     @property
     @abc.abstractmethod
     def requests(self) -> int:
-        """How many messages its channels have published and were delivered."""
+        """Messages published and delivered on its channels."""
 
     @abc.abstractmethod
     def fail(self, number: int, error: AmqpError) -> None:
-        """End the channel or the connection, whichever the error says."""
+        """Close the channel or the connection, depending on the error."""
 
     @abc.abstractmethod
     def pause_deliveries(self) -> None:
-        """Send its consumers nothing more until the peer has read."""
+        """Send no deliveries until the peer has read."""
 
     # The handshake
 
@@ -138,12 +138,12 @@ class AmqpConnection(Connection):
 
     @property
     def is_logging_in(self) -> bool:
-        """Whether the peer waits for its password to be checked."""
+        """Whether the peer's password is being checked."""
         return self.login is not None and not self.login.done()
 
     @property
     def certificate_name(self) -> str | None:
-        """The common name of the peer's certificate, if it has shown one that we trust."""
+        """The common name of the peer's certificate, if it presented a trusted one."""
         for part in (self.extra("peercert") or {}).get("subject", ()):
             for name, value in part:
                 if name == "commonName":
@@ -151,23 +151,23 @@ class AmqpConnection(Connection):
         return None
 
     def introduced(self, client_properties: Mapping[str, Any]) -> None:
-        """The peer has said what it is and can do, and is charged for it: it need not log in."""
+        """Note the client properties; their memory is charged even before login."""
         self.client_properties = client_properties
         self._properties_bytes = size_of(client_properties)
         capabilities = client_properties.get("capabilities")
         if isinstance(capabilities, dict):
             self.capabilities = capabilities
-        # It is looked at what it holds when this read is carried out.
+        # Measure and charge at the end of this read.
         self._charged_next = 0
 
     def tuned(self, channel_max: int, frame_max: int, heartbeat_s: int) -> None:
-        """These limits have been agreed on."""
+        """Apply the negotiated limits."""
         self.channel_max = channel_max
         self.frame_max = self._decoder.frame_max = frame_max
         self.heartbeat_s = float(heartbeat_s)
 
     def opened(self, vhost: str) -> None:
-        """The peer has been let in."""
+        """The peer has opened a vhost."""
         self.vhost = vhost
         self.state = State.RUNNING
         self.hub.logged_in(self)
@@ -178,7 +178,7 @@ class AmqpConnection(Connection):
         self.set_timer(self._beat if self.heartbeat_s else None, self.heartbeat_s / 2)
 
     def close_silently(self) -> None:
-        """End the connection after a while and without a word."""
+        """Close the connection after a delay, without a reply."""
         self.state = State.FAILED
         self.hang_up_later(is_silent=True)
 
@@ -190,23 +190,23 @@ class AmqpConnection(Connection):
             self._is_counted = False
             self.hub.occupancy.leave(self.vhost, self.user.name)
         if self.login is not None:
-            # The password of a peer that has gone is not checked: others wait for theirs.
+            # Cancel the password check of a disconnected peer: others are waiting for theirs.
             self.login.cancel()
         self.context.flow.forget(self)
 
     def hang_up(self) -> None:
-        """End the connection when what is to be sent is sent."""
+        """Close the connection when the output buffer is flushed."""
         if self._transport is not None:
             self.flush()
             self._transport.close()
             self._limit_stall()
 
     def hang_up_later(self, *, is_silent: bool = False) -> None:
-        """End the connection if the peer has not done so by then, or has not gone on with the handshake."""
+        """Close the connection if the peer has not done so by then, or has not continued the handshake."""
         self.set_timer(self.hang_up, SILENT_CLOSE_S if is_silent else HANDSHAKE_S)
 
     def set_timer(self, action: Callable[[], None] | None, delay_s: float) -> None:
-        """Do something later, in place of what was to be done later before; nothing for None."""
+        """Replace the timer: call `action` after `delay_s`; None only cancels it."""
         if self._timer is not None:
             self._timer.cancel()
         loop = asyncio.get_running_loop()
@@ -219,13 +219,15 @@ class AmqpConnection(Connection):
             self.crash(error)
 
     def _beat(self) -> None:
-        """Twice in an interval: show that we are here, and see that the peer is. It may be silent for two."""
+        """Twice per heartbeat interval: send a heartbeat, and check for silence. The peer may be silent for two
+        intervals.
+        """
         if not (self._has_sent or self._out):
-            # Written at once and not counted: as traffic it would suppress the next one.
+            # Written directly and not counted: as traffic it would suppress the next heartbeat.
             self.send(amqp.HEARTBEAT)
             self.flush()
         self._has_sent = False
-        # While we do not read we cannot hear.
+        # While reading is paused the peer's heartbeats cannot arrive.
         self._missed = 0 if self._has_received or not self._is_reading else self._missed + 1
         self._has_received = False
         if self._missed >= 4:
@@ -234,19 +236,19 @@ class AmqpConnection(Connection):
             return
         self.set_timer(self._beat, self.heartbeat_s / 2)
 
-    # For channels
+    # Used by channels
 
     def understands(self, capability: str) -> bool:
-        """Whether the peer has told that it can do that."""
+        """Whether the peer announced the capability."""
         return self.capabilities.get(capability) is True
 
     def check(self, action: Action, name: str, what: str) -> None:
-        """Raise NotPermitted unless the user may do that to the queue or exchange of that name."""
+        """Raise NotPermitted unless the user has the permission for the queue or exchange."""
         if not self.hub.authority.access.may(self.user.name, self.vhost, action, name):
             raise NotPermitted(f"access to {what} in vhost '{self.vhost}' refused for user '{self.user.name}'")
 
     def check_held_back(self) -> None:
-        """Raise AmqpError for a get while the connection holds too many unacked messages."""
+        """Raise AmqpError for a basic.get while the connection holds too many unacked bytes."""
         if self.is_held_back:
             raise refusal(
                 ReplyCode.PRECONDITION_FAILED,
@@ -254,7 +256,7 @@ class AmqpConnection(Connection):
             )
 
     def set_home(self, vhost: str, name: str, queue_id: int | None) -> None:
-        """Let the name of a clustered queue mean one of its members, by its id; None lets the node choose."""
+        """Bind the name of a clustered queue to one of its members for this connection; None lets the node choose."""
         if queue_id is None:
             self.homes.pop((vhost, name), None)
         else:
@@ -262,24 +264,24 @@ class AmqpConnection(Connection):
         self.routes.clear()
 
     def end_turn(self) -> None:
-        """Let others have their turn before the next message is taken."""
+        """Yield to other connections before the next message."""
         self.credit = min(self.credit, 0)
 
     def end_turn_if_over(self) -> None:
-        """The same if this turn has taken long enough: a message was routed by many bindings, perhaps."""
+        """Yield if this turn has used its time: a message may have been routed through many bindings."""
         if time.perf_counter_ns() > self._turn_ends_ns:
             self.end_turn()
 
-    # Sending
+    # Output
 
     def send_delivery(self, data: bytes) -> None:
-        """Send a message; if much is to be sent already, no more are taken out of queues for now."""
+        """Send a delivery; pause deliveries if the output buffer is full."""
         self.send(data)
         if self._out_bytes > WRITE_BUFFER_BYTES and not self.are_deliveries_paused:
             self.pause_deliveries()
 
     def note_delivery(self, message: Message) -> None:
-        """Trace a message that goes to a consumer, as a request of its own."""
+        """Trace a delivery as a request of its own."""
         recorder = self.hub.recorder
         if recorder is None or self._transport is None:
             return
@@ -302,14 +304,14 @@ class AmqpConnection(Connection):
         self._answered.append(delivery)
 
     def send_after_answer(self, data: bytes) -> None:
-        """Send bytes; if an answer is due on which they are a consequence, after that."""
+        """Send bytes, after the pending answer that caused them, if there is one."""
         if self.is_answering:
             self._after_answer.append(data)
         else:
             self.send(data)
 
     def answered(self) -> None:
-        """The answer that was due is on its way."""
+        """The pending answer has been sent."""
         self.is_answering = False
         if self._after_answer:
             later, self._after_answer = self._after_answer, []
@@ -317,7 +319,7 @@ class AmqpConnection(Connection):
                 self.send(data)
 
     def block(self, reason: str) -> None:
-        """Tell the peer, if it understands, that it cannot publish at present."""
+        """Send connection.blocked, if the peer supports it."""
         if not self.is_blocked and self.state is State.RUNNING:
             self.is_blocked = True
             if self.understands("connection.blocked"):

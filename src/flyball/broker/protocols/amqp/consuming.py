@@ -1,4 +1,4 @@
-"""The consuming side of a channel: consumers, deliveries and what becomes of them."""
+"""The consuming side of a channel: consumers, deliveries, acks and requeues."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ from flyball.model import MESSAGE_OVERHEAD_BYTES, Message, Queue, Selector, size
 
 UNLIMITED = float("inf")
 
-# Stands for what the peer may still settle though it belongs to others again.
+# Stands for a delivery that was requeued although the peer may still ack it.
 _VOID: Lease = (None, Message(0, 0, b"", persistent=False))
 
 
 def is_void(lease: Lease) -> bool:
-    """Whether the peer may settle it to no effect: the message belongs to others again."""
+    """Whether an ack has no effect, since the message was requeued."""
     return lease is _VOID
 
 
 @dataclass(slots=True, eq=False)
 class AmqpConsumer:
-    """A consumer with its tag. The engine knows it as the owner of its own kind of consumer.
+    """A consumer with its tag; the engine knows it as the owner of an engine consumer.
 
-    It may change over to another queue, or to the same one on another node: then it gets another engine's consumer,
-    and what it was sent before is settled with the one before.
+    It can move to another queue, or to the same one on another node. Then it gets a new engine consumer, and earlier
+    deliveries are acked with the old one.
     """
 
     deliveries: Deliveries
     tag: str
-    # The queue that it consumes from; it may be on another node.
+    # The queue that it consumes; may be remote.
     queue: Queue
     no_ack: bool
     prefetch: float
     priority: int
     exclusive: bool
     counts_deliveries: bool
-    # Which messages it asks for; None: all, in the order of the queue.
+    # Filters messages; None takes all, in queue order.
     selector: Selector | None
     arguments: Mapping[str, Any]
-    # Whether its client knows of it.
+    # Whether consume-ok was sent.
     has_begun: bool = False
-    # Whether it is on its way to another queue or node, and gets nothing meanwhile.
+    # Whether it is moving to another queue or node, and gets no messages meanwhile.
     is_changing: bool = False
     engine_consumer: Consumer | None = None
     size_bytes: int = 0
@@ -72,25 +72,25 @@ class AmqpConsumer:
 
     @property
     def is_over(self) -> bool:
-        """Whether its client has cancelled it, or has gone."""
+        """Whether it was cancelled, or its channel closed."""
         if self.deliveries.channel.is_closing:
             return True
         return self.has_begun and self.deliveries.consumers.get(self.tag) is not self
 
     @property
     def is_attached(self) -> bool:
-        """Whether a queue sends it messages."""
+        """Whether a queue delivers to it."""
         return self.engine_consumer is not None and not self.engine_consumer.is_cancelled
 
     def started(self, consumer: Consumer, queue: Queue) -> None:
-        """From now on it is sent what this consumer of the engine gets."""
+        """Deliver to it from this engine consumer from now on."""
         self.engine_consumer = consumer
         self.queue = queue
         self.has_begun = True
         self.deliveries.started(self, consumer)
 
     def deliver(self, consumer: Consumer, message: Message) -> None:
-        """Send a message; without acknowledgements it is dealt with at once."""
+        """Send a message; with no_ack it is acked at once."""
         deliveries = self.deliveries
         tag = deliveries.last_tag = deliveries.last_tag + 1
         origin, properties = message.origin, message.properties
@@ -121,11 +121,11 @@ class AmqpConsumer:
             deliveries.unacked[tag] = (consumer, message)
 
     def queue_deleted(self, consumer: Consumer) -> None:
-        """Tell the peer, if it understands, that it has one consumer less."""
+        """Send basic.cancel, if the peer supports it."""
         self.ended()
 
     def ended(self) -> None:
-        """It can go on nowhere: tell the peer, if it understands."""
+        """It cannot continue: send basic.cancel, if the peer supports it."""
         self.deliveries.forget(self.tag)
         session, channel = self.deliveries.session, self.deliveries.channel
         if session.understands("consumer_cancel_notify") and not channel.is_closing:
@@ -135,7 +135,7 @@ class AmqpConsumer:
         self.deliveries.session.crash(error)
 
     def queue_moved(self, consumer: Consumer) -> None:
-        """Follow the queue to where it is served now."""
+        """Follow the queue to the node that serves it now."""
         if consumer is self.engine_consumer and not self.is_changing:
             self.is_changing = True
             self.deliveries.session.hub.spawn(self._follow())
@@ -148,10 +148,10 @@ class AmqpConsumer:
             self.is_changing = False
 
     async def move(self, queue: Queue, time_limit_s: float = 5.0) -> bool:
-        """Go on with another queue, without the client noticing. False if that is not possible.
+        """Continue on another queue, unnoticed by the client. Return False if that is not possible.
 
-        It gets nothing more from the old one. What is not acked within the time goes back there as redelivered, and
-        may be acked without an effect.
+        It gets no more messages from the old queue. Messages that are not acked in time are requeued there as
+        redelivered; a later ack has no effect.
         """
         old = self.engine_consumer
         if old is None or self.is_changing or self.is_over:
@@ -172,7 +172,7 @@ class AmqpConsumer:
 
 
 class Deliveries:
-    """The consumers of a channel and what it has not settled."""
+    """The consumers and unacked deliveries of a channel."""
 
     __slots__ = (
         "_checks",
@@ -194,22 +194,22 @@ class Deliveries:
         self.session = channel.session
         self.broker = channel.session.broker
         self.consumers: dict[str, AmqpConsumer] = {}
-        # By delivery tag, in the order of delivery.
+        # By delivery tag, in delivery order.
         self.unacked: dict[int, Lease] = {}
         self.last_tag = 0
-        # So many of what was delivered had been delivered before.
+        # Redelivered messages so far.
         self.redelivered = 0
         self.acknowledged = 0
-        # The window of each consumer that comes.
+        # Prefetch window of new consumers.
         self.prefetch: float = UNLIMITED
         self.window = SharedWindow()
-        # Whom to tell when one of the engine's consumers, by its id, holds nothing any more.
+        # Callbacks by engine consumer id, called when it has no unacked delivery left.
         self.leaving: dict[int, Callable[[], None]] = {}
-        # When somebody looked, and what had been delivered by then.
+        # Times of the checks for overdue acks, with the last delivery tag at each.
         self._checks: deque[tuple[float, int]] = deque()
 
     def is_overdue(self, now_s: float, limit_s: float) -> bool:
-        """Whether something is unacked for longer than the limit, as far as one can tell who looks now and then."""
+        """Whether a delivery has been unacked for longer than the limit, to the precision of the checks."""
         if not self.unacked:
             self._checks.clear()
             return False
@@ -222,10 +222,10 @@ class Deliveries:
     # Consumers
 
     def started(self, consumer: AmqpConsumer, engine_consumer: Consumer) -> None:
-        """From now on the consumer is sent what this one of the engine's gets."""
+        """Deliver to the consumer from this engine consumer from now on."""
         self._share_window(consumer)
         if consumer.tag not in self.consumers:
-            # At once: thousands may come before the channels are measured.
+            # Charge at once: thousands may start before the channels are measured.
             self.session.channels_bytes += consumer.size_bytes
         self.consumers[consumer.tag] = consumer
         engine_consumer.paused_for = (
@@ -233,29 +233,30 @@ class Deliveries:
         )
 
     def _share_window(self, consumer: AmqpConsumer) -> None:
-        """Let a consumer without acks wait while the shared window is full, as RabbitMQ does; it takes no room there.
+        """Make a no_ack consumer wait while the shared window is full, as RabbitMQ does; its deliveries take no room
+        there.
 
-        Without a limit it has no window at all: it should not look at one for each message.
+        Without a limit it gets no window, to save the check per message.
         """
         if consumer.no_ack and consumer.engine_consumer is not None:
             consumer.engine_consumer.shared = self.window if self.window.limit else None
 
     def forget(self, tag: str) -> AmqpConsumer | None:
-        """The channel has this consumer no longer."""
+        """Remove a consumer from the channel."""
         consumer = self.consumers.pop(tag, None)
         if consumer is not None:
             self.session.channels_bytes -= consumer.size_bytes
         return consumer
 
     def cancel(self, tag: str) -> AmqpConsumer | None:
-        """Send no more to a consumer; what it was sent may still be settled."""
+        """Stop deliveries to a consumer; earlier ones can still be acked."""
         consumer = self.forget(tag)
         if consumer is not None and consumer.engine_consumer is not None:
             self.broker.cancel(consumer.engine_consumer)
         return consumer
 
     def set_prefetch(self, prefetch: float) -> None:
-        """Change the window of each consumer, of those that run too."""
+        """Change the prefetch window of each consumer, also of running ones."""
         self.prefetch = prefetch
         for consumer in list(self.consumers.values()):
             if consumer.engine_consumer is not None and not consumer.no_ack:
@@ -263,13 +264,13 @@ class Deliveries:
                 self.broker.set_prefetch(consumer.engine_consumer, prefetch)
 
     def set_consumer_prefetch(self, consumer: AmqpConsumer, prefetch: float) -> None:
-        """Change the window of one consumer."""
+        """Change the prefetch window of one consumer."""
         consumer.prefetch = prefetch
         if consumer.engine_consumer is not None:
             self.broker.set_prefetch(consumer.engine_consumer, prefetch)
 
     def set_shared_prefetch(self, limit: int) -> None:
-        """Change the window that all consumers of the channel share."""
+        """Change the window shared by all consumers of the channel."""
         self.window.limit = limit
         for consumer in self.consumers.values():
             self._share_window(consumer)
@@ -279,7 +280,7 @@ class Deliveries:
         self._feed_all()
 
     def pause(self) -> None:
-        """The peer does not read: nothing more for its consumers."""
+        """Stop deliveries: the peer does not read."""
         for consumer in self.consumers.values():
             if consumer.engine_consumer is not None:
                 self.broker.pause(consumer.engine_consumer)
@@ -293,7 +294,7 @@ class Deliveries:
 
     @property
     def unacked_bytes(self) -> int:
-        """What the messages take that are not acked, as far as they are in memory."""
+        """Bytes of unacked messages that are in memory."""
         bodies = 0
         for consumer in self.consumers.values():
             if consumer.engine_consumer is not None:
@@ -302,8 +303,8 @@ class Deliveries:
         return bodies + MESSAGE_OVERHEAD_BYTES * count
 
     def page_out(self, wanted_bytes: int) -> int:
-        """Leave the bodies of unacked messages to the store; return how much that freed."""
-        # What a transaction has acked is unacked until its commit.
+        """Drop the bodies of unacked messages from memory, as the store has them; return the bytes freed."""
+        # Deliveries acked in a transaction are unacked until its commit.
         acked = [reversed(leases.values()) for _, leases in reversed(self.channel.settling)]
         unacked = chain(reversed(self.unacked.values()), *acked)
         return page_out(self.broker.engine, unacked, wanted_bytes)
@@ -311,7 +312,7 @@ class Deliveries:
     # basic.get
 
     def hand_over(self, queue_name: str, ready: int, message: Message, *, counted: bool, no_ack: bool) -> None:
-        """Answer a basic.get with a message that was taken out; `counted` shows how often it came back."""
+        """Answer a basic.get with a message; `counted` says whether its delivery count is shown."""
         self.last_tag += 1
         origin, properties = message.origin, message.properties
         if not origin:
@@ -338,10 +339,10 @@ class Deliveries:
         else:
             self.unacked[self.last_tag] = (None, message)
 
-    # What comes from no queue
+    # Messages outside queues
 
     def push(self, prefix: bytes, origin: bytes, properties: bytes, body: bytes) -> None:
-        """Send a consumer that needs no ack something that was in no queue; `prefix` is its `delivery_prefix`."""
+        """Send a no_ack consumer a message that was in no queue; `prefix` is its `delivery_prefix`."""
         self.last_tag += 1
         session = self.session
         session.send_delivery(
@@ -350,10 +351,10 @@ class Deliveries:
             )
         )
 
-    # Settling
+    # Acks
 
     def acknowledge(self, tag: int, multiple: bool) -> None:
-        """The peer has dealt with a delivery, or with all up to it."""
+        """Ack a delivery, or all up to it."""
         if not multiple:
             lease = self.unacked.pop(tag, None)
             if lease is None:
@@ -382,7 +383,7 @@ class Deliveries:
         self._feed(leases)
 
     def reject(self, tag: int, multiple: bool, requeue: bool) -> None:
-        """The peer does not want a delivery, or none up to it: they go back, or are dead."""
+        """Reject a delivery, or all up to it: requeue or dead-letter them."""
         self._reject(self._take(tag, multiple), requeue)
 
     def _reject(self, leases: Sequence[Lease], requeue: bool) -> None:
@@ -397,18 +398,18 @@ class Deliveries:
     # Transactions
 
     def take(self, tag: int, multiple: bool) -> dict[int, Lease]:
-        """Take out a delivery, or all up to it, which a transaction settles with its commit.
+        """Take out a delivery, or all up to it, which a transaction acks at its commit.
 
         Until then they count in the windows of their consumers, as in RabbitMQ.
         """
         return {each: self.unacked.pop(each) for each in self._tags(tag, multiple)}
 
     def put_back(self, leases: Mapping[int, Lease]) -> None:
-        """Let deliveries that were taken out be unacked again, in their old places."""
+        """Put deliveries back at their old positions, unacked again."""
         self.unacked = dict(sorted([*self.unacked.items(), *leases.items()]))
 
     def settle_committed(self, settlement: Settlement, leases: Sequence[Lease]) -> None:
-        """Settle what a transaction has taken out. What was not written yet is written before it is removed."""
+        """Apply the acks of a transaction. A message that is not written yet is written before it is removed."""
         if settlement is not Settlement.ACK:
             self._reject(leases, settlement is Settlement.REQUEUE)
             return
@@ -422,7 +423,9 @@ class Deliveries:
         self.session.context.queues.peering.settled_in_vain()
 
     async def settled(self, engine_consumer: Consumer, time_limit_s: float) -> None:
-        """Return when one of the engine's consumers holds nothing, or the time is up: then it is made void."""
+        """Return when an engine consumer has no unacked delivery, or at the time limit: then its deliveries are
+        requeued.
+        """
         if not engine_consumer.leases:
             return
         settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -436,7 +439,7 @@ class Deliveries:
             self.leaving.pop(engine_consumer.id, None)
 
     def void(self, engine_consumer: Consumer) -> None:
-        """Requeue what one of the engine's consumers holds. The peer may settle it nevertheless, to no effect."""
+        """Requeue the deliveries of an engine consumer. The peer may still ack them, without effect."""
         tags = [tag for tag, (holder, _) in self.unacked.items() if holder is engine_consumer]
         leases = [self.unacked[tag] for tag in tags]
         for tag in tags:
@@ -450,31 +453,31 @@ class Deliveries:
         self.broker.requeue([message for _, message in leases])
 
     def recover(self) -> None:
-        """All that is not settled goes back and may come again."""
+        """Requeue all unacked deliveries."""
         leases = self._take(0, True)
         self._release(leases)
         self.broker.requeue([message for _, message in leases])
         self._feed(leases)
 
     def end(self) -> list[AmqpConsumer]:
-        """The channel is over: its consumers, which are returned, get no more; what is not settled goes back."""
+        """Close: return the consumers, which get no more messages, and requeue all unacked deliveries."""
         ended = list(self.consumers.values())
         try:
             for consumer in ended:
                 self.cancel(consumer.tag)
         finally:
-            # Whatever happens, nothing stays unacked without an owner.
+            # Even after an error nothing may stay unacked without an owner.
             self.recover()
         return ended
 
-    # Inside
+    # Internals
 
     def _take(self, tag: int, multiple: bool) -> list[Lease]:
         """Take out a lease, or all up to it: see `_tags`."""
         return [self.unacked.pop(each) for each in self._tags(tag, multiple)]
 
     def _tags(self, tag: int, multiple: bool) -> list[int]:
-        """Return a tag, or all up to it, which must be unacked; with `multiple` all up to the last for 0."""
+        """Return a tag, or all up to it, which must be unacked; 0 with `multiple` means all."""
         if multiple and tag == 0:
             return list(self.unacked)
         if tag not in self.unacked:
@@ -509,9 +512,10 @@ class Deliveries:
                 self.broker.feed(consumer)
 
     def _feed_all(self) -> None:
-        """Let all consumers have what the shared window has room for, the one first that was served longest ago.
+        """Fill the shared window, least recently served consumers first.
 
-        Else the first one would take all the room, as long as its queue has messages, and the others would starve.
+        Otherwise the first consumer would take all the room while its queue has messages, and the others would
+        starve.
         """
         for consumer in self._in_turn():
             if not self.window.has_room:
@@ -521,11 +525,11 @@ class Deliveries:
             before = self.last_tag
             self.broker.feed(consumer.engine_consumer)
             if self.last_tag != before and self.consumers.get(consumer.tag) is consumer:
-                # To the end of the line, which is the order of the dictionary.
+                # Move it to the end of the dictionary, whose order is the order of turns.
                 self.consumers[consumer.tag] = self.consumers.pop(consumer.tag)
 
     def _in_turn(self) -> list[AmqpConsumer]:
-        """Return all consumers in their turn; among those of one queue a higher priority goes first."""
+        """Return all consumers in their turn; within a queue, higher priority first."""
         consumers = list(self.consumers.values())
         if not any(consumer.priority for consumer in consumers):
             return consumers

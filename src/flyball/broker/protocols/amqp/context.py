@@ -1,4 +1,4 @@
-"""What all AMQP connections of a node share: its queues, its flow, its limits, and who waits for replies."""
+"""Services and settings shared by all AMQP connections of a node."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from flyball.broker.core.topology import Topology
 from flyball.broker.protocols.amqp.direct_replies import DirectReplies
 from flyball.broker.wire.amqp import Value
 
-# The RabbitMQ whose behaviour and HTTP API these are: clients and tools look what they may ask for.
+# The RabbitMQ version whose behaviour and HTTP API are implemented: clients and tools derive features from it.
 RABBITMQ_VERSION = "3.10.8"
 
 
 @dataclass(slots=True, frozen=True)
 class AmqpSettings:
-    """What AMQP connections are told and held to."""
+    """Settings of AMQP connections."""
 
     channel_max: int
     frame_max_bytes: int
@@ -45,16 +45,16 @@ _CAPABILITIES = (
 
 
 def server_properties() -> dict[str, Value]:
-    """Return what a node tells of itself when a connection begins.
+    """Return the server properties for connection.start.
 
-    Clients choose what they do by product and version: kombu, and so Celery, use a global prefetch only with RabbitMQ
-    3.3 to 3.x. Who wants to know what is really there finds `flyball_version`.
+    Clients choose features by product and version: kombu, and so Celery, uses a global prefetch only with RabbitMQ
+    3.3 to 3.x. `flyball_version` identifies the actual broker.
     """
     return {
         "product": "RabbitMQ",
         "version": RABBITMQ_VERSION,
         "platform": f"Flyball {flyball.__version__}, Python {platform.python_version()}",
-        "information": "Flyball, a message broker that governs itself, with the behaviour of RabbitMQ",
+        "information": "Flyball, a self-regulating message broker, compatible with RabbitMQ",
         "flyball_version": flyball.__version__,
         "capabilities": dict.fromkeys(_CAPABILITIES, True),
     }
@@ -62,7 +62,7 @@ def server_properties() -> dict[str, Value]:
 
 @dataclass(slots=True, frozen=True)
 class AmqpContext:
-    """The services of a node's AMQP sessions; one for all of them."""
+    """The services of AMQP sessions; one instance per node."""
 
     queues: Queues
     topology: Topology
@@ -74,7 +74,7 @@ class AmqpContext:
 
 
 def amqp_context(queues: Queues, settings: AmqpSettings) -> AmqpContext:
-    """Build the services of AMQP sessions, and let dead letters be published through their exchanges."""
+    """Build the services of AMQP sessions, and route dead letters through exchanges."""
     broker = queues.topology.broker
     intake = Intake(broker)
     broker.dead_lettering.publisher = DeadLetters(queues, intake)

@@ -1,4 +1,4 @@
-"""What AMQP's methods about exchanges, queues and bindings do on a channel."""
+"""AMQP methods that declare, bind, purge and delete exchanges and queues."""
 
 from __future__ import annotations
 
@@ -102,12 +102,12 @@ def queue_declare(channel: Channel, method: amqp.QueueDeclare) -> None:
         session.check(Action.CONFIGURE, name, f"queue '{name}'")
         declared = declared_queue(session.vhost, name, method)
         _check_dead_letter_exchange(channel, declared)
-        # No other node has that name: it need not be claimed.
+        # A generated name is unique: no need to claim it.
         _declare_new(channel, method, declared)
 
 
 def _declare(channel: Channel, method: amqp.QueueDeclare, declared: Queue) -> None:
-    """Declare a queue, wherever it is; a new one on this node."""
+    """Declare a queue wherever it is served; a new one on this node."""
     session = channel.session
     if session.context.queues.locate(session.vhost, declared.name, session.homes) is None:
         _check_dead_letter_exchange(channel, declared)
@@ -149,13 +149,13 @@ def _declare_known(
 
 
 def declared_queue(vhost: str, name: str, method: amqp.QueueDeclare) -> Queue:
-    """Return a queue as it is declared. One that ends with its connection is never durable, whatever is asked for."""
+    """Return the queue of a declare method. An exclusive queue is never durable, whatever the method says."""
     is_durable = method.durable and not method.exclusive
     return Queue(0, name, vhost, is_durable, method.exclusive, method.auto_delete, method.arguments)
 
 
 def _declare_reply_queue(channel: Channel, method: amqp.QueueDeclare, name: str) -> None:
-    """Direct replies go to something that looks like a queue while its consumer is there."""
+    """Answer a declare of the direct-reply pseudo-queue, which exists while its consumer does."""
     if name != REPLY_TO and not channel.session.context.replies.has(name):
         raise QueueNotFound(name, channel.session.vhost)
     channel.reply(amqp.QueueDeclareOk(channel.number, name, 0, 1), unless=method.no_wait)
@@ -180,7 +180,7 @@ def queue_unbind(channel: Channel, method: amqp.QueueUnbind) -> None:
     if channel.topology.router(binding.vhost).has_binding(binding):
         channel.use_queue(method, binding.destination, unbind)
     else:
-        # What is not bound is no error, whosever queue it is.
+        # Unbinding what is not bound is not an error, even for an exclusive queue of another connection.
         unbind()
 
 
@@ -188,7 +188,7 @@ def _queue_binding(channel: Channel, method: amqp.QueueBind | amqp.QueueUnbind) 
     session = channel.session
     queue_name = channel.queue_name(method.queue)
     exchange = stripped(method.exchange)
-    # Without a queue's name there is no routing key either: the queue's name stands for both.
+    # Without a queue name and a routing key, the name of the last declared queue stands for both.
     routing_key = queue_name if not method.queue and not method.routing_key else method.routing_key
     _check_not_default(exchange)
     session.check(Action.WRITE, queue_name, f"queue '{queue_name}'")
@@ -234,7 +234,7 @@ def _delete(channel: Channel, method: amqp.QueueDelete, queue: QueueHandle) -> N
         def answered(count: int, error: FlyballError | None) -> None:
             nonlocal deleted
             deleted = count
-            # While another node was asked for it somebody else may have deleted it.
+            # Another client may have deleted it while its node was asked.
             done(None if isinstance(error, QueueNotFound) else error)
 
         queue.delete(answered, if_unused=method.if_unused, if_empty=method.if_empty)

@@ -1,7 +1,6 @@
-"""An AMQP client inside the node: what it asks for is done, checked and refused as for any other client.
+"""An AMQP client inside the node; its methods are executed and checked like those of any other client.
 
-It has no socket and no password: whoever opens it has made sure who the user is. What it asks for, and for whom, is
-not known here.
+It has no socket and no login: its creator has authenticated the user.
 """
 
 from __future__ import annotations
@@ -22,7 +21,8 @@ from flyball.broker.wire.amqp import AmqpError, Command, Decoder, Method
 from flyball.errors import FlyballError, InvalidArgument, NotPermitted, StoreUnavailable
 from flyball.model import User
 
-# What is not answered by then may or may not be done: the store, or another node, is away.
+# Time limit of an answer. Without one the operation may or may not have been done: the store or another node is
+# unavailable.
 ANSWER_LIMIT_S = 30.0
 
 CHANNEL = 1
@@ -31,12 +31,12 @@ M = TypeVar("M", bound=Method)
 
 
 class _Pipe(asyncio.Transport):
-    """Where a session writes to instead of a socket: its commands are read at once."""
+    """The transport of a direct session: output is decoded at once."""
 
     def __init__(self, session: _DirectSession, peer: tuple[str, int] | None) -> None:
         super().__init__({"peername": peer})
         self._session = session
-        # What is stored is shown, though it be longer than what may be published by now.
+        # A stored message is shown even if it exceeds the present size limit for publishing.
         self._decoder = Decoder(0, sys.maxsize, from_server=True)
         self._is_closing = False
 
@@ -61,26 +61,26 @@ class _Pipe(asyncio.Transport):
         self.close()
 
     def pause_reading(self) -> None:
-        """Nothing comes but what is asked for, and that waits in the session."""
+        """No-op: input comes from calls only, and the session queues it."""
 
     def resume_reading(self) -> None:
-        """See `pause_reading`."""
+        """No-op; see `pause_reading`."""
 
     def get_write_buffer_size(self) -> int:
         return 0
 
 
 class _DirectSession(AmqpSession):
-    """The session of a client inside. It is none of the node's connections: nobody lists, counts or limits it."""
+    """The session of a direct client. It is not a connection of the node: it is not listed, counted or limited."""
 
     def __init__(self, hub: Hub, context: AmqpContext, user: User, *, is_trusted: bool) -> None:
         super().__init__(hub, context)
-        # Neither its channel nor its bytes are those of a client: what is asked over HTTP is no churn.
+        # Separate meters: requests over HTTP must not appear as client channels and traffic.
         self.meters = Meters()
         self._is_trusted = is_trusted
-        # What the session has sent; None when it is over.
+        # Commands from the session; None at its end.
         self.answers: asyncio.Queue[Command | None] = asyncio.Queue()
-        # Why it, or its channel, was closed.
+        # The error that closed it or its channel.
         self.failure: FlyballError | None = None
         self.user = user
 
@@ -89,7 +89,7 @@ class _DirectSession(AmqpSession):
         self._transport = transport
 
     def begin(self, vhost: str) -> None:
-        """Skip what other clients have to say before they are let in. Raises VhostNotFound, NotPermitted."""
+        """Skip the handshake and open the vhost. Raises VhostNotFound, NotPermitted."""
         access = self.hub.authority.access
         access.check_vhost(vhost)
         if not self._is_trusted and not access.may_enter(self.user.name, vhost):
@@ -97,7 +97,7 @@ class _DirectSession(AmqpSession):
         self.data_received(amqp.PROTOCOL_HEADER)
         self.tuned(CHANNEL, self.context.settings.frame_max_bytes, 0)
         self.opened(vhost)
-        # Nobody has to be told what the node is and how to log in.
+        # Drop the greeting, which is for clients that log in.
         self._out.clear()
         self._out_bytes = 0
 
@@ -114,17 +114,17 @@ class _DirectSession(AmqpSession):
         super()._fail_all(error)
 
     def _note(self, error: AmqpError) -> None:
-        # A peer is told a code and a short text; this one can have the fact itself.
+        # A remote peer gets a code and a short text; this one can have the error itself.
         if self.failure is None:
             cause = error.__cause__
             self.failure = cause if isinstance(cause, FlyballError) else InvalidArgument(error.text)
 
 
 class DirectChannel:
-    """One channel of a client inside. One task uses it: what is sent and what comes back are in order.
+    """One channel of a direct client, used by one task: answers come in the order of requests.
 
-    All of it raises what the node refuses it with, after which nothing more can be done here, and StoreUnavailable
-    if there is no answer in time.
+    All methods raise the broker's error, after which the channel is unusable, and StoreUnavailable without an answer
+    in time.
     """
 
     def __init__(self, session: _DirectSession) -> None:
@@ -132,14 +132,14 @@ class DirectChannel:
         self._is_confirming = False
 
     async def call(self, method: Method, answer: type[M]) -> M:
-        """Send a method and return its answer. Raises InvalidArgument for what AMQP cannot say."""
+        """Send a method and return its answer. Raises InvalidArgument for values that AMQP cannot encode."""
         self._send(method)
         found = await self._next()
-        assert isinstance(found, answer), f"{found!r} is no answer to {method!r}"
+        assert isinstance(found, answer), f"unexpected answer {found!r} to {method!r}"
         return found
 
     async def publish(self, exchange: str, routing_key: str, properties: bytes, body: bytes) -> bool:
-        """Publish a message; return, when all queues have stored it, whether there is one that has taken it."""
+        """Publish a message and wait until all queues have stored it; return whether any queue took it."""
         if not self._is_confirming:
             await self.call(amqp.ConfirmSelect(CHANNEL, False), amqp.ConfirmSelectOk)
             self._is_confirming = True
@@ -153,20 +153,20 @@ class DirectChannel:
             is_routed = False
 
     async def get(self, queue_name: str, *, no_ack: bool) -> amqp.BasicGetOk | None:
-        """Return the next message of a queue, None if there is none; what is not settled goes back at the end."""
+        """Return the next message of a queue, or None; unacked messages are requeued on close."""
         self._send(amqp.BasicGet(CHANNEL, queue_name, no_ack))
         found = await self._next()
         return found if isinstance(found, amqp.BasicGetOk) else None
 
     def reject(self, delivery_tag: int, *, requeue: bool) -> None:
-        """Send a message back, or let it be dead."""
+        """Requeue a message, or dead-letter it."""
         self._send(amqp.BasicReject(CHANNEL, delivery_tag, requeue))
 
     def _send(self, method: Method, content: bytes = b"") -> None:
         try:
             data = method.encode()
         except (ValueError, RecursionError) as error:
-            raise InvalidArgument(f"AMQP cannot say this: {error}") from error
+            raise InvalidArgument(f"AMQP cannot encode this: {error}") from error
         self._session.data_received(data + content)
 
     async def _next(self) -> Command:
@@ -175,10 +175,12 @@ class DirectChannel:
                 found = await self._session.answers.get()
         except TimeoutError:
             raise StoreUnavailable(
-                f"no answer within {ANSWER_LIMIT_S:.0f} s: what was asked for may or may not be done"
+                f"no answer within {ANSWER_LIMIT_S:.0f} s: the operation may or may not have been done"
             ) from None
         if found is None or isinstance(found, amqp.ChannelClose | amqp.ConnectionClose):
-            raise self._session.failure or StoreUnavailable("the node stops: what was asked for may not be done")
+            raise self._session.failure or StoreUnavailable(
+                "the node is stopping: the operation may not have been done"
+            )
         return found
 
 
@@ -192,10 +194,10 @@ async def direct_channel(
     peer: tuple[str, int] | None = None,
     is_trusted: bool = False,
 ) -> AsyncIterator[DirectChannel]:
-    """Open a channel in a virtual host for a user; what it holds is given back on leaving.
+    """Open a channel in a vhost for a user; on exit its unacked messages are requeued.
 
-    `peer` is who asked, for the log. A trusted one is not held to the permissions of its user. Raises VhostNotFound,
-    and NotPermitted if the user may not enter the virtual host.
+    `peer` is the requester, for the log. A trusted channel is not checked against the user's permissions. Raises
+    VhostNotFound, and NotPermitted if the user may not access the vhost.
     """
     session = _DirectSession(hub, context, user, is_trusted=is_trusted)
     session.connection_made(_Pipe(session, peer))

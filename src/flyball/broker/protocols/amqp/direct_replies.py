@@ -1,4 +1,4 @@
-"""Direct replies: a consumer of `amq.rabbitmq.reply-to` gets a name that nobody can guess, and no queue."""
+"""Direct replies: a consumer of `amq.rabbitmq.reply-to` gets an unguessable reply name instead of a queue."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import Protocol
 from flyball.broker.core.queues import Queues
 from flyball.broker.wire.link import Content
 
-# Stands for the channel itself where a client asks for direct replies; the names that it gets begin so.
+# The pseudo-queue for direct replies; reply names start with it.
 REPLY_TO = "amq.rabbitmq.reply-to"
 
 
 class ReplyReceiver(Protocol):
-    """A channel that waits for direct replies."""
+    """A channel that receives direct replies."""
 
     def receive_reply(self, origin: bytes, properties: bytes, body: bytes) -> None:
-        """Send the peer a reply."""
+        """Send a reply to the peer."""
 
 
 class DirectReplies:
-    """Who waits for direct replies on this node; other nodes are asked for the others."""
+    """The reply receivers of this node; replies for others are sent to their nodes."""
 
     def __init__(self, queues: Queues) -> None:
         self._queues = queues
         self._receivers: dict[str, ReplyReceiver] = {}
 
     def begin(self, receiver: ReplyReceiver) -> str:
-        """Return a name for direct replies to the channel, which nobody can guess."""
+        """Return an unguessable reply name for the channel."""
         token = base64.urlsafe_b64encode(secrets.token_bytes(24)).decode().rstrip("=")
         name = f"{REPLY_TO}.{self._queues.peering.node_id}.{token}"
         self._receivers[name] = receiver
@@ -38,16 +38,16 @@ class DirectReplies:
         self._receivers.pop(name, None)
 
     def has(self, name: str) -> bool:
-        """Whether a channel waits for replies of that name, as far as this node knows."""
+        """Whether a channel receives replies under that name, as far as this node knows."""
         return name in self._receivers or self._node_of(name) is not None
 
     def _node_of(self, name: str) -> int | None:
-        """Return the other node whose channel waits for direct replies of that name."""
+        """Return the id of the remote node whose channel has that reply name."""
         node_id = name.removeprefix(REPLY_TO + ".").partition(".")[0]
         return int(node_id) if node_id.isdecimal() and self._queues.peering.can_reach(int(node_id)) else None
 
     def send(self, name: str, origin: bytes, properties: bytes, body: bytes) -> None:
-        """Hand a direct reply to the channel that waits for it, if it still does."""
+        """Send a direct reply to its receiver, if that still exists."""
         receiver = self._receivers.get(name)
         if receiver is not None:
             receiver.receive_reply(origin, properties, body)

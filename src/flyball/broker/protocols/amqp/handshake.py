@@ -1,6 +1,6 @@
-"""How an AMQP connection begins: versions, logging in, limits, and the virtual host.
+"""The AMQP handshake: protocol header, login, limits, vhost.
 
-Which command may come in which state is a table. Whoever fails here hears nothing, and late.
+A table says which method is allowed in which state. A peer that fails here gets no reply, and a delayed close.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from flyball.model import User
 
 log = logging.getLogger("flyball.server")
 
-# What RabbitMQ accepts: clients of 0-9 and 0-8 say it in other ways.
+# Headers that RabbitMQ accepts: 0-9 and 0-8 clients send other ones.
 HEADERS = (amqp.PROTOCOL_HEADER, b"AMQP\x01\x01\x00\x09", b"AMQP\x01\x01\x09\x01", b"AMQP\x01\x01\x08\x00")
 
 
 def greet(session: AmqpConnection, header: amqp.ProtocolHeader) -> None:
-    """Answer the header that a peer begins with."""
+    """Answer the protocol header."""
     if header.raw not in HEADERS:
-        # The answer to a header that we do not speak is the one that we do.
+        # An unsupported header is answered with the supported one.
         session.send(amqp.PROTOCOL_HEADER)
         session.hang_up()
         return
@@ -37,7 +37,7 @@ def greet(session: AmqpConnection, header: amqp.ProtocolHeader) -> None:
 
 
 def start_ok(session: AmqpConnection, method: amqp.ConnectionStartOk) -> None:
-    """Let the peer log in; what it sends meanwhile waits."""
+    """Start the login; input that arrives meanwhile waits."""
     session.introduced(method.client_properties)
     session.mechanism = method.mechanism
     mechanism = method.mechanism
@@ -47,7 +47,7 @@ def start_ok(session: AmqpConnection, method: amqp.ConnectionStartOk) -> None:
     session.hold()
     if mechanism == "EXTERNAL":
         name = session.certificate_name
-        assert name is not None, "EXTERNAL is offered to those who have one"
+        assert name is not None, "EXTERNAL is only offered with a certificate name"
         _logged_in(session, session.hub.authority.authenticate_certificate(name, session.peer_is_loopback), mechanism)
     else:
         session.login_began_at = session.read_bytes
@@ -56,7 +56,7 @@ def start_ok(session: AmqpConnection, method: amqp.ConnectionStartOk) -> None:
 
 
 def tune_ok(session: AmqpConnection, method: amqp.ConnectionTuneOk) -> None:
-    """Agree on limits, which may be lower than those that we have named."""
+    """Apply the negotiated limits, which may be lower than ours."""
     settings = session.context.settings
     if not 0 < method.channel_max <= settings.channel_max:
         raise AmqpError(ReplyCode.NOT_ALLOWED, f"channel_max {method.channel_max} is not negotiable")
@@ -67,13 +67,13 @@ def tune_ok(session: AmqpConnection, method: amqp.ConnectionTuneOk) -> None:
 
 
 def open_vhost(session: AmqpConnection, method: amqp.ConnectionOpen) -> None:
-    """Let the peer into a virtual host."""
+    """Open a vhost for the peer."""
     vhost = method.virtual_host
     user = session.user.name
     access = session.hub.authority.access
     if not access.has_vhost(vhost):
         raise refusal(ReplyCode.NOT_ALLOWED, f"vhost {vhost} not found")
-    # In RabbitMQ's order.
+    # Same order of checks as RabbitMQ.
     session.hub.occupancy.check_connection(vhost, user)
     if not access.may_enter(user, vhost):
         raise refusal(ReplyCode.NOT_ALLOWED, f"access to vhost '{vhost}' refused for user '{user}'")
@@ -95,7 +95,7 @@ async def _log_in(session: AmqpConnection, credentials: Credentials | None, mech
             credentials.name, credentials.password, session.peer_host, session.peer_is_loopback, can_wait=True
         )
     except (TooManyAttempts, NotAdmitted) as error:
-        # The peer hears what a wrong password would be answered: how often it may try is not its business.
+        # The peer gets the answer of a wrong password: it must not learn that it is rate-limited.
         log.warning("refused %s: %s", session.peer, error)
     _logged_in(session, user, mechanism)
 
@@ -104,7 +104,7 @@ def _logged_in(session: AmqpConnection, user: User | None, mechanism: str) -> No
     if session.is_gone:
         return
     if user is None:
-        log.warning("refused %s: its %s login is not right", session.peer, mechanism)
+        log.warning("refused %s: authentication failed (mechanism %s)", session.peer, mechanism)
         if session.understands("authentication_failure_close"):
             text = reply_text(
                 ReplyCode.ACCESS_REFUSED,

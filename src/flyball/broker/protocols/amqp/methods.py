@@ -1,4 +1,4 @@
-"""What AMQP's methods do on a channel: those about messages, and the table of all."""
+"""AMQP methods about messages, and the table of all methods of a channel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flyball.broker.protocols.amqp.channel import Channel
 from flyball.broker.protocols.amqp.consuming import UNLIMITED, AmqpConsumer
 from flyball.broker.protocols.amqp.declarations import DECLARATIONS
 from flyball.broker.protocols.amqp.direct_replies import REPLY_TO
-from flyball.broker.protocols.amqp.placed import MAX_SESSIONS, PLACEMENT, PlacedSession, session_id_in
+from flyball.broker.protocols.amqp.placement import MAX_SESSIONS, PLACEMENT, PlacedSession, session_id_in
 from flyball.broker.protocols.amqp.replies import refusal
 from flyball.broker.protocols.amqp.transactions import Transaction
 from flyball.broker.wire import amqp
@@ -79,9 +79,9 @@ def _consume(channel: Channel, method: amqp.BasicConsume, tag: str, queue: Queue
 
 
 def _changes_window(channel: Channel, method: amqp.BasicConsume, tag: str) -> bool:
-    """Give a running consumer another window, if it is asked for again with one; tell whether it was.
+    """Change the prefetch window of a running consumer that is declared again with one; return whether it was.
 
-    RabbitMQ refuses the tag of a running consumer. `basic.qos`, which changes windows, has no place for a fraction.
+    RabbitMQ refuses the tag of a running consumer. `basic.qos`, which also changes windows, cannot carry a fraction.
     """
     consumer = channel.deliveries.consumers.get(tag)
     if consumer is None or consumer.no_ack or method.no_ack:
@@ -96,7 +96,7 @@ def _changes_window(channel: Channel, method: amqp.BasicConsume, tag: str) -> bo
 
 
 def _consume_replies(channel: Channel, method: amqp.BasicConsume, tag: str) -> None:
-    """Begin to receive direct replies."""
+    """Start receiving direct replies."""
     if not method.no_ack:
         raise refusal(ReplyCode.PRECONDITION_FAILED, "reply consumer cannot acknowledge")
     if channel.reply_name is not None:
@@ -106,7 +106,7 @@ def _consume_replies(channel: Channel, method: amqp.BasicConsume, tag: str) -> N
 
 
 def _consume_placement(channel: Channel, method: amqp.BasicConsume, tag: str) -> None:
-    """Register the session of a client that has come here."""
+    """Register the session of a placed client."""
     if not method.no_ack:
         raise refusal(ReplyCode.PRECONDITION_FAILED, "placement consumer cannot acknowledge")
     session_id = session_id_in(method.arguments)
@@ -163,7 +163,7 @@ def _get(channel: Channel, method: amqp.BasicGet, queue: QueueHandle) -> None:
     channel.perform((method.CLASS_ID, method.METHOD_ID), begin, finish)
 
 
-# Settling
+# Acks
 
 
 def basic_ack(channel: Channel, method: amqp.BasicAck) -> None:

@@ -1,7 +1,7 @@
-"""The publishing side of a channel: routes, returns, confirms and transactions.
+"""The publishing side of a channel: routing, returns, confirms and transactions.
 
-The path of most messages is short: a route and properties that were seen before, and a queue without limits. What
-a message may ask for beyond that (copies, an expiration, a direct reply) is looked at apart.
+The fast path uses a cached route and cached properties, and a queue without limits. Whatever else a message may need
+(copies, expiration, direct reply) is handled off that path.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ NO_ROUTE = "NO_ROUTE"
 _IDS = (BasicPublish.CLASS_ID, BasicPublish.METHOD_ID)
 _NO_HEADERS: Mapping[str, Any] = {}
 
-# A message for more queues than this counts as all that a publisher may send in a turn.
+# A message for more queues than this uses up the publisher's turn.
 MANY_TARGETS = 500
 
 
 class Batch:
-    """Waits for one commit on behalf of all messages that a channel has put into it."""
+    """Waits for one commit on behalf of all messages that a channel put into it."""
 
     __slots__ = ("_publisher", "last")
 
     def __init__(self, publisher: Publisher, last: int) -> None:
         self._publisher = publisher
-        # The number of the last message.
+        # Number of the last message.
         self.last = last
 
     def committed(self) -> None:
@@ -65,14 +65,14 @@ class Batch:
 
     def failed(self, error: FlyballError) -> None:
         if isinstance(error, OperationsRefused):
-            # Each of ours that is among them was refused by its receipt: the rest is stored.
+            # Messages in the batch that failed were already nacked through their receipts: the rest is stored.
             self._publisher.confirm_up_to(self.last)
         else:
             self._publisher.refuse_up_to(self.last)
 
 
 class Publisher:
-    """Takes what a channel publishes."""
+    """Takes the messages that a channel publishes."""
 
     __slots__ = (
         "_awaiting",
@@ -120,18 +120,18 @@ class Publisher:
         self._routes = channel.session.routes.entries
         self._essentials = channel.session.essentials.entries
         self.is_confirming = False
-        # How many messages the peer has published.
+        # Messages published so far.
         self.taken = 0
-        # How many it was told to be safe.
+        # Messages confirmed so far.
         self.confirmed = 0
         self.returned = 0
-        # How many messages were published since confirms were asked for.
+        # Messages published since confirm.select.
         self.published = 0
-        # The numbers of messages whose commit is awaited, in their order.
+        # Numbers of messages waiting for the local commit, in order.
         self._awaiting: dict[int, None] = {}
-        # The numbers of messages that other nodes have to confirm, in their order.
+        # Numbers of messages waiting for confirms of other nodes, in order.
         self._awaiting_peers: dict[int, None] = {}
-        # Whether other nodes have been asked for what the message at hand names.
+        # Whether peers were already asked for the name in the current message.
         self._has_looked = False
         self._confirm_one = self._confirm
         self._confirm_copy = self._confirm_of_several
@@ -140,21 +140,21 @@ class Publisher:
         self._is_due = False
         self._batch: Batch | None = None
         self._batch_number = -1
-        # The channel's.
+        # The channel's open transaction.
         self.transaction: Transaction | None = None
 
     @property
     def is_busy(self) -> bool:
-        """Whether confirms are owed."""
+        """Whether confirms are pending."""
         return bool(self._awaiting or self._awaiting_peers or self._confirmed or self._refused)
 
     @property
     def unconfirmed(self) -> int:
-        """How many messages the peer waits to be confirmed."""
+        """Number of unconfirmed messages."""
         return len(self._awaiting) + len(self._awaiting_peers) + len(self._confirmed) + len(self._refused)
 
     def publish(self, publish: Publish) -> None:
-        """Take a message. Raises AmqpError or a RequestError that ends the channel."""
+        """Take a message. Raises AmqpError, or a RequestError that closes the channel."""
         route = self._routes.get(publish.origin)
         if route is None or route.version != self._version.number:
             route = self._find_route(publish.origin)
@@ -227,7 +227,7 @@ class Publisher:
     # Queues of other nodes
 
     def _publish_to_peers(self, content: Content) -> None:
-        """Put a message into queues here and on other nodes; it is confirmed when all have it."""
+        """Put a message into queues here and on other nodes; it is confirmed when all have stored it."""
         session, sent = self._channel.session, content.on_link()
         done: Callable[[bool], None] | None = None
         if self.is_confirming:
@@ -235,7 +235,7 @@ class Publisher:
             self._awaiting_peers[self.published] = None
             done = partial(self._confirm_of_peers, self.published)
         peering = self._queues.peering
-        # While nodes of its queues owe too many answers the message is its publisher's, who sends no other meanwhile.
+        # While nodes of its queues owe too many confirms, the message is charged to its publisher, which is paused.
         is_charged = peering.must_wait(content.elsewhere)
         if is_charged:
             session.forwarding_bytes += sent.size_bytes
@@ -248,19 +248,19 @@ class Publisher:
             session.charge_if_changed()
 
     def _forwarded(self, size_bytes: int, done: Callable[[bool], None] | None, is_refused: bool) -> None:
-        """A message that had to wait is answered, or dropped since the publisher has gone."""
+        """A delayed message was answered, or dropped since the publisher has closed."""
         self._channel.session.forwarding_bytes -= size_bytes
         if done is not None:
             done(is_refused)
 
     def _confirm_of_peers(self, number: int, is_refused: bool) -> None:
-        """All nodes have the message, or one of them has not."""
+        """All nodes have stored the message, or one has refused it."""
         del self._awaiting_peers[number]
         (self._refused if is_refused else self._confirmed).append(number)
         self._make_due()
 
     def _looks_again(self, route: Route, publish: Publish) -> bool:
-        """Put a message off until it is known whether another node has just made the queue that it names."""
+        """Delay a message until peers have been asked for a queue of that name, which they may just have created."""
         peering = self._queues.peering
         if self._has_looked or not peering.is_clustered or route.exchange or route.routing_key.startswith(REPLY_TO):
             return False
@@ -273,7 +273,7 @@ class Publisher:
         return True
 
     def _waits_for_ids(self, publish: Publish, count: int) -> bool:
-        """Put a message off until each of its copies can have an id: what is sent in one go may need a million."""
+        """Delay a message until there are ids for all its copies: one turn may need a million."""
         if self._engine.message_ids_left >= count:
             return False
         self._channel.wait_for(_IDS, self._publish_with_ids(publish, count))
@@ -284,7 +284,7 @@ class Publisher:
         return partial(self.publish_again, publish)
 
     def publish_again(self, publish: Publish) -> None:
-        """Take a message that was put off."""
+        """Publish a delayed message."""
         self._has_looked = True
         try:
             self.publish(publish)
@@ -308,7 +308,7 @@ class Publisher:
             targets, elsewhere = self._route(exchange_name, [routing_key], lambda: _NO_HEADERS)
         meter = self._meters.exchange(self._vhost, exchange_name)
         route = Route(self._version.number, exchange_name, routing_key, targets, is_fixed, elsewhere, meter)
-        # A route to thousands of queues is long, and every routing key has one.
+        # A route to thousands of queues is large, and each routing key has one.
         session.routes.add(origin, route, len(origin) + 8 * (len(targets) + len(elsewhere)))
         return route
 
@@ -324,14 +324,14 @@ class Publisher:
         found = essentials(properties)
         if found.headers is not None:
             found.correlation = correlation_in(split_table(found.headers))
-        # Twice: what it says is copied from them.
+        # Twice: the parsed values are copies.
         self._channel.session.essentials.add(properties, found, 2 * len(properties))
         return found
 
     def _look_closer(
         self, publish: Publish, route: Route, found: Essentials
     ) -> tuple[Sequence[QueueState], Sequence[RemoteQueue], bytes, int | None]:
-        """Return targets here and elsewhere, properties and time to live of a message that asks for more."""
+        """Return local and remote targets, properties and TTL of a message that is not on the fast path."""
         if publish.immediate:
             raise refusal(ReplyCode.NOT_IMPLEMENTED, "immediate=true")
         self._check_user(found)
@@ -374,7 +374,7 @@ class Publisher:
         return decoded.encode()
 
     def miss(self, publish: Publish, properties: bytes) -> None:
-        """No queue gets a message: its publisher may want to know. A direct reply needs no queue."""
+        """No queue takes the message: send a direct reply, or basic.return."""
         channel = self._channel
         if not publish.mandatory:
             exchange, routing_key = read_origin(publish.origin)
@@ -393,24 +393,26 @@ class Publisher:
     # Confirms
 
     def confirm_up_to(self, last: int) -> None:
-        """Everything up to that number is in the store."""
+        """All messages up to that number are stored."""
         self._confirmed += self._take_up_to(last)
         self._make_due()
 
     def refuse_up_to(self, last: int) -> None:
-        """The store has refused what came up to that number, for good."""
+        """The store refused all messages up to that number, permanently."""
         self._refused += self._take_up_to(last)
         self._make_due()
 
     def _confirm(self, number: int, is_refused: bool) -> None:
-        """A message has been acked before it was written, or the store refuses it."""
+        """A message was acked by its consumer before it was written, or the store refused it."""
         if number in self._awaiting:
             del self._awaiting[number]
             (self._refused if is_refused else self._confirmed).append(number)
             self._make_due()
 
     def _confirm_of_several(self, number: int, is_refused: bool) -> None:
-        """One copy of a message has been acked before it was written, which says nothing of others, or is refused."""
+        """One copy of a message was acked before it was written, which says nothing about the others, or was
+        refused.
+        """
         if is_refused:
             self._confirm(number, True)
 
@@ -425,13 +427,13 @@ class Publisher:
         return numbers
 
     def _make_due(self) -> None:
-        """Confirm with the next write: by then there may be more."""
+        """Send confirms with the next write, when there may be more."""
         if not self._is_due:
             self._is_due = True
             self._hub.confirm_soon(self)
 
     def send_confirms(self) -> None:
-        """Tell the peer what is confirmed: in one go what lies before all that is not."""
+        """Send pending confirms, with `multiple` for everything before the first unconfirmed message."""
         self._is_due = False
         channel = self._channel
         confirmed, self._confirmed = self._confirmed, []
@@ -461,7 +463,7 @@ class Publisher:
             session.send(encode_ack(channel.number, number, multiple=False))
 
     def crash(self, error: BaseException) -> None:
-        """Sending confirms has failed."""
+        """Sending confirms failed: close the connection."""
         self._channel.session.crash(error)
 
 
@@ -472,7 +474,7 @@ def _any_stored(targets: Sequence[QueueState]) -> bool:
 def _time_to_live_us(expiration: str | None) -> int | None:
     if expiration is None:
         return None
-    # RabbitMQ reads the number as Erlang does.
+    # RabbitMQ parses the number as Erlang does.
     if expiration[:1] == "+" and expiration[1:2].isdecimal():
         expiration = expiration[1:]
     digits = len(expiration) - len(expiration.lstrip("0123456789"))
@@ -490,7 +492,7 @@ def _time_to_live_us(expiration: str | None) -> int | None:
 
 
 def _keys_of(route: Route, found: Essentials) -> list[str]:
-    """Return all routing keys of a message: its own, and those that its headers list."""
+    """Return all routing keys of a message: its own, and those in CC and BCC."""
     routing_keys = [route.routing_key]
     if found.headers is not None:
         headers = split_table(found.headers)
@@ -500,7 +502,7 @@ def _keys_of(route: Route, found: Essentials) -> list[str]:
 
 
 def _keys_in(headers: Mapping[str, bytes], name: str) -> list[str]:
-    """Return the routing keys that a header lists."""
+    """Return the routing keys in a header."""
     raw = headers.get(name)
     if raw is None:
         return []
@@ -510,7 +512,7 @@ def _keys_in(headers: Mapping[str, bytes], name: str) -> list[str]:
             ReplyCode.PRECONDITION_FAILED, f'invalid message: {{unacceptable_type_in_header,"{name}",{kind}}}'
         )
     keys = read_value(raw)
-    assert isinstance(keys, list), "an array was read"
+    assert isinstance(keys, list), "an array was decoded"
     return [key for key in keys if isinstance(key, str)]
 
 

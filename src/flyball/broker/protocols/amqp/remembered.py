@@ -1,4 +1,4 @@
-"""What a connection remembers of the messages published on it: where they went, and what their properties said."""
+"""Per-connection caches of routes and parsed properties."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from flyball.broker.engine.queue import QueueState
 
 T = TypeVar("T")
 
-# What a connection remembers of routes, and of properties, in bytes; with more it begins again with nothing. What
-# would take more than a part of it is not remembered.
+# Size limit of a cache in bytes; when it is exceeded, the cache is cleared. Larger entries are not cached.
 REMEMBERED_BYTES = 512 * 1024
 _LARGEST_REMEMBERED_BYTES = REMEMBERED_BYTES // 8
-# What an entry takes beside the bytes that it is found by.
+# Memory of an entry, without its key.
 _ENTRY_BYTES = 500
 
 
 class Remembered(Generic[T]):
-    """Values by the bytes that they were read from, bounded in bytes."""
+    """A cache keyed by wire bytes, bounded in bytes."""
 
     __slots__ = ("entries", "size_bytes")
 
@@ -30,7 +29,7 @@ class Remembered(Generic[T]):
         self.size_bytes = 0
 
     def add(self, key: bytes, value: T, content_bytes: int) -> None:
-        """Remember a value, unless it is large. `content_bytes` is what it takes with its key."""
+        """Cache a value unless it is large. `content_bytes` is its size with its key."""
         cost_bytes = _ENTRY_BYTES + content_bytes
         if cost_bytes <= _LARGEST_REMEMBERED_BYTES:
             if self.size_bytes + cost_bytes > REMEMBERED_BYTES:
@@ -45,14 +44,14 @@ class Remembered(Generic[T]):
 
 @dataclass(slots=True, eq=False)
 class Route:
-    """Where messages of an origin go, as long as `version` is the present one."""
+    """The targets of messages with an exchange and routing key, valid for one `version` of the topology."""
 
     version: int
     exchange: str
     routing_key: str
     targets: Sequence[QueueState]
-    # Whether nothing but the routing key decides.
+    # Whether the route depends on nothing but the routing key.
     is_fixed: bool
-    # The queues of other nodes that get them, too.
+    # Remote queues among the targets.
     elsewhere: Sequence[RemoteQueue]
     meter: ExchangeMeter

@@ -1,4 +1,4 @@
-"""How AMQP tells errors: which code each fact has. The code decides whether the channel or the connection ends."""
+"""Maps errors to AMQP reply codes. The code decides whether the channel or the connection closes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CODES: Mapping[type[errors.FlyballError], ReplyCode] = {
     errors.NotPermitted: ReplyCode.ACCESS_REFUSED,
     errors.UnknownExchangeType: ReplyCode.COMMAND_INVALID,
     errors.StoreError: ReplyCode.INTERNAL_ERROR,
-    # As RabbitMQ tells that the node of a queue is down: the client may try again on another channel.
+    # Like RabbitMQ for a queue whose node is down: the client may retry on another channel.
     errors.PeerLost: ReplyCode.NOT_FOUND,
 }
 
@@ -37,17 +37,17 @@ _WHATEVER = -1
 
 
 def refusal(code: ReplyCode, text: str) -> AmqpError:
-    """Return an error to raise, which has the ids of whatever method it is met in."""
+    """Return an error to raise; the ids of the method are filled in where it is caught."""
     return AmqpError(code, text, _WHATEVER)
 
 
 def reply_of(error: errors.FlyballError, class_id: int, method_id: int) -> AmqpError:
-    """Return the error as AMQP tells it, caused by that method. What it was before is its cause."""
+    """Translate an error for AMQP, with the method that caused it. The original error is its cause."""
     if isinstance(error, AmqpError):
         if error.class_id == _WHATEVER:
             error.class_id, error.method_id = class_id, method_id
         return error
     code = next((CODES[kind] for kind in type(error).__mro__ if kind in CODES), ReplyCode.INTERNAL_ERROR)
-    told = AmqpError(code, str(error), class_id, method_id)
-    told.__cause__ = error
-    return told
+    reply = AmqpError(code, str(error), class_id, method_id)
+    reply.__cause__ = error
+    return reply

@@ -1,4 +1,4 @@
-"""What a client says when it logs in, in the mechanisms that carry a password."""
+"""Decodes SASL responses that carry a password."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class Credentials:
 
 
 def read_response(mechanism: str, response: bytes) -> Credentials | None:
-    """Return who logs in with which password; None if the response says neither."""
+    """Return user name and password; None for a malformed response."""
     return _read_plain(response) if mechanism == "PLAIN" else _read_amqplain(response)
 
 
 def _read_plain(response: bytes) -> Credentials | None:
     parts = response.split(b"\0")
-    # To act on behalf of somebody else (the first part) is not possible.
+    # Acting on behalf of another user (the first part) is not supported.
     if len(parts) != 3 or parts[0]:
         return None
     try:
@@ -30,7 +30,7 @@ def _read_plain(response: bytes) -> Credentials | None:
 
 
 def _read_amqplain(response: bytes) -> Credentials | None:
-    """A table of fields, without its length in front."""
+    """A field table without its length."""
     table = write_longstr(response)
     try:
         fields, _ = read_table(table, 0, len(table))

@@ -1,6 +1,6 @@
-"""One AMQP connection: its channels, the commands that come on it, and its end.
+"""An AMQP connection: its channels, the dispatch of its methods, and its end.
 
-How it begins is in `handshake`; what a command on a channel does is in `methods`.
+The handshake is in `handshake`, the methods of a channel in `methods`.
 """
 
 from __future__ import annotations
@@ -27,20 +27,19 @@ from flyball.trace.recorder import Recorder
 
 log = logging.getLogger("flyball.server")
 
-# So much a peer may publish in a turn of the loop, before others have theirs and the flow is looked at.
+# Bytes that a peer may publish per turn of the event loop, before others are served and flow is checked.
 CREDIT_BYTES = 64 * 1024
 
-# What a message counts beside its body.
+# Cost of a message in addition to its body.
 MESSAGE_COST_BYTES = 200
 
-# A peer that sends so much at a time is read once in a turn of the loop: libuv would read up to 32 times, and
-# meanwhile nobody else would be served.
+# A peer with more pending input is read once per turn: libuv would read up to 32 times, and starve the others.
 LONG_READ_BYTES = 128 * 1024
 
-# What a peer may send while its password is checked: more than the two methods that can follow.
+# Input limit while the password is checked: more than the two methods that can follow.
 READ_IN_LOGIN_BYTES = 4096
 
-# A peer that leaves so much unread is not listened to either.
+# A peer that leaves more than this unread is not read from.
 MAX_UNREAD_BYTES = 16 * 1024 * 1024
 
 
@@ -51,12 +50,12 @@ class AmqpSession(AmqpConnection):
         super().__init__(hub, context)
         self._channels: dict[int, Channel] = {}
         self._decoder.open_channels = self._channels
-        # Whether the peer has used its turn of the loop for publishing.
+        # Whether the peer has used its publishing turn.
         self._has_published = False
-        # The message that waits for credit, and with it all that came after it.
+        # A message that waits for credit, before all input that came after it.
         self._parked: Publish | None = None
         self._next_check_s = 0.0
-        # Whether the bytes made no sense: what comes after them cannot be read.
+        # Whether the input could not be decoded: what follows cannot be parsed.
         self._is_lost = False
 
     # Life
@@ -67,21 +66,21 @@ class AmqpSession(AmqpConnection):
 
     @property
     def waits_for_credit(self) -> bool:
-        """Whether the peer could not publish all that it has sent."""
+        """Whether input of the peer waits for credit."""
         return self._parked is not None
 
     @property
     def channels(self) -> list[Channel]:
-        """The channels that are open."""
+        """The open channels."""
         return list(self._channels.values())
 
     @property
     def requests(self) -> int:
-        """How many messages its channels have published and were delivered."""
+        """Messages published and delivered on its channels."""
         return sum(channel.publisher.taken + channel.deliveries.last_tag for channel in self._channels.values())
 
     def disconnect(self) -> None:
-        """Tell the peer that the node stops."""
+        """Close the connection: the node stops."""
         if self.state is State.RUNNING and not self.is_gone:
             text = reply_text(ReplyCode.CONNECTION_FORCED, "broker forced connection closure with reason 'shutdown'")
             self.send(amqp.ConnectionClose(0, ReplyCode.CONNECTION_FORCED, text, 0, 0).encode())
@@ -108,7 +107,7 @@ class AmqpSession(AmqpConnection):
         self._let_go()
 
     def _let_go(self) -> None:
-        """Requeue what the channels hold, and give up what was this connection's own."""
+        """Requeue the deliveries of all channels, and delete the connection's exclusive queues."""
         self._decoder.is_discarding = True
         # Else the consumers of a channel would get what the one before it requeues: a message would go through many,
         # and count as delivered each time, until its delivery limit is reached.
@@ -161,7 +160,7 @@ class AmqpSession(AmqpConnection):
     def hold_back(self) -> None:
         super().hold_back()
         unacked_bytes = self.unacked_bytes
-        log.info("consumers of %s get nothing until it acks: %d bytes are unacked", self.peer, unacked_bytes)
+        log.info("deliveries to %s paused until it acks: %d bytes unacked", self.peer, unacked_bytes)
         for channel in self._channels.values():
             channel.deliveries.pause()
 
@@ -171,22 +170,22 @@ class AmqpSession(AmqpConnection):
             self._resume_deliveries()
 
     def exhaust(self, reason: str) -> None:
-        """Tell the peer why, unless it does not read."""
+        """Close the connection with a reason, unless the peer does not read."""
         if self.state is not State.RUNNING or self.is_gone or self._is_write_paused:
             super().exhaust(reason)
             return
         self._is_lost = True
         self._fail_all(AmqpError(ReplyCode.RESOURCE_ERROR, reason))
         self.release_buffers()
-        # It may wait for credit: what it still sends is read, and dropped, so that it gets to read why.
+        # It may wait for credit: discard its further input, so that it gets to read the reason.
         self.context.flow.forget(self)
         self._set_reading(True)
 
     def tick(self, now_s: float) -> None:
-        """Close channels whose consumers keep messages for too long, and the connection if its peer has gone."""
+        """Close channels with overdue acks, and the connection if its peer is gone."""
         self.channels_bytes = sum([channel.held_bytes for channel in self._channels.values()])
         if self.is_blocked and self.peer_has_gone:
-            # Nothing is read from it, perhaps until what it has not acked is given to others.
+            # Its input is paused, perhaps until its unacked messages are requeued.
             self.abort()
             return
         limit_s = self.context.settings.consumer_timeout_s
@@ -202,7 +201,7 @@ class AmqpSession(AmqpConnection):
                 )
                 self.fail(number, AmqpError(ReplyCode.PRECONDITION_FAILED, text))
 
-    # Reading
+    # Input
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -216,7 +215,7 @@ class AmqpSession(AmqpConnection):
 
     def eof_received(self) -> bool:
         if self.state not in (State.RUNNING, State.CLOSING):
-            # A peer that has gone looks like one that only says no more, and nobody does that before it is let in.
+            # A half-closed connection looks like a dropped one: during the handshake no client half-closes.
             self.hang_up()
             return False
         return super().eof_received()
@@ -229,7 +228,7 @@ class AmqpSession(AmqpConnection):
             self.hang_up()
 
     def pump(self, mark_ns: int) -> None:
-        """Decode, sample and carry out the commands that are complete, as far as there is room and credit."""
+        """Decode, sample and execute complete commands, as far as buffer space and credit allow."""
         if self._is_lost:
             return
         next_command = self._decoder.next_command
@@ -258,7 +257,7 @@ class AmqpSession(AmqpConnection):
             else:
                 self._parked = None
             traced: TracedCommand | None = None
-            # As `Recorder.sample`, in place.
+            # `Recorder.sample`, inlined.
             if recorder is not None:
                 if recorder.skip:
                     recorder.skip -= 1
@@ -280,23 +279,23 @@ class AmqpSession(AmqpConnection):
                     self.fail(command.channel, reply_of(error, command.CLASS_ID, command.METHOD_ID))
             else:
                 self._take(command)
-                # Answers to basic.get may be large: what there is goes out before more is asked for.
+                # Answers to basic.get may be large: flush before executing more.
                 is_over = self._out_bytes > WRITE_BUFFER_BYTES or time.perf_counter_ns() > turn_ends_ns
             if traced is not None:
                 traced.handled(self.broker.journal, self._queue_id_of(command))
             if is_over:
                 self.hub.next_turn(self)
                 break
-        # Whoever does not read does not notice that the peer has gone, and its password need not be checked then.
+        # With reading paused a disconnect is not noticed, so keep reading while the password is checked.
         self._set_reading(self.is_logging_in and self.read_bytes - self.login_began_at < READ_IN_LOGIN_BYTES)
 
     def _sample(self, recorder: Recorder, command: Command, mark_ns: int) -> TracedCommand | None:
-        """Begin the trace of a command, if it is in the sample."""
+        """Start the trace of a command that is in the sample."""
         weight = recorder.weigh(mark_ns)
         return TracedCommand(recorder, weight, command, self._received_ns, mark_ns) if weight else None
 
     def _may_publish(self, command: Publish) -> bool:
-        """Ask for credit for a message. Without credit the message is parked, and nothing is read."""
+        """Ask for credit for a message. Without credit it is parked, and reading is paused."""
         if self._has_published:
             # Its share of this turn is used up.
             self._has_published = False
@@ -311,7 +310,7 @@ class AmqpSession(AmqpConnection):
         return False
 
     def _queue_id_of(self, command: Command) -> int:
-        """Return the first queue that a message went to, for the trace; 0 if there is none."""
+        """Return the first queue that a message was put into, for the trace; 0 if none."""
         route = self.routes.entries.get(command.origin) if isinstance(command, Publish) else None
         return route.targets[0].queue.id if route is not None and route.targets else 0
 
@@ -321,9 +320,9 @@ class AmqpSession(AmqpConnection):
     # Commands
 
     def _take(self, command: Command) -> None:
-        """Carry out a command that is not a message on an open channel."""
+        """Execute a command other than a publish on an open channel."""
         try:
-            # Nearly all are methods on open channels, acks above all: the other questions are asked of the rest only.
+            # Nearly all commands are methods on open channels, mostly acks: the other cases come second.
             handler = ON_CHANNEL.get(type(command))
             if handler is not None and self.state is State.RUNNING:
                 channel = self._channels.get(command.channel)
@@ -373,7 +372,7 @@ class AmqpSession(AmqpConnection):
                 self._forget_channel(number)
                 channel.is_closing = True
                 channel.end()
-            # If we have closed it too, it is over with the answer to that.
+            # If both sides have sent close, this close-ok ends the channel.
             self.send(amqp.ChannelCloseOk(number).encode())
         elif isinstance(command, amqp.ChannelCloseOk) and channel.is_closing:
             self._forget_channel(number)
@@ -385,14 +384,14 @@ class AmqpSession(AmqpConnection):
             raise refusal(ReplyCode.CHANNEL_ERROR, "second 'channel.open' seen")
         self._check_channel_limits()
         self._channels[method.channel] = Channel(self, method.channel)
-        # At once: thousands may come before the channels are measured.
+        # Charge at once: thousands may be opened before the channels are measured.
         self.channels_bytes += CHANNEL_BYTES
         self.meters.channels_opened += 1
         self.hub.occupancy.open_channel(self.user.name)
         self.send(amqp.ChannelOpenOk(method.channel).encode())
 
     def _check_channel_limits(self) -> None:
-        """Raise AmqpError if the connection, its user or the node has as many channels as it may have."""
+        """Raise AmqpError if the connection, its user or the node has reached its channel limit."""
         occupancy = self.hub.occupancy
         limit = self.channel_max
         user_limit = occupancy.channel_limit(self.user.name)
@@ -402,7 +401,7 @@ class AmqpSession(AmqpConnection):
         elif user_limit is not None:
             problem = f"for user '{self.user.name}' has reached the maximum allowed user limit of ({user_limit})"
         elif occupancy.channels >= node_limit:
-            # As later versions of RabbitMQ say it.
+            # Text of later RabbitMQ versions.
             node = self.hub.peering.name
             problem = f"on node '{node}' has reached the maximum allowed limit of ({node_limit})"
         else:
@@ -428,13 +427,13 @@ class AmqpSession(AmqpConnection):
         self.hang_up_later()
 
     def _on_update_secret(self, method: amqp.ConnectionUpdateSecret) -> None:
-        """A password does not expire, so that a new one is only noted. It is not checked, as with RabbitMQ."""
+        """Passwords do not expire, so a new secret is only noted. Like RabbitMQ, it is not checked."""
         self.send(amqp.ConnectionUpdateSecretOk(0).encode())
 
-    # Failing
+    # Errors
 
     def fail(self, number: int, error: AmqpError) -> None:
-        """End the channel or the connection, whichever the error says."""
+        """Close the channel or the connection, depending on the error."""
         channel = self._channels.get(number)
         if error.code not in CHANNEL_ERRORS or channel is None or self.state is not State.RUNNING:
             self._fail_all(error)
@@ -448,7 +447,7 @@ class AmqpSession(AmqpConnection):
         channel.end()
 
     def _fail_all(self, error: AmqpError) -> None:
-        """End the connection: with a word if the peer has been let in, else silently and late."""
+        """Close the connection: with a reply once it is open, otherwise silently and delayed."""
         text = reply_text(error.code, error.text)
         log.warning("closed amqp connection of %s: %s", self.peer, text)
         if self.state in (State.RUNNING, State.OPENING):
@@ -460,9 +459,9 @@ class AmqpSession(AmqpConnection):
             self.close_silently()
 
     def report_internal_error(self) -> None:
-        self._fail_all(AmqpError(ReplyCode.INTERNAL_ERROR, "the node has met a defect; its log tells which"))
+        self._fail_all(AmqpError(ReplyCode.INTERNAL_ERROR, "internal error: see the log of the node"))
 
-    # Writing
+    # Output
 
     def flush(self) -> None:
         if self._out:

@@ -1,4 +1,4 @@
-"""What a transaction has gathered: messages to publish, and what was settled, until its commit or rollback."""
+"""The pending puts and acks of a transaction, until its commit or rollback."""
 
 from __future__ import annotations
 
@@ -16,22 +16,21 @@ from flyball.broker.wire.amqp import Essentials, Publish, ReplyCode
 from flyball.broker.wire.link import Settlement
 from flyball.model import MESSAGE_OVERHEAD_BYTES, Message
 
-# What one transaction may publish, with a copy for each queue, and settle: its commit is one batch, made in one turn
-# of the loop, and 50,000 steps take a third of a second. A rejected message may be dead-lettered, which takes ten
-# times as long.
+# Maximum puts, one per queue, and acks of a transaction. Its commit is one batch, built in one turn of the event
+# loop, where 50,000 steps take a third of a second. Rejects may dead-letter, which takes ten times as long.
 MAX_TRANSACTION_STEPS = 50_000
 REJECTION_STEPS = 10
 
-# What was delivered and to whom; a message that was asked for with basic.get has no consumer.
+# A delivered message and its consumer; None for basic.get.
 Lease = tuple[Consumer | None, Message]
 
-# What a transaction has settled, by delivery tag, and how.
+# Acks or rejects of a transaction, by delivery tag.
 Settling = tuple[Settlement, dict[int, Lease]]
 
 
 @dataclass(slots=True, eq=False)
 class Content:
-    """A message that is routed and checked, ready to be put into its queues."""
+    """A routed and checked message, ready to be put into its queues."""
 
     targets: Sequence[QueueState]
     elsewhere: Sequence[RemoteQueue]
@@ -39,11 +38,12 @@ class Content:
     essentials: Essentials
     properties: bytes
     ttl_us: int | None
-    # In a transaction: queues that the default exchange is asked for. They may be declared before the commit.
+    # In a transaction: queue names published to through the default exchange, which may be declared before the
+    # commit.
     names: Sequence[str] = ()
 
     def on_link(self) -> link.Content:
-        """Return it as it goes over a link, without its queues."""
+        """Return its form for a link, without queues."""
         return link.Content(
             self.publish.body,
             self.properties,
@@ -56,7 +56,7 @@ class Content:
 
 
 class Transaction:
-    """What a channel has published and settled since `tx.select`, or since its last commit or rollback."""
+    """Puts and acks since `tx.select`, or since the last commit or rollback."""
 
     __slots__ = ("_copies", "_session", "_size_bytes", "_steps", "contents", "settling")
 
@@ -65,19 +65,19 @@ class Transaction:
         self.contents: list[Content] = []
         self.settling: list[Settling] = []
         self._size_bytes = 0
-        # How many messages its commit puts into queues, as far as they are known by now.
+        # Number of puts of its commit, as far as known by now.
         self._copies = 0
         self._steps = 0
 
     @property
     def acks(self) -> int:
-        """How many deliveries it acks."""
+        """Number of acks."""
         return sum([len(leases) for settlement, leases in self.settling if settlement is Settlement.ACK])
 
     def publish(self, content: Content) -> None:
-        """Add a message. Raises AmqpError, and so ends the channel, if the transaction becomes too large."""
+        """Add a message. Raises AmqpError, which closes the channel, if the transaction becomes too large."""
         self.contents.append(content)
-        # Each of its queues gets a copy with the commit, and all copies of a transaction at once.
+        # At the commit each of its queues gets a copy, and all copies of a transaction at once.
         copies = max(1, len(content.targets))
         publish = content.publish
         size = len(publish.body) + len(content.properties) + len(publish.origin) + copies * MESSAGE_OVERHEAD_BYTES
@@ -86,12 +86,12 @@ class Transaction:
         self._copies += copies
         self._session.transaction_bytes += size
         if size > CHARGE_STEP_BYTES:
-            # Not only when all that has come is carried out: the commit may be among it.
+            # Charge now: the commit may be in the same read.
             self._session.charge_if_changed()
         self._check()
 
     def settle(self, settlement: Settlement, leases: dict[int, Lease]) -> None:
-        """Add what is settled with the commit. Raises AmqpError if the transaction becomes too large."""
+        """Add acks or rejects. Raises AmqpError if the transaction becomes too large."""
         self.settling.append((settlement, leases))
         self._steps += len(leases) * (REJECTION_STEPS if settlement is Settlement.REJECT else 1)
         self._check()
@@ -105,9 +105,9 @@ class Transaction:
             )
 
     def take_contents(self) -> tuple[list[Content], int]:
-        """Return what was published so far, and begin again.
+        """Return the published messages with their size, and start over.
 
-        It stays charged to the session, with the bytes that are returned, until the caller has done with it.
+        They stay charged to the session until the caller is done with them.
         """
         contents, self.contents = self.contents, []
         charged_bytes, self._size_bytes = self._size_bytes, 0
@@ -115,11 +115,11 @@ class Transaction:
         return contents, charged_bytes
 
     def drop_contents(self) -> None:
-        """Forget what was published so far."""
+        """Discard the published messages."""
         _, charged_bytes = self.take_contents()
         self._session.transaction_bytes -= charged_bytes
 
     def take_settled(self) -> list[Settling]:
-        """Return what was settled so far, and begin again."""
+        """Return the acks and rejects, and start over."""
         settling, self.settling = self.settling, []
         return settling

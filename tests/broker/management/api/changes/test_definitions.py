@@ -169,16 +169,16 @@ def test_nothing_is_done_when_something_is_wrong(api: httpx.Client, place: Place
 @pytest.mark.parametrize(
     ("definitions", "reason"),
     [
-        ({"queues": {}}, "'queues' has to be a list of objects"),
-        ({"queues": [1]}, "'queues' has to be a list of objects"),
-        ({"queues": [{"vhost": "/"}]}, "'name' is missing"),
-        ({"queues": [{"name": "q"}]}, "'vhost' is missing"),
+        ({"queues": {}}, "'queues' must be a list of objects"),
+        ({"queues": [1]}, "'queues' must be a list of objects"),
+        ({"queues": [{"vhost": "/"}]}, "missing field 'name'"),
+        ({"queues": [{"name": "q"}]}, "missing field 'vhost'"),
         ({"permissions": [{"user": "nobody", "vhost": "/", "configure": "", "write": "", "read": ""}]}, "no user"),
         ({"policies": [{"name": "p", "vhost": "/", "pattern": "(", "definition": {"max-length": 1}}]}, "expression"),
         ({"exchanges": [{"name": "amq.mine", "vhost": "/", "type": "fanout"}]}, "reserved prefix"),
         ({"bindings": [{"source": "amq.fanout", "destination": "no", "vhost": "/"}]}, "no queue 'no'"),
         ({"bindings": [{"source": "", "destination": "no", "destination_type": "x", "vhost": "/"}]}, "queue or exch"),
-        ({"users": [{"name": "u", **SHA256, "hashing_algorithm": "flyball_argon2id"}]}, "not encoded in base64"),
+        ({"users": [{"name": "u", **SHA256, "hashing_algorithm": "flyball_argon2id"}]}, "not valid base64"),
         ({"users": [{"name": "u", "password_hash": "eA==", "hashing_algorithm": "flyball_argon2id"}]}, "no hash"),
     ],
     ids=json.dumps,
@@ -230,9 +230,9 @@ def test_what_flyball_does_not_have_is_left_out_and_told(
         ("exchange", "'later'" + place_of),
         ("binding", "from 'amq.fanout' to 'log'"),
     }
-    assert "rabbit_password_hashing_sha256 cannot be checked" in told["password of user", "'bob'"]
+    assert "cannot verify a password_hash of rabbit_password_hashing_sha256" in told["password of user", "'bob'"]
     assert "flyball user password bob" in told["password of user", "'bob'"]
-    assert "stays as it is" in told["password of user", "'guest'"]
+    assert "existing user is unchanged" in told["password of user", "'guest'"]
     assert api.get("/users/guest").json()["tags"] == ["administrator"]
     assert api.get("/users/bob").json() | {"limits": {}} == {
         "name": "bob",
@@ -307,9 +307,9 @@ def test_topics_go_out_and_come_in_with_what_rabbitmq_knows_of_them(
             {"name": "t", "parent": "nobody"},
             "definitions: topics[1] t: parent: no [[topics]] entry is named 'nobody'",
         ),
-        ({"name": "t", "children": []}, "there is no key 'children'"),
+        ({"name": "t", "children": []}, "unknown key 'children'"),
         ({"name": "amq.fanout"}, "inequivalent arg 'type'"),
-        ({}, "'name' is missing"),
+        ({}, "missing field 'name'"),
     ],
     ids=json.dumps,
 )
@@ -327,8 +327,12 @@ def test_a_node_without_a_domain_leaves_clustered_queues_out(api: httpx.Client, 
     definitions = {"flyball_clusters": [{"name": "c", "vhost": vhost}], "flyball_bindings": [binding]}
     answer = api.post("/definitions", json=definitions)
     assert answer.json()["left_out"] == [
-        {"kind": "clustered queue", "name": f"'c' in vhost '{vhost}'", "reason": "this node is in no domain"},
-        {"kind": "binding", "name": "from 'amq.fanout' to 'c'", "reason": "what it binds is left out"},
+        {
+            "kind": "clustered queue",
+            "name": f"'c' in vhost '{vhost}'",
+            "reason": "this node does not belong to a domain",
+        },
+        {"kind": "binding", "name": "from 'amq.fanout' to 'c'", "reason": "its source or destination is left out"},
     ]
 
 

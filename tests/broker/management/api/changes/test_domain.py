@@ -124,8 +124,8 @@ def test_a_clustered_queue_of_another_domain_takes_what_there_is(governed_pair: 
     orders = {"name": "orders", "vhost": "/", "members": ["b", "elsewhere"], "provisioner": "cloud"}
     left_out = a.post("/definitions", json={"flyball_clusters": [orders]}).json()["left_out"]
     assert [(item["kind"], item["reason"]) for item in left_out] == [
-        ("member of clustered queue", "there is no node 'elsewhere' in this domain"),
-        ("provisioner of clustered queue", "there is no provisioner 'cloud' in this domain"),
+        ("member of clustered queue", "this domain has no node 'elsewhere'"),
+        ("provisioner of clustered queue", "this domain has no provisioner 'cloud'"),
     ]
     assert clusters(a) == [("orders", 16, ["b"])]
     # Another document changes it, as a file of the domain would.
@@ -138,9 +138,9 @@ def test_clustered_queues_that_cannot_be_are_refused_with_the_reason(governed_pa
     a, _ = governed_pair
     assert a.put("/queues/%2F/plain", json={"durable": True}).status_code == 201
     for wanted, reason in (
-        ({"name": "plain"}, "clustered queue 'plain' in vhost '/': there is a queue of that name which is not clust"),
-        ({"name": "q", "most_members": 3}, "definitions: clusters[1] q: there is no option 'most_members'"),
-        ({"name": "q", "members": "a"}, "members: name one node or more"),
+        ({"name": "plain"}, "clustered queue 'plain' in vhost '/': a queue of that name exists and is not clustered"),
+        ({"name": "q", "most_members": 3}, "definitions: clusters[1] q: unknown option 'most_members'"),
+        ({"name": "q", "members": "a"}, "members must list one or more nodes"),
     ):
         definitions = {"flyball_clusters": [{**wanted, "vhost": "/"}], "queues": [{"name": "new", "vhost": "/"}]}
         answer = a.post("/definitions", json=definitions)

@@ -36,13 +36,13 @@ def test_a_policy_is_set_applies_and_is_cleared(api: httpx.Client, place: Place,
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"pattern": None}, "'pattern' is missing"),
+        ({"pattern": None}, "missing field 'pattern'"),
         ({"pattern": "("}, "is not a regular expression"),
         ({"definition": {}}, "at least one key"),
         ({"definition": {"ha-mode": "all"}}, "unknown policy key 'ha-mode'"),
         ({"definition": {"max-length": "many"}}, "max-length must be a number of messages"),
         ({"apply-to": "users"}, "applies to all, queues or exchanges"),
-        ({"priority": "high"}, "'priority' has to be a whole number"),
+        ({"priority": "high"}, "'priority' must be an integer"),
     ],
 )
 def test_a_policy_that_cannot_be_is_refused_with_the_reason(
@@ -75,4 +75,4 @@ def test_there_are_no_policies_of_operators(api: httpx.Client, place: Place) -> 
     assert api.get(place("operator-policies", "short")).status_code == 404
     refused = api.put(place("operator-policies", "short"), json=POLICY)
     assert refused.status_code == 400
-    assert "no policies of operators" in refused.json()["reason"]
+    assert "no operator policies" in refused.json()["reason"]

@@ -45,8 +45,8 @@ def test_what_is_not_said_is_as_in_amqp(api: httpx.Client, place: Place) -> None
 @pytest.mark.parametrize(
     ("name", "body", "reason"),
     [
-        ("q", {"durable": "perhaps"}, "'durable' has to be true or false"),
-        ("q", {"arguments": [1]}, "'arguments' has to be an object"),
+        ("q", {"durable": "perhaps"}, "'durable' must be true or false"),
+        ("q", {"arguments": [1]}, "'arguments' must be an object"),
         ("q", {"arguments": {"x-message-ttl": "long"}}, "invalid arg 'x-message-ttl'"),
         ("q", {"arguments": {"x-max-length": 2**70}}, "does not fit into 64 bits"),
         ("amq.mine", {}, "contains reserved prefix 'amq.*'"),

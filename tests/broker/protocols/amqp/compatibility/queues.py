@@ -16,8 +16,8 @@ import pika
 import pytest
 from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
 
+# How long is waited for what has to come: a machine may be slow, and beside others slower.
 LIMIT_S = 60.0
-"""How long is waited for what has to come: a machine may be slow, and beside others slower."""
 # How long pika may wait for data before the condition of a wait is looked at again.
 LOOK_AGAIN_S = 0.01
 

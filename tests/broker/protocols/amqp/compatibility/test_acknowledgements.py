@@ -136,7 +136,7 @@ def test_after_the_channel_was_closed_for_an_error_its_deliveries_are_back(
     assert take_all(channel, queue) == ["0*", "1*", "2"]
 
 
-def test_delivery_tags_of_a_channel_count_from_one_over_all_queues_and_consumers(peer: Peer, channel: Any) -> None:
+def test_delivery_tags_count_per_channel_from_one(peer: Peer, channel: Any) -> None:
     first, second = declare(channel), declare(channel)
     publish(channel, first, "0", "1")
     publish(channel, second, "2")

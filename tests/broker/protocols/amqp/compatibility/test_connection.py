@@ -266,9 +266,7 @@ def test_bytes_may_come_one_at_a_time(peer: Peer, name: str) -> None:
     assert peer.expect(spec.Queue.DeclareOk).queue == name
 
 
-def test_a_client_need_not_wait_for_answers_which_come_in_the_order_of_its_questions(
-    new_peer: NewPeer, name: str
-) -> None:
+def test_pipelined_methods_are_answered_in_order(new_peer: NewPeer, name: str) -> None:
     peer = new_peer().open(channels=0)
     questions = [
         spec.Channel.Open(),

@@ -123,9 +123,7 @@ def test_a_dead_letter_keeps_its_properties(channel: Any) -> None:
     assert {name: getattr(letter.properties, name) for name in given} == given
 
 
-def test_without_a_routing_key_of_the_queue_the_message_keeps_its_own_and_those_of_cc(
-    channel: Any, new_name: Names
-) -> None:
+def test_dead_letter_keeps_its_routing_key_and_cc_by_default(channel: Any, new_name: Names) -> None:
     exchange = new_name()
     channel.exchange_declare(exchange, "topic")
     dead = declare(channel)

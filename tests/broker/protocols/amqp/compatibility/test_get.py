@@ -35,9 +35,7 @@ def test_a_message_comes_with_its_exchange_key_and_properties(channel: Any, name
     assert (delivery.properties.message_id, delivery.headers) == ("7", {"k": 1})
 
 
-def test_what_was_got_and_not_acknowledged_comes_back_with_the_end_of_the_channel(
-    connect: Connect, channel: Any
-) -> None:
+def test_unacked_get_is_requeued_when_the_channel_closes(connect: Connect, channel: Any) -> None:
     queue = declare(channel)
     publish(channel, queue, "0", "1")
     other = connect().channel()

@@ -124,7 +124,7 @@ def test_bytes_beyond_the_limit_are_refused(confirmed: Any) -> None:
     assert take_all(confirmed, queue) == ["a" * 9]
 
 
-def test_one_full_queue_makes_the_confirm_negative_though_others_got_the_message(confirmed: Any, name: str) -> None:
+def test_one_full_queue_nacks_a_message_that_others_took(confirmed: Any, name: str) -> None:
     full = declare(confirmed, {"x-max-length": 1, "x-overflow": "reject-publish"})
     other = declare(confirmed)
     confirmed.exchange_declare(name, "fanout")

@@ -34,7 +34,7 @@ def test_a_message_without_priority_has_the_lowest(channel: Any) -> None:
     assert take_all(channel, queue) == ["one", "none", "zero"]
 
 
-def test_a_priority_beyond_the_highest_counts_as_the_highest_and_is_kept_as_sent(channel: Any) -> None:
+def test_priority_above_the_maximum_counts_as_the_maximum(channel: Any) -> None:
     queue = declare(channel, {"x-max-priority": 5})
     for body, priority in [("a", 5), ("b", 9), ("c", 255), ("d", 5)]:
         publish(channel, queue, body, priority=priority)
@@ -64,9 +64,7 @@ def test_other_queues_do_not_look_at_priorities(channel: Any, arguments: dict[st
     assert take_all(channel, queue) == ["a", "b", "c"]
 
 
-def test_a_message_behind_a_more_urgent_one_expires_in_time_or_as_rabbitmq_has_it_later(
-    broker: Broker, channel: Any
-) -> None:
+def test_message_behind_a_higher_priority_one_expires(broker: Broker, channel: Any) -> None:
     exchange, dead = declare_dead_letters(channel)
     queue = declare(channel, {"x-max-priority": 3, "x-dead-letter-exchange": exchange})
     publish(channel, queue, "urgent", priority=3)

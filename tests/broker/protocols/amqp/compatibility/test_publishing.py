@@ -262,9 +262,7 @@ def test_an_acknowledgement_that_is_rolled_back_can_be_given_again(new_peer: New
     peer.ask(spec.Basic.Get(queue=name), spec.Basic.GetEmpty, 2)
 
 
-def test_an_acknowledgement_that_was_not_committed_is_forgotten_with_the_channel(
-    new_peer: NewPeer, name: str
-) -> None:
+def test_uncommitted_ack_is_dropped_with_the_channel(new_peer: NewPeer, name: str) -> None:
     peer = new_peer().open(channels=2)
     declare(peer, name)
     peer.publish(b"a", "", name)

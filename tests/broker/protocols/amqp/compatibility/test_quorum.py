@@ -97,7 +97,7 @@ def test_a_message_that_came_back_too_often_is_a_dead_letter(channel: Any, decla
     assert "x-delivery-count" not in letter.headers
 
 
-def test_a_connection_that_ends_counts_and_without_an_exchange_the_message_is_dropped(
+def test_delivery_limit_counts_lost_connections_and_drops_without_dlx(
     connect: Connect, channel: Any, declare_quorum: Declare
 ) -> None:
     queue = declare_quorum({"x-delivery-limit": 1})

@@ -37,9 +37,7 @@ def test_the_shorter_of_both_lives_counts(channel: Any) -> None:
     assert texts([take(channel, dead), take(channel, dead)]) == ["by message", "by queue"]
 
 
-def test_a_message_behind_one_that_lives_longer_expires_in_time_or_as_rabbitmq_has_it_later(
-    broker: Broker, channel: Any
-) -> None:
+def test_message_behind_a_longer_lived_one_expires(broker: Broker, channel: Any) -> None:
     exchange, dead = declare_dead_letters(channel)
     queue = declare(channel, {"x-dead-letter-exchange": exchange})
     publish(channel, queue, "long", expiration="600000")
@@ -89,9 +87,7 @@ def test_a_message_without_any_time_reaches_only_a_consumer_that_is_free(
     assert consumer.settle() == ["free"]
 
 
-def test_a_message_does_not_expire_while_a_consumer_has_it_but_at_once_when_it_comes_back(
-    connect: Connect, channel: Any
-) -> None:
+def test_unacked_message_expires_only_when_it_is_requeued(connect: Connect, channel: Any) -> None:
     exchange, dead = declare_dead_letters(channel)
     queue = declare(channel, {"x-dead-letter-exchange": exchange, "x-message-ttl": 300})
     other = connect().channel()
@@ -195,12 +191,12 @@ def is_kept(channel: Any, queue: str) -> bool:
     return found is not None
 
 
+# What keeps a queue alive; all tell whether it is the one with the message, and not another one of that name.
 USES: dict[str, Callable[[Any, str, dict[str, Any]], bool]] = {
     "declare": lambda channel, queue, arguments: has_one(channel.queue_declare(queue, arguments=arguments)),
     "passive": lambda channel, queue, _: has_one(channel.queue_declare(queue, passive=True)),
     "get": lambda channel, queue, _: is_kept(channel, queue),
 }
-"""What keeps a queue alive; all tell whether it is the one with the message, and not another one of that name."""
 
 
 def has_one(declared: Any) -> bool:

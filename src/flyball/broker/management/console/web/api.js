@@ -1,4 +1,4 @@
-// Asks the node and says what went wrong in words. Knows who is logged in; draws nothing.
+// The HTTP API client: requests, errors and the session.
 
 import { sentence } from "./format.js";
 
@@ -13,7 +13,7 @@ export class Problem extends Error {
   }
 }
 
-/** The node wants a log-in first: other than a wrong right, this is cured by the log-in form. */
+/** The node requires a login: unlike a missing permission, the login form resolves this. */
 export const isLoggedOut = (error) => error instanceof Problem && error.status === 401;
 export const isDown = (error) => error instanceof Problem && error.status === 0;
 
@@ -21,12 +21,12 @@ export const session = { user: null };
 
 let whenLoggedOut = () => {};
 
-/** Tell what to do when the node does not know us any more. */
+/** Set the callback for the end of the session. */
 export function onLoggedOut(callback) {
   whenLoggedOut = callback;
 }
 
-/** Encode what is put into a path: path`/api/queues/${vhost}/${name}`. */
+/** Encode path parameters: path`/api/queues/${vhost}/${name}`. */
 export const path = (texts, ...parts) => String.raw({ raw: texts }, ...parts.map(encodeURIComponent));
 
 export const get = (where) => request("GET", where);
@@ -34,7 +34,7 @@ export const post = (where, body = {}) => request("POST", where, body);
 export const put = (where, body = {}) => request("PUT", where, body);
 export const del = (where, headers = {}) => request("DELETE", where, undefined, headers);
 
-/** As fetch, with the header that keeps the browser's own log-in dialog away. Raises a Problem. */
+/** Like fetch, with the header that suppresses the browser's own login dialog. Throws a Problem. */
 export async function open(where, options = {}) {
   const headers = { "X-Requested-With": "flyball-console", Accept: "application/json", ...options.headers };
   let answer;
@@ -45,7 +45,7 @@ export async function open(where, options = {}) {
     throw new Problem(
       0,
       "The node does not answer.",
-      "The console tries again by itself; see whether `flyball serve` runs.",
+      "Retrying; check that `flyball serve` is running.",
     );
   }
   if (answer.ok) return answer;
@@ -70,14 +70,14 @@ async function request(method, where, body, headers = {}) {
 }
 
 const REASONS = {
-  403: "You have no right to do this.",
-  404: "It is not there (any more).",
-  429: "Too many tries.",
+  403: "Permission denied.",
+  404: "Not found; it may have been deleted.",
+  429: "Too many attempts.",
 };
 const ADVICE = {
-  403: "Ask an administrator for the right, or log in as another user.",
-  404: "Somebody may have deleted it; go back to the list.",
-  429: "Wait some seconds, then try again.",
+  403: "Ask an administrator for permission, or log in as another user.",
+  404: "Go back to the list.",
+  429: "Retry in a few seconds.",
 };
 
 async function told(answer) {
@@ -85,7 +85,7 @@ async function told(answer) {
   try {
     document = JSON.parse(await answer.text());
   } catch {
-    // Not every answer is ours: a proxy may stand between.
+    // The response may come from a proxy.
   }
   const said = document.reason ?? document.error;
   const known = REASONS[answer.status] ?? `The node answered ${answer.status}.`;
@@ -93,8 +93,8 @@ async function told(answer) {
   return new Problem(answer.status, reason, document.advice || ADVICE[answer.status] || "");
 }
 
-// That there was a log-in: without it the node need not be asked, only to refuse. The session itself is in a cookie
-// that no script can read.
+// Whether there was a login: without it the first request is skipped. The session itself is in a cookie
+// that scripts cannot read.
 const HINT = "flyball.session";
 
 function remember(isLoggedIn) {
@@ -102,7 +102,7 @@ function remember(isLoggedIn) {
     if (isLoggedIn) localStorage.setItem(HINT, "1");
     else localStorage.removeItem(HINT);
   } catch {
-    // A browser that keeps nothing logs in again after each reload.
+    // Without storage each reload needs a login.
   }
 }
 
@@ -114,7 +114,7 @@ function isRemembered() {
   }
 }
 
-/** Ask who we are; returns the user, or null if nobody is logged in. */
+/** Return the logged-in user, or null. */
 export async function whoami() {
   if (!isRemembered()) return null;
   try {
@@ -144,16 +144,16 @@ const INCLUDING = {
   administrator: ["administrator"],
 };
 
-/** Does the user have this tag, or one that includes it? */
+/** Whether the user has this tag, or one that includes it. */
 export function has(tag) {
   const tags = session.user?.tags ?? [];
   return INCLUDING[tag].some((one) => tags.includes(one));
 }
 
-// The node decides in any case: this spares the user a question in vain.
+// The node enforces permissions; this only disables buttons early.
 function may(action, vhost, name) {
   const found = session.user?.permissions.find((permission) => permission.vhost === vhost);
-  // As for the broker: an empty pattern allows nothing, and the exchange without a name has this one.
+  // As in the broker: an empty pattern matches nothing, and the default exchange has this name.
   if (!found || found[action] === "") return false;
   try {
     return new RegExp(found[action]).test(name || "amq.default");
@@ -162,16 +162,16 @@ function may(action, vhost, name) {
   }
 }
 
-/** Why the user may not do it, or null if so. */
+/** Return why the user may not do it, or null. */
 export function refusal(action, vhost, name) {
   if (may(action, vhost, name)) return null;
   const user = session.user?.name;
-  return `You may look but not act: user “${user}” has no right to ${action} this in vhost “${vhost}”.`;
+  return `Read-only access: user “${user}” has no ${action} permission for this in vhost “${vhost}”.`;
 }
 
-/** Why the user may not do it in any vhost, or null if it may in some. */
+/** Return why the user may not do it in any vhost, or null. */
 export function refusalAnywhere(action) {
   const isSomewhere = session.user?.permissions.some((permission) => permission[action] !== "");
   if (isSomewhere) return null;
-  return `You may look but not act: user “${session.user?.name}” has no right to ${action} anything.`;
+  return `Read-only access: user “${session.user?.name}” has no ${action} permission in any vhost.`;
 }

@@ -1,4 +1,4 @@
-// The frame around all pages: who is logged in, where one is, whether the node answers, light or dark.
+// The application shell: login, navigation, connection state, theme.
 
 import * as api from "./api.js";
 import { fill, h, icon, logo } from "./dom.js";
@@ -6,7 +6,7 @@ import * as live from "./live.js";
 import { toast } from "./toast.js";
 import { loading, problemBox, switcher } from "./ui.js";
 
-/** Which page is shown where. A module of `pages/` is fetched when it is first needed. */
+/** Routes. Modules of `pages/` are loaded on demand. */
 const ROUTES = [
   { path: "/", page: "overview", nav: "Overview", group: "Broker" },
   { path: "/queues", page: "queues", nav: "Queues", group: "Broker" },
@@ -14,11 +14,11 @@ const ROUTES = [
   { path: "/connections", page: "connections", nav: "Connections", group: "Broker" },
   { path: "/exchanges", page: "exchanges", nav: "Exchanges", group: "Broker" },
   { path: "/exchanges/:vhost/:name", page: "exchange", parent: "/exchanges" },
-  { path: "/governor", page: "governor", nav: "Governor", group: "Governing" },
+  { path: "/governor", page: "governor", nav: "Governor", group: "Control" },
   { path: "/governor/:name", page: "governor", parent: "/governor" },
-  { path: "/admission", page: "admission", nav: "Admission", group: "Governing" },
+  { path: "/admission", page: "admission", nav: "Admission", group: "Control" },
   { path: "/admission/:name", page: "admission", parent: "/admission" },
-  { path: "/domain", page: "domain", nav: "Domain", group: "Governing" },
+  { path: "/domain", page: "domain", nav: "Domain", group: "Control" },
   { path: "/experiments", page: "experiments", nav: "Experiments", group: "Lab" },
 ];
 
@@ -29,7 +29,7 @@ let turn = 0;
 let loginReason = "";
 
 async function begin() {
-  api.onLoggedOut(() => showLogin("Your session has ended. Log in again to go on."));
+  api.onLoggedOut(() => showLogin("Your session has ended. Log in again to continue."));
   addEventListener("hashchange", () => api.session.user && showPage({ isFirst: false }));
   addEventListener("keydown", onKey);
   document.querySelector(".skip").addEventListener("click", skip);
@@ -39,7 +39,7 @@ async function begin() {
   await enter();
 }
 
-/** Show the console, or the log-in form first. A node that does not answer yet is asked again. */
+/** Show the console, or the login form. Retries until the node answers. */
 async function enter() {
   try {
     await api.whoami();
@@ -52,7 +52,7 @@ async function enter() {
 }
 
 async function showLogin(reason = "") {
-  // Several answers may say at once that the session has ended, and then somebody finds that nobody is logged in.
+  // Several responses may report the end of the session at once.
   loginReason ||= reason;
   live.stop();
   leavePage();
@@ -117,7 +117,7 @@ function openMenu(isOpen = frame.menu.getAttribute("aria-expanded") !== "true") 
   frame.nav.classList.toggle("open", isOpen);
 }
 
-/** Find the route of an address: {route, params}. */
+/** Return the route of an address: {route, params}. */
 function find(hash) {
   const [where, query = ""] = hash.replace(/^#/, "").split("?");
   const parts = (where || "/").split("/");
@@ -138,14 +138,14 @@ function decoded(part) {
   try {
     return decodeURIComponent(part);
   } catch {
-    // Somebody typed it by hand.
+    // A hand-typed address may have an invalid escape.
     return part;
   }
 }
 
 const titled = (text) => `${text} · Flyball`;
 
-/** End what belongs to a page, and a question that it asks. */
+/** Clean up after a page, and close its dialog. */
 function leavePage() {
   document.querySelector("dialog")?.close();
   const leave = unmount;
@@ -170,12 +170,12 @@ async function showPage({ isFirst }) {
     else if (typeof leave === "function") leave();
   } catch (error) {
     if (mine !== turn || api.isLoggedOut(error)) return;
-    fill(root, h("h1", {}, "This page cannot be shown"), problemBox(error));
+    fill(root, h("h1", {}, "Failed to load this page"), problemBox(error));
   }
   if (mine === turn && !isFirst) arrive(root);
 }
 
-/** Begin at the top of the new page, for the eye and for a screen reader. */
+/** Move scroll position and focus to the top of the new page. */
 function arrive(root) {
   scrollTo(0, 0);
   const heading = root.querySelector("h1");
@@ -207,15 +207,15 @@ function tellState(state) {
         "p",
         {},
         h("b", {}, "The node does not answer."),
-        " What you see is old. The console tries again by itself; see whether ",
+        " The data below is stale. Retrying; check that ",
         h("code", {}, "flyball serve"),
-        " runs.",
+        " is running.",
       ),
       again,
     );
   } else if (state === "live" && wasDown) {
     wasDown = false;
-    toast("The node is back.", "good");
+    toast("Reconnected to the node.", "good");
   }
 }
 
@@ -225,7 +225,7 @@ function chooseTheme(theme) {
   try {
     localStorage.setItem("flyball.theme", theme);
   } catch {
-    // It holds until the page is closed.
+    // Without storage the theme lasts until the page is closed.
   }
   tellTheme();
 }

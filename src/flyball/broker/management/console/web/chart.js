@@ -1,4 +1,4 @@
-// Lines over the last minutes, on a canvas. Keeps a bounded number of points and draws only when somebody can see it.
+// Time series on a canvas. Keeps a bounded number of points, and draws only while visible.
 
 import { h, setText } from "./dom.js";
 import { UNKNOWN, clock, digits } from "./format.js";
@@ -31,7 +31,7 @@ class Ring {
     this.length = Math.min(this.length + 1, this.capacity);
   }
 
-  /** Where the point number `index`, counted from the oldest, is kept. */
+  /** Ring buffer position of point `index`, counted from the oldest. */
   slot(index) {
     return (this.head - this.length + index + this.capacity) % this.capacity;
   }
@@ -77,7 +77,7 @@ export class Chart {
     this._listen();
   }
 
-  /** Add a point; `at` in unix seconds. A value that is missing leaves a gap. */
+  /** Add a point; `at` in unix seconds. A missing value leaves a gap. */
   push(at, values) {
     if (this._ring.length && at <= this._ring.timeOf(this._ring.length - 1)) return;
     this._ring.push(at, values);
@@ -264,7 +264,7 @@ export class Chart {
     context.restore();
   }
 
-  /** The points of a series in pixels, in pieces without gaps. */
+  /** Yield runs of a series without gaps, in pixels. */
   *_runs(key) {
     const { x, y } = this._scale;
     let run = [];
@@ -352,7 +352,7 @@ function clip(context, left, width, height) {
 
 function trace(context, run, isStep) {
   context.beginPath();
-  // A single point would not be seen as a line.
+  // A single point is invisible as a line.
   if (run.length === 1) context.moveTo(run[0][0] - 2, run[0][1]);
   run.forEach(([x, y], index) => {
     if (isStep && index) context.lineTo(x, run[index - 1][1]);

@@ -1,19 +1,19 @@
-// Questions before something is done.
+// Confirmation and input dialogs.
 
 import { isLoggedOut } from "./api.js";
 import { fill, h } from "./dom.js";
 import { control, labelled } from "./fields.js";
 import { problemBox } from "./ui.js";
 
-/** Ask whether it shall be done. With `typed` that text has to be typed first: it guards what cannot be undone. */
+/** Ask for confirmation. With `typed`, that text must be typed first: for actions that cannot be undone. */
 export async function confirm({ title, text, action, tone = "danger", typed = null }) {
-  const guard = { name: "typed", label: `Type “${typed}” to go on`, required: true, mustBe: typed };
+  const guard = { name: "typed", label: `Type “${typed}” to continue`, required: true, mustBe: typed };
   return (await ask({ title, text, action, tone, fields: typed === null ? [] : [guard] })) !== null;
 }
 
-/** Ask for values: {name: text}, or null if it was called off.
+/** Ask for values: {name: text}, or null if cancelled.
  *
- * With `submit(values)` that is done first: if it fails, the dialog says why and stays open with what was typed.
+ * `submit(values)` runs first: if it fails, the dialog shows the error and stays open.
  */
 export function ask({ title, text, action, tone = "primary", fields = [], submit = async () => {} }) {
   const inputs = new Map(fields.map((field) => [field.name, control(field)]));

@@ -1,14 +1,14 @@
-// Makes elements. Text is always text here, never HTML: names of queues come from strangers.
+// Creates elements. Text is never parsed as HTML: names come from clients.
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** Make an element: h("button.primary", {onclick}, "Text"). Children that are null or false are left out. */
+/** Create an element: h("button.primary", {onclick}, "Text"). Children that are null or false are skipped. */
 export function h(name, attributes, ...children) {
   const [tag, ...classes] = name.split(".");
   return furnish(document.createElement(tag), classes, attributes, children);
 }
 
-/** The same for SVG. */
+/** Create an SVG element. */
 export function svg(name, attributes, ...children) {
   const [tag, ...classes] = name.split(".");
   return furnish(document.createElementNS(SVG, tag), classes, attributes, children);
@@ -21,7 +21,7 @@ function furnish(element, classes, attributes, children) {
     if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
     else if (key === "class") element.classList.add(...value.split(" ").filter(Boolean));
     else if (key === "dataset") Object.assign(element.dataset, value);
-    // A style attribute would be refused by the page's security policy; this is not.
+    // The content security policy forbids style attributes, but not this.
     else if (key === "style") for (const [name, text] of Object.entries(value)) element.style.setProperty(name, text);
     else if (key === "value") element.value = value;
     else element.setAttribute(key, value === true ? "" : value);
@@ -34,19 +34,19 @@ function nodes(children) {
   return children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false);
 }
 
-/** Replace what is in an element. */
+/** Replace the children of an element. */
 export function fill(element, ...children) {
   element.replaceChildren(...nodes(children));
   return element;
 }
 
-/** Set a text, if it is another one: an unchanged page costs nothing. */
+/** Set the text if it differs: an unchanged page is not repainted. */
 export function setText(element, text) {
   const wanted = String(text);
   if (element.textContent !== wanted) element.textContent = wanted;
 }
 
-/** Run `work` now and again `pauseMs` after each end, but not while nobody looks. Returns what stops it. */
+/** Run `work` now and `pauseMs` after each run, except in a hidden tab. Returns the stop function. */
 export function every(pauseMs, work) {
   let timer = 0;
   let isStopped = false;
@@ -83,7 +83,7 @@ const ICONS = {
   right: "M10 6l6 6-6 6",
 };
 
-/** A small line drawing that goes with a text; it says nothing to a screen reader. */
+/** A decorative icon, hidden from screen readers. */
 export function icon(name) {
   return svg(
     "svg.icon",
@@ -92,7 +92,7 @@ export function icon(name) {
   );
 }
 
-/** The governor with its two balls. */
+/** The logo: a centrifugal governor. */
 export function logo() {
   return svg(
     "svg.logo",

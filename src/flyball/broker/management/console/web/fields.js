@@ -1,11 +1,11 @@
-// Controls of forms, with their labels, and what was typed into them.
+// Form controls with labels, and their values.
 
 import { Problem } from "./api.js";
 import { h, icon } from "./dom.js";
 
 let fieldNumber = 0;
 
-/** A control without its label. */
+/** A control without label. */
 export function control(field) {
   const common = {
     id: `field-${(fieldNumber += 1)}`,
@@ -22,20 +22,20 @@ export function control(field) {
   return h("input", { ...typed, type: field.type ?? "text", min: field.min, max: field.max });
 }
 
-/** A control with its label and, below, what it means. */
+/** A control with label and help. */
 export function labelled(field, input) {
   const help = field.help && h("small.help", { id: `${input.id}-help` }, field.help);
   if (help) input.setAttribute("aria-describedby", help.id);
   return h("div.field", {}, h("label", { for: input.id }, field.label), input, help);
 }
 
-/** Make a control and its labelled frame for a form of a page. */
+/** Create a control with its labelled frame. */
 export function field(description) {
   const input = control(description);
   return { input, element: labelled(description, input) };
 }
 
-/** A field that filters a list, with what else belongs to it. The key / leads to the first one of a page. */
+/** A filter field of a list, with its companions. The key / focuses the first one of a page. */
 export function filterField(label, oninput, ...more) {
   const id = `field-${(fieldNumber += 1)}`;
   const input = h(
@@ -46,7 +46,7 @@ export function filterField(label, oninput, ...more) {
   return { input, element: h("div.filter-field", { role: "search" }, name, icon("search"), input, more) };
 }
 
-/** Read a JSON object that somebody typed; nothing is an empty one. */
+/** Parse a typed JSON object; empty input is an empty object. */
 export function json(text, label) {
   let value;
   try {
@@ -55,5 +55,5 @@ export function json(text, label) {
     throw new Problem(400, `“${label}” is not JSON: ${error.message}.`, 'Write it as {"name": "value"}.');
   }
   if (value !== null && typeof value === "object" && !Array.isArray(value)) return value;
-  throw new Problem(400, `“${label}” has to be an object.`, 'Write it as {"name": "value"}.');
+  throw new Problem(400, `“${label}” must be an object.`, 'Write it as {"name": "value"}.');
 }

@@ -1,4 +1,4 @@
-// Numbers as people read them, with their units. What is not known is a dash, never a zero.
+// Number formats with units. Unknown values are a dash, never a zero.
 
 export const UNKNOWN = "–";
 
@@ -11,7 +11,7 @@ const dayAndTime = new Intl.DateTimeFormat("en", { dateStyle: "medium", timeStyl
 /** 12,345 */
 export const count = (value) => (isNumber(value) ? whole.format(value) : UNKNOWN);
 
-/** Three digits at most, for numbers beside a scale: 0.42, 4.2, 42. */
+/** At most three digits, for axis labels: 0.42, 4.2, 42. */
 export function digits(value) {
   if (!isNumber(value)) return UNKNOWN;
   const size = Math.abs(value);

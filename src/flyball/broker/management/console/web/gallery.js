@@ -1,4 +1,4 @@
-// Cards of which there may be many: filtered here, the first ones shown, the others when somebody wants them.
+// A filterable list of cards; only the first ones are shown until more are requested.
 
 import { fill, h, setText } from "./dom.js";
 import { filterField } from "./fields.js";
@@ -7,10 +7,10 @@ import { empty } from "./ui.js";
 
 const FILTERED_FROM = 4;
 
-/** Shows items as cards, each kept while its item is there.
+/** Shows items as cards, each kept while its item exists.
  *
- * Options: `label` and `noun` name the items, `key(item)` tells them apart, `text(item)` is what the filter looks at,
- * `make(item)` gives {element, update(item), destroy()}, `empty()` what is shown if there are none.
+ * Options: `label` and `noun` name the items, `key(item)` identifies one, the filter matches `text(item)`,
+ * `make(item)` returns {element, update(item), destroy()}, `empty()` the empty state.
  */
 export class Gallery {
   constructor({ label, pageSize = 12, ...options }) {
@@ -29,7 +29,7 @@ export class Gallery {
     this.element = h("div.table", {}, this._tools, this._grid, this._pager, this._below);
   }
 
-  /** The card of an item that is shown now. */
+  /** The visible card of an item. */
   card(key) {
     return this._cards.get(key);
   }
@@ -39,7 +39,7 @@ export class Gallery {
   }
 
   show(items) {
-    // An answer may come after its page was left: charts that are made then would stay.
+    // A response may arrive after its page was left: charts created then would leak.
     if (this._isOver) return;
     this._items = items;
     this._keys = new Set(items.map(this.key));

@@ -1,18 +1,18 @@
-// Pages that not everybody may see. The node decides; this says so before it is asked in vain.
+// Pages that need a tag. The node enforces it; this avoids a request that would be refused.
 
 import { has, session } from "./api.js";
 import { fill } from "./dom.js";
 import { empty, page } from "./ui.js";
 
-/** A page's mount, for users with the tag “monitoring”; others are told whom to ask. */
+/** Wrap a page's mount: users without the tag “monitoring” see an explanation. */
 export const forMonitors = (title, mount) => (root, params) => {
   if (has("monitoring")) return mount(root, params);
-  const why = `It is shown to users with the tag “monitoring”, which “${session.user?.name}” has not.`;
-  fill(root, page(title, {}, empty("You may not see this page", `${why} Ask an administrator for it.`)));
+  const why = `It requires the tag “monitoring”, which user “${session.user?.name}” lacks.`;
+  fill(root, page(title, {}, empty("Access denied", `${why} Ask an administrator.`)));
   return null;
 };
 
-/** Why the user may not do what only administrators do, or null. */
+/** Return why the user may not do an administrator's action, or null. */
 export function onlyAdministrators(what) {
-  return has("administrator") ? null : `You may look but not act: only administrators ${what}.`;
+  return has("administrator") ? null : `Read-only access: only administrators may ${what}.`;
 }

@@ -1,4 +1,4 @@
-// The node's samples, once a second, over one connection for the whole page. Knows no page; keeps a bounded past.
+// The node's sample stream, one connection per page, with a bounded history.
 
 import { isLoggedOut, open } from "./api.js";
 
@@ -19,7 +19,7 @@ let pauseMs = FIRST_PAUSE_MS;
 let isOn = false;
 let isPlanned = false;
 
-/** Hear samples with these topics until the returned function is called; `recalled` tells of a new past. */
+/** Subscribe to samples with these topics; returns the unsubscribe function. `recalled` is called with a new history. */
 export function subscribe(topics, callback, recalled = () => {}) {
   const subscriber = { topics, callback, recalled };
   subscribers.add(subscriber);
@@ -30,10 +30,10 @@ export function subscribe(topics, callback, recalled = () => {}) {
   };
 }
 
-/** What has been heard, oldest first: {at, rates, gauges, latency_ms}, at most HISTORY of them. */
+/** The history, oldest first: {at, rates, gauges, latency_ms}, at most HISTORY samples. */
 export const history = () => past;
 
-/** Hear "connecting", "live" and "down", now and at each change, until the returned function is called. */
+/** Call back with "connecting", "live" or "down", now and at each change; returns the unsubscribe function. */
 export function onState(callback) {
   watchers.add(callback);
   callback(state);
@@ -52,17 +52,17 @@ export function stop() {
   setState("connecting");
 }
 
-/** Do not wait for the next try. */
+/** Retry now. */
 export function tryNow() {
   clearTimeout(retryTimer);
   currentTopics = "";
   plan();
 }
 
-// A tab that nobody sees costs the node nothing.
+// A hidden tab disconnects, to cost the node nothing.
 document.addEventListener("visibilitychange", () => (document.hidden ? disconnect() : plan()));
 
-// A page that is left and one that is opened change topics in the same moment: connect once.
+// Navigation changes the topics twice in a moment: reconnect only once.
 function plan() {
   if (isPlanned) return;
   isPlanned = true;
@@ -97,8 +97,8 @@ function disconnect() {
   currentTopics = "";
 }
 
-// Read with fetch and not with EventSource: that one can send no header, so that an ended session would make the
-// browser show its own log-in dialog, and it does not tell why it failed.
+// fetch instead of EventSource, which cannot send headers: an ended session would make the
+// browser show its own login dialog, and errors have no reason.
 async function listen(topics, signal) {
   const query = new URLSearchParams({ topics, history: isPastComplete() ? 0 : 1 });
   const answer = await open(`/api/flyball/stream?${query}`, {
@@ -109,7 +109,7 @@ async function listen(topics, signal) {
   let buffer = "";
   for (;;) {
     const { value, done } = await withinLimit(reader);
-    if (done) throw new Error("the stream has ended");
+    if (done) throw new Error("stream closed");
     buffer += value;
     const events = buffer.split(/\r?\n\r?\n/);
     buffer = events.pop();
@@ -117,11 +117,11 @@ async function listen(topics, signal) {
   }
 }
 
-// A node that hangs, or a network that lost us, ends no stream.
+// A hung node or a lost network does not close the stream.
 async function withinLimit(reader) {
   let timer;
   const silence = new Promise((_, reject) => {
-    timer = setTimeout(() => reject(new Error("nothing was heard")), SILENCE_MS);
+    timer = setTimeout(() => reject(new Error("no data received")), SILENCE_MS);
   });
   try {
     return await Promise.race([reader.read(), silence]);

@@ -1,10 +1,10 @@
-// Looking at what a page is about: first, and then again and again.
+// Loads the object of a page, first and on refresh.
 
 import { get, isDown, isLoggedOut } from "./api.js";
 import { fill } from "./dom.js";
 import { page, problemBox } from "./ui.js";
 
-/** What the node tells of it; null if it tells nothing, and then the page says why. */
+/** Return the object's document; null after an error, which is shown on the page. */
 export async function lookAt(root, where, name, back) {
   try {
     return await get(where);
@@ -15,7 +15,7 @@ export async function lookAt(root, where, name, back) {
   }
 }
 
-/** Look, and tell what fails, but for what the frame around all pages tells: no answer, or an ended session. */
+/** Refresh, and report errors except those that the shell shows: no answer, or an ended session. */
 export async function look(work, fail) {
   try {
     await work();

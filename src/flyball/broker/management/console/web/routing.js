@@ -1,4 +1,4 @@
-// A picture of the routing: exchanges on the left, queues on the right, bindings between them.
+// Routing diagram: exchanges on the left, queues on the right, bindings between them.
 
 import { toExchange, toQueue } from "./addresses.js";
 import { fill, h, svg } from "./dom.js";
@@ -21,7 +21,7 @@ const MOST_ARROWS = 60;
 export class RoutingPicture {
   constructor({ empty = () => null } = {}) {
     this._empty = empty;
-    this._drawing = svg("svg", { role: "group", "aria-label": "Picture of the routing" });
+    this._drawing = svg("svg", { role: "group", "aria-label": "Routing diagram" });
     this._remark = h("div.slot", {}, loading());
     this._frame = h("div.routing", { hidden: true }, this._drawing);
     this.element = h("div", {}, this._remark, this._frame);
@@ -32,9 +32,9 @@ export class RoutingPicture {
     this.fail = (error) => fill(this._remark, problemBox(error));
   }
 
-  /** Show bindings of a vhost; `types` are those of exchanges by name, `alone` are exchanges to be seen in any case.
+  /** Show bindings of a vhost; `types` maps exchange names to types, `alone` lists exchanges that are always shown.
    *
-   * What is the same as before is not drawn anew: a link in it may have the focus.
+   * Unchanged diagrams are not redrawn: a link may have the focus.
    */
   show(bindings, { vhost, types = {}, alone = [] }) {
     fill(this._remark, this._remarkOn(bindings.length));
@@ -51,7 +51,7 @@ export class RoutingPicture {
 
   _remarkOn(amount) {
     if (!amount) return this._empty();
-    const text = `${plural(amount, "binding")} are too many for one picture: these are the first ${MOST_ARROWS}.`;
+    const text = `${plural(amount, "binding")} are too many for one diagram: showing the first ${MOST_ARROWS}.`;
     return amount > MOST_ARROWS && notice(text);
   }
 
@@ -96,7 +96,7 @@ export class RoutingPicture {
   }
 }
 
-/** The boxes in columns, and the arrows between them: one for each pair, with all its keys and its stops. */
+/** Lay out boxes in columns, with one arrow per pair, carrying all its keys and waypoints. */
 export function graphOf(bindings, alone = []) {
   const nodes = new Map();
   const add = (name, isQueue) => {
@@ -129,14 +129,14 @@ function inColumns(nodes, arrows) {
   return columns;
 }
 
-/** An exchange stands right of those that lead to it, a queue right of all exchanges. */
+/** An exchange is right of its sources, a queue right of all exchanges. */
 function chooseColumns(nodes, arrows) {
   const exchanges = nodes.filter((node) => !node.isQueue);
   const reached = new Set();
   const push = (node, way) => {
     reached.add(node);
     for (const { stops: [from, to] } of arrows) {
-      // Bindings may form a ring.
+      // Bindings may form a cycle.
       if (from !== node || to.isQueue || way.includes(to) || to.column > node.column) continue;
       to.column = node.column + 1;
       push(to, [...way, to]);
@@ -150,13 +150,13 @@ function chooseColumns(nodes, arrows) {
   for (const node of nodes) if (node.isQueue) node.column = last;
 }
 
-// A ring may have pushed on all that stood in a column.
+// A cycle may have emptied a column.
 function closeGaps(exchanges) {
   const used = [...new Set(exchanges.map((node) => node.column))].sort((one, other) => one - other);
   for (const node of exchanges) node.column = used.indexOf(node.column);
 }
 
-/** Give an arrow that is longer than one column a free place in each that it crosses. Returns these places. */
+/** Reserve a slot for a long arrow in each column that it crosses. Returns the slots. */
 function bend(arrow) {
   const [from, to] = arrow.stops;
   const bends = [];
@@ -167,7 +167,7 @@ function bend(arrow) {
   return bends;
 }
 
-/** Put boxes opposite to those that lead there: fewer arrows cross. */
+/** Order boxes by their sources, to reduce crossings. */
 function sortByNeighbours(column, arrows, columns) {
   const rows = new Map(columns.flatMap((one) => one.map((node, row) => [node, row])));
   const steps = arrows.flatMap(({ stops }) => stops.slice(1).map((stop, index) => [stops[index], stop]));
@@ -187,7 +187,7 @@ function sizes(available, columnCount) {
   return { width, box, gap: Math.min(WIDEST_GAP, (width - columnCount * box) / (columnCount - 1)) };
 }
 
-/** Where an arrow leaves one box and reaches the next. */
+/** The endpoints of an arrow. */
 function ends(from, to, places, { box }) {
   const [start, end] = [places.get(from), places.get(to)];
   const x2 = to.isBend ? end.x : end.x - 3;
@@ -206,7 +206,7 @@ function drawArrow({ stops }, places, size) {
 function drawKeys({ stops, keys: all }, places, size) {
   const keys = all.filter(Boolean);
   if (!keys.length || size.gap < NARROWEST_KEY) return null;
-  // Near its end an arrow is alone.
+  // Near its end an arrow does not overlap others.
   const { x1, y1, x2, y2 } = ends(stops[stops.length - 2], stops[stops.length - 1], places, size);
   const label = keys.length > 2 ? `${keys.slice(0, 2).join(", ")} +${keys.length - 2}` : keys.join(", ");
   return svg(

@@ -1,4 +1,4 @@
-// Rows that can be sorted, filtered and paged, by the node or here. Draws only what is seen, and only what changed.
+// A table with sorting, filtering and paging, on the server or client. Renders visible changes only.
 
 import { Problem, get, isDown, isLoggedOut } from "./api.js";
 import { every, fill, h, icon, setText } from "./dom.js";
@@ -28,7 +28,7 @@ export class Table {
     this._rows = new Map();
     this._turn = 0;
     this.element = this._build();
-    // Without a pause the page tells when there is something new: it has the rows already.
+    // Without an interval the page triggers reloads: it has the rows.
     this._stop = this.refreshMs ? every(this.refreshMs, () => this.reload()) : () => {};
   }
 
@@ -38,7 +38,7 @@ export class Table {
     this._turn = -1;
   }
 
-  /** Ask for the rows again. An answer that was overtaken by a newer question is dropped. */
+  /** Reload the rows. A response to an outdated query is dropped. */
   async reload() {
     if (this._turn < 0) return;
     const turn = (this._turn += 1);
@@ -82,14 +82,14 @@ export class Table {
     const { input, element } = filterField(
       this.filterLabel,
       typed,
-      h("kbd", { title: "Press / to get here", "aria-hidden": "true" }, "/"),
-      h("label.regex", { title: "Take the filter for a regular expression" }, regex, "Regex"),
+      h("kbd", { title: "Press / to focus", "aria-hidden": "true" }, "/"),
+      h("label.regex", { title: "Treat the filter as a regular expression" }, regex, "Regex"),
     );
     this._filter = input;
     return element;
   }
 
-  // Rows are cards on a phone and have no headings to press there.
+  // On phones rows are cards, without headings to click.
   _sortField() {
     const sortable = this.columns.filter((column) => column.sort !== false);
     const chosen = (event) => {
@@ -112,7 +112,7 @@ export class Table {
     if (column.sort === false) return h("th", { ...frame, title: column.title }, column.label);
     const press = () => {
       const isSame = this._query.sort === sortKey(column);
-      // Numbers are sorted to find the largest, names to find the first.
+      // Numbers sort descending first, names ascending.
       this._ask({
         sort: sortKey(column),
         isDescending: isSame ? !this._query.isDescending : Boolean(column.numeric),
@@ -141,7 +141,7 @@ export class Table {
   }
 
   _fail(error) {
-    // The banner says that the node is down; old rows are better than none.
+    // The banner shows that the node is down; stale rows are better than none.
     if (isDown(error) && this._rows.size) return;
     this._showRows([]);
     this._grid.classList.remove("has-rows");
@@ -171,7 +171,7 @@ export class Table {
 
   _showRows(items) {
     const wanted = new Set(items.map(this.key));
-    // Rows of what has gone serve for what is new: on another page most cells are the same.
+    // Reuse row elements: on another page most cells are the same.
     const spare = [...this._rows].filter(([key]) => !wanted.has(key)).map(([, row]) => row);
     const rows = new Map();
     for (const item of items) {
@@ -232,16 +232,16 @@ export class Table {
 
 const sortKey = (column) => column.sort ?? column.key;
 const valueOf = (column, item) => (column.value ? column.value(item) : item[column.key]);
-// What is shown may be a text with a unit, which sorts badly.
+// Displayed values have units and would sort wrongly.
 const orderOf = (column, item) => item[column.key] ?? valueOf(column, item);
 
-/** Let the node filter, sort and page, in the way of RabbitMQ's lists. */
+/** Filter, sort and page on the server, with RabbitMQ's list parameters. */
 export function serverList(where, extra = {}) {
   return async ({ filter, isRegex, sort, isDescending, page, pageSize }) => {
     const order = { sort, sort_reverse: isDescending };
     const wanted = { ...extra, ...order, page_size: pageSize, name: filter, use_regex: isRegex };
     const ask = (number) => get(`${where}?${new URLSearchParams({ ...wanted, page: number })}`);
-    // The last page may have gone while it was looked at.
+    // The last page may have disappeared meanwhile.
     const isTooFar = (error) => error instanceof Problem && error.status === 400 && page > 1;
     const found = await ask(page).catch((error) => (isTooFar(error) ? ask(1) : Promise.reject(error)));
     const { items, total_count: total, filtered_count: filtered } = found;
@@ -249,7 +249,7 @@ export function serverList(where, extra = {}) {
   };
 }
 
-/** Filter, sort and page here: `rows` is a list or gives one. `columns` say what a sort key means. */
+/** Filter, sort and page on the client: `rows` is a list or returns one. `columns` define sort keys. */
 export function local(rows, { text, columns }) {
   return async ({ filter, isRegex, sort, isDescending, page, pageSize }) => {
     const all = typeof rows === "function" ? await rows() : rows;
@@ -271,7 +271,7 @@ function matcher(filter, isRegex) {
       const pattern = new RegExp(filter, "i");
       return (text) => pattern.test(text);
     } catch {
-      // Half a pattern is typed: take it for a text until it is whole.
+      // An incomplete pattern is treated as plain text.
     }
   }
   const wanted = filter.toLowerCase();

@@ -1,10 +1,10 @@
-// Runs before anything is drawn, so that a chosen theme does not flash in the wrong colours first.
+// Runs before the first paint, so that the page does not flash in the wrong theme.
 {
   let chosen = null;
   try {
     chosen = localStorage.getItem("flyball.theme");
   } catch {
-    // A browser that keeps nothing still has its own setting.
+    // Without storage the browser's own setting applies.
   }
   if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;
 }

@@ -1,4 +1,4 @@
-// Short notes after something was done.
+// Short notifications after an action.
 
 import { isLoggedOut } from "./api.js";
 import { h, icon } from "./dom.js";
@@ -8,7 +8,7 @@ const MOST_TOASTS = 4;
 
 let shelf = null;
 
-/** Show a note for some seconds. */
+/** Show a notification for a few seconds. */
 export function toast(text, tone = "info") {
   if (!shelf) {
     shelf = h("div.toasts", { role: "status", "aria-live": "polite" });
@@ -16,7 +16,7 @@ export function toast(text, tone = "info") {
   }
   const close = h(
     "button.quiet",
-    { type: "button", "aria-label": "Close this note", onclick: () => note.remove() },
+    { type: "button", "aria-label": "Close this notification", onclick: () => note.remove() },
     icon("close"),
   );
   const note = h(
@@ -31,7 +31,7 @@ export function toast(text, tone = "info") {
   setTimeout(() => note.remove(), TOAST_MS[tone]);
 }
 
-/** Do something and tell how it went. Returns whether it went well. */
+/** Run an action and show its outcome. Returns whether it succeeded. */
 export async function attempt(work, done) {
   try {
     const result = await work();
@@ -44,7 +44,7 @@ export async function attempt(work, done) {
   }
 }
 
-/** Show what went wrong; for a session that has ended there is the log-in form. */
+/** Show an error; an ended session shows the login form instead. */
 export function tell(error) {
   if (!isLoggedOut(error)) toast([error.reason ?? error.message, error.advice].filter(Boolean).join(" "), "bad");
 }

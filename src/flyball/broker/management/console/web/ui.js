@@ -1,10 +1,10 @@
-// The parts that pages are made of: headings, cards, tiles, facts, notes. No page's meaning in here.
+// Generic building blocks of pages: headings, cards, tiles, facts, notes.
 
 import { fill, h, icon, setText } from "./dom.js";
 import { UNKNOWN } from "./format.js";
 import { tell, toast } from "./toast.js";
 
-/** The head of a page and what follows it. */
+/** A page header with content. */
 export function page(title, { lead, actions = [], crumb } = {}, ...children) {
   const head = h(
     "header.page-head",
@@ -15,7 +15,7 @@ export function page(title, { lead, actions = [], crumb } = {}, ...children) {
   return [head, ...children];
 }
 
-/** A way back to the list that a page belongs to. */
+/** A link back to the parent list. */
 export const crumb = (href, text) => h("a.crumb", { href }, icon("left"), text);
 
 export function card(title, { note, wide = false, actions = [], level = 2 } = {}, ...children) {
@@ -31,7 +31,7 @@ export function card(title, { note, wide = false, actions = [], level = 2 } = {}
 
 export const grid = (...cards) => h("div.grid", {}, cards);
 
-/** One number that matters: {element, set(text, {tone, more})}. */
+/** A key figure: {element, set(text, {tone, more})}. */
 export function tile(label, { more = "" } = {}) {
   const value = h("span.value", {}, UNKNOWN);
   const below = h("span.more", {}, more);
@@ -56,7 +56,7 @@ export const facts = (pairs) => h(
 
 export const badge = (text, tone = "") => h("span.badge", { class: tone }, text);
 
-/** Nothing is here: why, and what to do next. */
+/** An empty state: the reason and the next step. */
 export const empty = (title, text, ...actions) => h(
   "div.empty",
   {},
@@ -72,7 +72,7 @@ export const notice = (text, tone = "info") => h(
   h("span", {}, text),
 );
 
-/** A place for notices, [[text, tone], ...]. It changes only when they do: a screen reader would tell them anew. */
+/** A container for notices, [[text, tone], ...]. Updated only on change: a screen reader would read them again. */
 export function notices() {
   const element = h("div.notices", { "aria-live": "polite" });
   let shown = "";
@@ -87,7 +87,7 @@ export function notices() {
   };
 }
 
-/** What went wrong and what to do about it. */
+/** An error with advice. */
 export function problemBox(error) {
   return h(
     "div.problem",
@@ -99,7 +99,7 @@ export function problemBox(error) {
 
 let refusalNumber = 0;
 
-/** A button. With `refused` (why the user may not) it cannot act, but can still be reached, and says why. */
+/** A button. With `refused` (a reason) it is inactive, but focusable, and shows the reason. */
 export function actionButton(label, { tone = "", refused = null, onclick, type = "button" }) {
   const act = onclick && ((event) => Promise.resolve(onclick(event)).catch(tell));
   if (!refused) return h("button", { type, class: tone, onclick: act }, label);
@@ -118,7 +118,7 @@ export function actionButton(label, { tone = "", refused = null, onclick, type =
 
 let switchNumber = 0;
 
-/** Choose one of a few: [[value, text], ...]. */
+/** A segmented control: [[value, text], ...]. */
 export function switcher(label, choices, current, onchange) {
   const name = `switch-${(switchNumber += 1)}`;
   const option = ([value, text]) =>
@@ -138,10 +138,10 @@ export function barMeter(ratio, { tone = "", label = "" } = {}) {
   return h("span.meter", { class: tone, role: "img", "aria-label": label || `${Math.round(100 * share)} %` }, bar);
 }
 
-/** While the first answer is awaited. */
-export const loading = (text = "Asking the node …") => h("p.loading", { role: "status" }, text);
+/** Shown until the first response. */
+export const loading = (text = "Loading …") => h("p.loading", { role: "status" }, text);
 
-/** A place for one part of a page that is asked for again and again: show(children) or fail(error). */
+/** A container that is refreshed: show(children) or fail(error). */
 export function slot(...first) {
   const element = h("div.slot", {}, first.length ? first : loading());
   return {

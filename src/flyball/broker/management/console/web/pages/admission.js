@@ -1,4 +1,4 @@
-// Admission control: the load of what is behind the requests against what it can bear, and who waits how long.
+// Admission control: load of the backend against its reference, classes and waiting requests.
 
 import { toAdmission, toLoop } from "../addresses.js";
 import { get, path } from "../api.js";
@@ -15,9 +15,9 @@ import { number } from "./columns.js";
 
 export const title = "Admission";
 
-const LEAD = "Requests wait before they begin, so that the database behind them is as busy as it can be, no busier.";
-const GONE = "It is gone: nothing is heard of it. Start the application again; it is forgotten after ten minutes.";
-const FORGOTTEN = "It has been forgotten: nobody has reported it for ten minutes.";
+const LEAD = "Requests wait for admission, so that the database stays busy but is not overloaded.";
+const GONE = "Not reporting. Restart the application; it is removed from this list after ten minutes.";
+const FORGOTTEN = "Removed: it has not been reported for ten minutes.";
 const REFRESH_MS = 3000;
 
 export const mount = forMonitors(
@@ -31,7 +31,7 @@ const waitingIn = ({ classes }) => classes.reduce((sum, one) => sum + one.waitin
 const loopOf = ({ place, name }) => toLoop(place === "node" ? name : `admission.${name}`);
 const isGone = ({ state }) => state === "gone";
 
-/** What is drawn of it, as in its history. */
+/** The charted values, as in its history. */
 const pointOf = (state) => ({
   at: state.reported_at,
   reference: state.reference.value,
@@ -52,12 +52,12 @@ function mountAll(root) {
     text: (one) => `${one.name} ${one.node} ${one.client ?? ""}`,
     make: admissionCard,
     empty: () => empty(
-      "No admission control is known",
-      "Put AdmissionMiddleware before an application and give it a LoopReporter with this node's address.",
+      "No admission controls",
+      "Add AdmissionMiddleware to an application, with a LoopReporter for this node's address.",
     ),
   });
   const example = h("code", {}, "AdmissionMiddleware(app, sensor=sensor, reporter=LoopReporter(URL))");
-  const advice = h("p.note", {}, "An application is shown here when its middleware reports: ", example, ".");
+  const advice = h("p.note", {}, "Applications are shown here if their middleware reports: ", example, ".");
   fill(root, page(title, { lead: LEAD }, problem.element, gallery.element, advice));
   const show = (all) => {
     gallery.show(inOrder(all));
@@ -71,7 +71,7 @@ function mountAll(root) {
   };
 }
 
-/** Applications before the nodes' own, those that are gone last. */
+/** Applications before nodes, lost ones last. */
 function inOrder(all) {
   const rank = (one) => (isGone(one) ? 2 : one.place === "client" ? 0 : 1);
   return all.sort((one, other) => rank(one) - rank(other) || one.name.localeCompare(other.name));
@@ -112,17 +112,17 @@ async function fetchHistory(name, chart) {
   try {
     chart.fill((await get(path`/api/flyball/admission/${name}`)).history);
   } catch {
-    // It has gone meanwhile, or the node has: what comes next is drawn from now on.
+    // It or the node is gone: the chart starts with the next sample.
   }
 }
 
 function badges(state) {
   return [
-    isGone(state) ? badge(`gone, last heard of ${ago(state.reported_at)}`) : badge("running", "good"),
+    isGone(state) ? badge(`lost, last report ${ago(state.reported_at)}`) : badge("running", "good"),
     state.is_shadow
-      ? badge("shadow: everybody begins at once", "info")
+      ? badge("shadow: all requests start at once", "info")
       : badge("active", isGone(state) ? "" : "good"),
-    state.is_held && badge("held: enough connections are busy", "warn"),
+    state.is_held && badge("on hold: connection limit reached", "warn"),
     badge(`r: ${state.reference.state}`),
   ];
 }
@@ -133,7 +133,7 @@ function briefly(state) {
     ["Load", format(state.load)],
     ["Reference r", format(state.reference.value)],
     ["Budget u", format(state.budget)],
-    ["Begun, not ended", count(state.in_flight)],
+    ["In flight", count(state.in_flight)],
     ["Waiting", count(waitingIn(state))],
     ["Pool", poolText(state.pool)],
   ];
@@ -141,7 +141,7 @@ function briefly(state) {
 
 function poolText({ size, busy, waiting }) {
   const of = size === null ? `${count(busy)} busy` : `${count(busy)} of ${count(size)} busy`;
-  const text = waiting ? `${of}, ${count(waiting)} wait for one` : of;
+  const text = waiting ? `${of}, ${count(waiting)} waiting` : of;
   return size ? [text, barMeter(busy / size, { tone: busy >= size ? "warn" : "", label: of })] : text;
 }
 
@@ -166,26 +166,26 @@ function classTable(state) {
       key: "cost",
       label: "Cost",
       numeric: true,
-      title: "What a request of the class takes, on average",
+      title: "Average cost of a request of the class",
       value: (one) => cost(one.cost),
     },
     {
       key: "odds",
       label: "Odds",
       numeric: true,
-      title: "Requests held back for each one admitted",
+      title: "Requests delayed per admitted request",
       value: (one) => digits(one.odds),
     },
     {
       key: "probability",
       label: "Probability",
       numeric: true,
-      title: "That a request of the class is taken when it is its turn",
+      title: "Probability that a request of the class is admitted at its turn",
       value: (one) => percent(one.probability),
     },
     number("waiting", "Waiting"),
     { key: "arrivals_per_s", label: "Arrivals", numeric: true, value: (one) => perSecond(one.arrivals_per_s) },
-    { key: "deadline_s", label: "Waits at most", numeric: true, value: (one) => seconds(one.deadline_s) },
+    { key: "deadline_s", label: "Deadline", numeric: true, value: (one) => seconds(one.deadline_s) },
     number("served", "Served"),
     number("refused", "Refused"),
     number("failed", "Failed"),
@@ -198,16 +198,16 @@ function classTable(state) {
     load: local(() => state().classes, { columns, text: (one) => String(one.class) }),
     sort: "class",
     refreshMs: null,
-    empty: () => empty("There are no classes yet", "They come with the first requests."),
+    empty: () => empty("No classes yet", "They appear with the first requests."),
   });
   table.element.classList.add("compact");
   return table;
 }
 
-/** Classes are numbered from the cheapest. */
+/** Classes are numbered from the cheapest on. */
 function className(one, state) {
   if (state.classes.length < 2) return "all requests";
-  const bound = one.below === null ? "the dearest" : `below ${costOf(state)(one.below)}`;
+  const bound = one.below === null ? "most expensive" : `below ${costOf(state)(one.below)}`;
   return `${one.class}: ${bound}`;
 }
 
@@ -223,7 +223,7 @@ async function mountOne(root, name) {
     load: tile("Load"),
     reference: tile("Reference r"),
     budget: tile("Budget u"),
-    inFlight: tile("Begun, not ended"),
+    inFlight: tile("In flight"),
     waiting: tile("Waiting"),
     pool: tile("Pool"),
   };
@@ -237,13 +237,13 @@ async function mountOne(root, name) {
     root,
     page(
       name,
-      { crumb: back, lead: LEAD, actions: [h("a.button", { href: loopOf(first) }, "Its loop and certificate")] },
+      { crumb: back, lead: LEAD, actions: [h("a.button", { href: loopOf(first) }, "Loop and certificate")] },
       marks,
       remarks.element,
       tiles(...Object.values(numbers)),
       grid(loadCard, card("Requests", {}, requests.element), card("Pool and control", {}, about)),
-      card("Classes", { note: "the cheapest first" }, classes.element),
-      card("Kinds of requests", { note: "and what each costs" }, kinds.element),
+      card("Classes", { note: "cheapest first" }, classes.element),
+      card("Kinds of requests", { note: "with their costs" }, kinds.element),
     ),
   );
   const show = (state) => {
@@ -290,14 +290,14 @@ function showNumbers(numbers, state) {
   numbers.inFlight.set(count(state.in_flight), { more: streams });
   numbers.waiting.set(count(waitingIn(state)), { more: "requests" });
   const held = size === null ? count(busy) : `${count(busy)} / ${count(size)}`;
-  numbers.pool.set(held, { more: waiting ? `${count(waiting)} wait for a connection` : "connections busy" });
+  numbers.pool.set(held, { more: waiting ? `${count(waiting)} waiting for a connection` : "connections busy" });
 }
 
 function requestChart(state) {
   return new Chart({
     label: `Requests of ${state.name}`,
     series: [
-      { key: "in_flight", label: "Begun, not ended", color: 1, kind: "area" },
+      { key: "in_flight", label: "In flight", color: 1, kind: "area" },
       { key: "waiting", label: "Waiting", color: 2 },
     ],
     format: short,
@@ -308,12 +308,12 @@ function poolFacts(state) {
   const { pool } = state;
   return [
     ["Connections", poolText(pool)],
-    ["Taken so far", count(pool.connections)],
-    ["Busy so far", seconds(Math.round(pool.busy_s))],
-    ["Waited for so far", seconds(Math.round(pool.waiting_s))],
-    ["Decides", `every ${ms(1000 * state.period_s)}`],
-    ["A request waits at most", seconds(state.deadline_s)],
-    ["Runs", state.place === "node" ? `in node ${state.node}` : `in client ${state.client ?? "unknown"}`],
+    ["Connections taken", count(pool.connections)],
+    ["Total busy time", seconds(Math.round(pool.busy_s))],
+    ["Total waiting time", seconds(Math.round(pool.waiting_s))],
+    ["Period", `every ${ms(1000 * state.period_s)}`],
+    ["Maximum wait", seconds(state.deadline_s)],
+    ["Location", state.place === "node" ? `in node ${state.node}` : `in client ${state.client ?? "unknown"}`],
     state.user && ["Reported by", `user ${state.user} to node ${state.node}`],
   ];
 }
@@ -324,7 +324,7 @@ function kindTable(state) {
     { key: "key", label: "Kind", render: (kind) => h("code", {}, kind.key) },
     { key: "class", label: "Class", numeric: true },
     { key: "cost", label: "Cost now", numeric: true, value: (kind) => cost(kind.cost) },
-    { key: "base_cost", label: "At its best", numeric: true, value: (kind) => cost(kind.base_cost) },
+    { key: "base_cost", label: "Base cost", numeric: true, value: (kind) => cost(kind.base_cost) },
     number("requests", "Requests"),
   ];
   const rows = () => Object.entries(state().keys ?? {}).map(([key, kind]) => ({ key, ...kind }));
@@ -338,6 +338,6 @@ function kindTable(state) {
     isDescending: true,
     filterLabel: "Filter kinds of requests",
     refreshMs: null,
-    empty: () => empty("No request has come yet", "Each route becomes a kind of requests when it is first used."),
+    empty: () => empty("No requests yet", "Each route becomes a kind of request on first use."),
   });
 }

@@ -1,4 +1,4 @@
-// Columns that several tables have.
+// Shared table columns.
 
 import { h } from "../dom.js";
 import { UNKNOWN, count, perSecond } from "../format.js";
@@ -14,7 +14,7 @@ export const number = (key, label, title) => ({
   value: (row) => count(row[key]),
 });
 
-/** A rate as RabbitMQ's documents tell it. */
+/** A rate of RabbitMQ's documents. */
 export const rateOf = (row, name) => row.message_stats?.[`${name}_details`]?.rate ?? 0;
 
 export const rate = (name, label) => ({
@@ -25,7 +25,7 @@ export const rate = (name, label) => ({
   value: (row) => perSecond(rateOf(row, name)),
 });
 
-/** A few words, each in a badge: `words(row)` is a list. */
+/** Badges: `words(row)` returns their texts. */
 export const badges = (key, label, words) => ({
   key,
   label,

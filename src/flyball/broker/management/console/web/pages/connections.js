@@ -1,4 +1,4 @@
-// Who is connected: AMQP connections with their channels, and the registered clients of the other protocols.
+// AMQP connections and channels, and registered clients of the research protocols.
 
 import { del, get, has, path, session } from "../api.js";
 import { ask } from "../dialog.js";
@@ -12,8 +12,8 @@ import { PREFETCH, STATE, badges, number } from "./columns.js";
 
 export const title = "Connections";
 
-const EVERYBODY = "Everybody who talks to the broker.";
-const ONLY_OWN = "Your own connections; those of others are shown to users with the tag “monitoring”.";
+const ALL = "All client connections.";
+const ONLY_OWN = "Your own connections. Seeing those of others requires the tag “monitoring”.";
 
 function product({ client_properties: properties = {}, user_provided_name: name }) {
   return name ?? properties.connection_name ?? properties.product ?? "";
@@ -29,10 +29,10 @@ export function mount(root) {
     root,
     page(
       title,
-      { lead: has("monitoring") ? EVERYBODY : ONLY_OWN },
+      { lead: has("monitoring") ? ALL : ONLY_OWN },
       card("Connections", {}, connections.element),
       card("Channels", {}, channels.element),
-      clients && card("Registered clients", { note: "of the protocols Telesto and ThorBangMQ" }, clients.element),
+      clients && card("Registered clients", { note: "Telesto and ThorBangMQ" }, clients.element),
     ),
   );
   return () => {
@@ -88,33 +88,33 @@ function connectionTable() {
     sort: "name",
     filterLabel: "Filter connections by name",
     empty: () => empty(
-      "Nobody is connected",
-      "Point a client to one of the addresses on the overview: any AMQP 0-9-1 library will do.",
+      "No connections",
+      "Connect an AMQP 0-9-1 client to one of the addresses on the overview.",
     ),
   });
   return table;
 }
 
 function closeButton(connection, done) {
-  const refused = isOwn(connection) ? null : onlyAdministrators("close the connections of others");
+  const refused = isOwn(connection) ? null : onlyAdministrators("close connections of other users");
   const where = path`/api/connections/${connection.name}`;
   const close = async () => {
     const closed = await ask({
       title: "Close this connection?",
-      text: `${connection.name} of user “${connection.user}”. Most clients connect again by themselves.`,
+      text: `${connection.name} of user “${connection.user}”. Most clients reconnect by themselves.`,
       action: "Close it",
       tone: "danger",
       submit: ({ reason }) => del(where, { "X-Reason": plainText(reason) }),
-      fields: [{ name: "reason", label: "Reason that the client is told", value: "closed in the console" }],
+      fields: [{ name: "reason", label: "Reason sent to the client", value: "closed in the console" }],
     });
     if (closed === null) return;
-    toast("The connection is closed.", "good");
+    toast("Connection closed.", "good");
     done();
   };
   return actionButton("Close", { refused, onclick: close });
 }
 
-// A header takes no other letters.
+// Headers allow no other characters.
 const plainText = (reason) => reason.replace(/[^\x20-\x7e]/g, "?");
 
 function channelTable() {
@@ -135,7 +135,7 @@ function channelTable() {
     load: serverList("/api/channels"),
     sort: "name",
     filterLabel: "Filter channels by name",
-    empty: () => empty("There are no channels", "AMQP clients open channels within their connection."),
+    empty: () => empty("No channels", "Channels are opened by AMQP clients."),
   });
 }
 
@@ -168,8 +168,8 @@ function clientTable() {
     sort: "name",
     filterLabel: "Filter clients by name",
     empty: () => empty(
-      "No client is registered",
-      "Clients of Telesto and ThorBangMQ register with the node when they connect for the first time.",
+      "No registered clients",
+      "Telesto and ThorBangMQ clients register when they first connect.",
     ),
   });
 }

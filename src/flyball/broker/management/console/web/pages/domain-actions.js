@@ -1,4 +1,4 @@
-// What an administrator can have done in the domain: each is asked first, and done by the leader.
+// Administrative actions on the domain, with confirmation; the leader carries them out.
 
 import { post } from "../api.js";
 import { ask, confirm } from "../dialog.js";
@@ -19,7 +19,7 @@ export const refused = () => onlyAdministrators("change the domain");
 export async function addNode({ provisioners }, done) {
   const values = await ask({
     title: "Add a node",
-    text: "The provisioner starts it; it appears here when it has joined.",
+    text: "The provisioner starts it; it appears here once it has joined.",
     action: "Start it",
     fields: [
       { name: "name", label: "Name", required: true },
@@ -28,29 +28,29 @@ export async function addNode({ provisioners }, done) {
     submit: ({ name, provisioner }) => command("node.add", { name, provisioner }),
   });
   if (values === null) return;
-  toast(`Node “${values.name}” has been started.`, "good");
+  toast(`Started node “${values.name}”.`, "good");
   await done();
 }
 
 export async function removeNode({ name, state }, done) {
   const isDead = state === "dead";
   const isSure = await confirm({
-    title: isDead ? `Forget node “${name}”?` : `Remove node “${name}”?`,
+    title: isDead ? `Remove dead node “${name}”?` : `Remove node “${name}”?`,
     text: isDead
-      ? "It does not answer. What it served has gone to others, or goes there now."
-      : "Its clients, queues and members go to other nodes, then it stops.",
+      ? "It does not answer. Its queues are being assigned to other nodes."
+      : "Its clients, queues and members move to other nodes; then it stops.",
     action: isDead ? "Forget" : "Remove",
     typed: name,
   });
-  const text = isDead ? `Node “${name}” is forgotten.` : `Node “${name}” drains, and then stops.`;
+  const text = isDead ? `Removed node “${name}”.` : `Draining node “${name}”; it stops when it is empty.`;
   if (isSure && (await attempt(() => command("node.remove", { name, force: isDead }), text))) await done();
 }
 
-/** Say first what would move, then move it. */
+/** Show the moves, then make them. */
 export async function rebalance(done) {
   const moves = await command("rebalance", { dry_run: true });
   if (!moves.length) {
-    toast("Nothing would move: the nodes bear alike.", "info");
+    toast("Nothing to move: the nodes are balanced.", "info");
     return;
   }
   const isSure = await confirm({
@@ -77,12 +77,12 @@ function moveList(moves) {
 // Clustered queues
 
 const OPTIONS = [
-  { name: "min_members", label: "Members at least", type: "number", min: 1 },
-  { name: "max_members", label: "Members at most", type: "number", min: 1 },
-  { name: "capacity", label: "Capacity of a member", help: "What its producers and consumers may weigh together." },
-  { name: "theta_up", label: "Grow above this load", help: "As a share of the capacity: 1 is all of it." },
-  { name: "theta_down", label: "Shrink below this load", help: "If the others would then bear at most this share." },
-  { name: "dwell_s", label: "After so many seconds of it" },
+  { name: "min_members", label: "Minimum members", type: "number", min: 1 },
+  { name: "max_members", label: "Maximum members", type: "number", min: 1 },
+  { name: "capacity", label: "Capacity of a member", help: "Maximum total weight of its producers and consumers." },
+  { name: "theta_up", label: "Grow above this load", help: "As a share of the capacity, from 0 to 1." },
+  { name: "theta_down", label: "Shrink below this load", help: "If the remaining members would be at or below this share." },
+  { name: "dwell_s", label: "Dwell time before shrinking, in seconds" },
 ];
 const NUMBERS = OPTIONS.map((option) => option.name);
 const USUAL = { min_members: 1, max_members: 16, capacity: 100, theta_up: 1, theta_down: 0.75, dwell_s: 30 };
@@ -94,12 +94,12 @@ const MORE = {
 };
 
 function optionFields(present, provisioners) {
-  const nobody = ["", "nobody: it grows on the nodes that are there"];
+  const nobody = ["", "none: it grows on existing nodes only"];
   return [
     ...OPTIONS.map((option) => ({ ...option, value: String(present[option.name]) })),
     {
       name: "provisioner",
-      label: "Nodes are started by",
+      label: "Provisioner",
       options: [nobody, ...provisioners.map((name) => [name, name])],
       value: present.provisioner ?? "",
     },
@@ -107,7 +107,7 @@ function optionFields(present, provisioners) {
   ];
 }
 
-// What is no number goes as it was typed: the node says what is wrong with it.
+// Invalid numbers are sent as typed: the node reports the error.
 const numberIn = (text) => (Number.isFinite(Number(text)) ? Number(text) : text);
 
 function optionsIn(values) {
@@ -127,7 +127,7 @@ export async function createCluster({ provisioners, nodes }, done) {
       {
         name: "members",
         label: "Members on these nodes",
-        help: `Separated by commas, of ${known}. None: the manager chooses.`,
+        help: `Comma-separated, from ${known}. Empty: the manager chooses.`,
       },
       ...optionFields(USUAL, provisioners),
     ],
@@ -139,31 +139,31 @@ export async function createCluster({ provisioners, nodes }, done) {
     }),
   });
   if (values === null) return;
-  toast(`Clustered queue “${values.name}” has been created.`, "good");
+  toast(`Created clustered queue “${values.name}”.`, "good");
   await done();
 }
 
 export async function changeCluster({ vhost, name, options }, done, { provisioners }) {
   const values = await ask({
     title: `Change “${name}”`,
-    text: "The manager governs it so from now on; what is not given stays.",
+    text: "Applies from now on; empty fields are unchanged.",
     action: "Change",
     fields: optionFields(options, provisioners),
     submit: async (typed) => command("cluster.change", { vhost, name, options: optionsIn(typed) }),
   });
   if (values === null) return;
-  toast(`“${name}” has been changed.`, "good");
+  toast(`Changed “${name}”.`, "good");
   await done();
 }
 
 export async function deleteCluster({ vhost, name }, done) {
   const isSure = await confirm({
     title: `Delete “${name}”?`,
-    text: "The clustered queue goes away with its members and all their messages, on all nodes.",
+    text: "Deletes the clustered queue with its members and all their messages, on all nodes. This cannot be undone.",
     action: "Delete",
     typed: name,
   });
-  const text = `Clustered queue “${name}” has been deleted.`;
+  const text = `Deleted clustered queue “${name}”.`;
   if (isSure && (await attempt(() => command("cluster.delete", { vhost, name }), text))) await done();
 }
 
@@ -171,27 +171,27 @@ export async function addMember({ vhost, name, members }, done, { nodes }) {
   const taken = new Set(members.filter((member) => member.fixed).map((member) => member.node));
   const free = nodes.filter((node) => node.state === "up" && !taken.has(node.name));
   if (!free.length) {
-    toast("Every node that is up has a fixed member already: add a node first.", "info");
+    toast("Every running node already has a fixed member: add a node first.", "info");
     return;
   }
   const values = await ask({
     title: `Add a member of “${name}”`,
-    text: "A member that somebody asks for is fixed: the manager never removes it.",
+    text: "The member is fixed: the manager never removes it.",
     action: "Add",
     fields: [{ name: "node", label: "On node", options: free.map((node) => [node.name, node.name]) }],
     submit: ({ node }) => command("cluster.add", { vhost, name, node }),
   });
   if (values === null) return;
-  toast(`“${name}” gets a member on “${values.node}”.`, "good");
+  toast(`Adding a member of “${name}” on “${values.node}”.`, "good");
   await done();
 }
 
 export async function removeMember({ vhost, name }, { node }, done) {
   const isSure = await confirm({
     title: `Remove the member on “${node}”?`,
-    text: `It takes no new clients of “${name}”, hands its messages to the others, and is removed when it is empty.`,
+    text: `It takes no new clients of “${name}”, transfers its messages to the others, and is removed once it is empty.`,
     action: "Remove",
   });
-  const text = `The member on “${node}” drains.`;
+  const text = `Draining the member on “${node}”.`;
   if (isSure && (await attempt(() => command("cluster.remove", { vhost, name, node }), text))) await done();
 }

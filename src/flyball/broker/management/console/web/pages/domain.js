@@ -1,4 +1,4 @@
-// The domain: nodes, clustered queues with their members, who uses them, and why the manager does what it does.
+// The domain: nodes, clustered queues, members, sessions and the decision log.
 
 import { toLoop } from "../addresses.js";
 import { get } from "../api.js";
@@ -16,16 +16,16 @@ import { Timeline } from "./timeline.js";
 
 export const title = "Domain";
 
-const LEAD = "The nodes that share one registry, and what their manager does with clustered queues and clients.";
+const LEAD = "Nodes that share one registry, their clustered queues, and the decisions of their manager.";
 const DECISIONS_MS = 2000;
 const ALONE = [
-  "This node is alone. Nodes that share one PostgreSQL are a domain: start each with the same ",
+  "This is the only node. Nodes that share one PostgreSQL form a domain: start each with the same ",
   "--store postgresql://…, which “flyball store” can provide.",
 ].join("");
 
 export const mount = forMonitors(title, mountDomain);
 
-/** A node that nobody governs tells only of itself. */
+/** A node without a domain reports only itself. */
 const whole = (tree) => ({ clusters: [], topics: [], factories: [], provisioners: [], ...tree });
 const nameOf = ({ vhost, name }) => (vhost === "/" ? name : `${name} in ${vhost}`);
 const keyOf = ({ vhost, name }) => JSON.stringify([vhost, name]);
@@ -55,9 +55,9 @@ async function mountDomain(root) {
       tiles(...Object.values(numbers)),
       h("h2", {}, "Clustered queues"),
       clusters.element,
-      card("Why did the manager do this?", { note: "its decisions, the newest first" }, timeline.element),
+      card("Decision log", { note: "decisions of the manager, newest first" }, timeline.element),
       card("Nodes", {}, nodes.element),
-      card("Sessions", { note: "clients of clustered queues, and the member that serves each" }, sessions.element),
+      card("Sessions", { note: "clients of clustered queues, with their members" }, sessions.element),
       others.element,
     ),
   );
@@ -102,7 +102,7 @@ function showNumbers(numbers, { leader, nodes, clusters }) {
   const up = nodes.filter((node) => node.state === "up").length;
   const sum = (what) => clusters.reduce((total, cluster) => total + cluster[what], 0);
   const members = clusters.flatMap((cluster) => cluster.members).length;
-  numbers.leader.set(leader ?? "nobody yet", { tone: leader ? "" : "warn", more: "its manager decides" });
+  numbers.leader.set(leader ?? "none yet", { tone: leader ? "" : "warn", more: "makes the decisions" });
   numbers.nodes.set(count(nodes.length), { tone: up < nodes.length ? "warn" : "", more: `${count(up)} up` });
   numbers.clusters.set(count(clusters.length), { more: plural(members, "member") });
   numbers.sessions.set(
@@ -129,7 +129,7 @@ function nodeTable(now, refresh) {
       key: "lease_left_s",
       label: "Lease",
       numeric: true,
-      title: "What is left of it; a node without a lease sends nothing more",
+      title: "Remaining time; a node without a lease stops serving clients",
       value: (node) => leaseText(node.lease_left_s),
     },
     { key: "provisioner", label: "Started", value: startedText },
@@ -144,7 +144,7 @@ function nodeTable(now, refresh) {
       key: "queues",
       label: "Queues",
       numeric: true,
-      title: "Ordinary ones; members stand with their clustered queues",
+      title: "Without members of clustered queues",
       sort: false,
       value: (node) => count(node.queues?.length),
     },
@@ -163,7 +163,7 @@ function nodeTable(now, refresh) {
     load: local(() => now().nodes, { columns, text: (node) => node.name }),
     sort: "name",
     refreshMs: null,
-    empty: () => empty("No node is known", "The registry does not answer."),
+    empty: () => empty("No nodes", "The registry does not answer."),
   });
 }
 
@@ -171,16 +171,16 @@ const addressesOf = (node) => Object.entries(node.addresses).map(([protocol, add
 
 function leaseText(left) {
   if (left === null || left === undefined) return "none";
-  return left > 0 ? seconds(left) : "over";
+  return left > 0 ? seconds(left) : "expired";
 }
 
 function startedText({ provisioner, managed }) {
   if (!provisioner) return "by hand";
-  return managed ? `by ${provisioner}, for the manager` : `by ${provisioner}`;
+  return managed ? `by ${provisioner}, managed` : `by ${provisioner}`;
 }
 
 function removeNodeButton(node, refresh) {
-  const label = node.state === "dead" ? "Forget" : "Remove";
+  const label = node.state === "dead" ? "Remove dead" : "Remove";
   return actionButton(label, { refused: actions.refused(), onclick: () => actions.removeNode(node, refresh) });
 }
 
@@ -197,8 +197,8 @@ function clusterGallery(now, refresh) {
       null,
       {},
       empty(
-        "There is no clustered queue",
-        "It has members on several nodes, which share its clients. Make one above, or with: " +
+        "No clustered queues",
+        "A clustered queue has members on several nodes, which share its clients. Create one above, or with: " +
           "flyball domain cluster create NAME.",
       ),
     ),
@@ -220,7 +220,7 @@ function clusterCard(first, now, refresh) {
       wide: true,
       note: `in vhost “${first.vhost}”`,
       actions: [
-        h("a.button", { href: toLoop(loopName(first)) }, "Its loop"),
+        h("a.button", { href: toLoop(loopName(first)) }, "Control loop"),
         button("Add a member", actions.addMember),
         button("Change", actions.changeCluster),
         button("Delete", actions.deleteCluster, "danger"),
@@ -246,18 +246,18 @@ function clusterBadges({ members }) {
   const marked = members.filter((member) => member.marked).length;
   return [
     badge(plural(members.length, "member"), members.length ? "good" : "warn"),
-    marked > 0 && badge(`${plural(marked, "member")} marked: it drains`, "warn"),
+    marked > 0 && badge(`${plural(marked, "member")} draining`, "warn"),
   ];
 }
 
 function clusterFacts(cluster) {
   const { options } = cluster;
   return facts([
-    ["Load", [`${percent(cluster.load)} of what its members can bear`, loadMeter(cluster.load, options)]],
+    ["Load", [`${percent(cluster.load)} of its members' capacity`, loadMeter(cluster.load, options)]],
     ["Grows above", percent(options.theta_up)],
     ["Shrinks below", `${percent(options.theta_down)} for ${seconds(options.dwell_s)}`],
     ["Members", `${options.min_members} to ${options.max_members}`],
-    ["Nodes are started by", options.provisioner || "nobody"],
+    ["Provisioner", options.provisioner || "none"],
     ["Policy", `${options.policy}, by ${options.loads}`],
   ]);
 }
@@ -274,7 +274,7 @@ function memberTable(cluster, refresh) {
       render: (member) => [
         member.node,
         " ",
-        member.marked && badge("marked: it drains", "warn"),
+        member.marked && badge("draining", "warn"),
         member.fixed && badge("fixed"),
       ],
     },
@@ -286,14 +286,14 @@ function memberTable(cluster, refresh) {
       key: "load",
       label: "Load L",
       numeric: true,
-      title: "What its clients weigh, of its capacity",
+      title: "Total weight of its clients, relative to its capacity",
       value: (member) => percent(member.load),
       render: (member) => [percent(member.load), loadMeter(member.load, cluster().options)],
     },
     { key: "capacity", label: "Capacity", numeric: true, value: (member) => digits(member.capacity) },
     number("ready", "Ready"),
     number("unacked", "Unacked"),
-    number("given", "Given", "Messages handed to other members"),
+    number("given", "Transferred", "Messages transferred to other members"),
     {
       key: "remove",
       label: "Action",
@@ -311,8 +311,8 @@ function memberTable(cluster, refresh) {
     sort: "node",
     refreshMs: null,
     empty: () => empty(
-      "It has no member yet",
-      "The manager adds one soon; if it does not, its decisions below say why.",
+      "No members yet",
+      "The manager adds one; if it does not, the decision log below shows why.",
     ),
   });
   table.element.classList.add("compact");
@@ -320,7 +320,7 @@ function memberTable(cluster, refresh) {
 }
 
 function removeMemberButton(cluster, member, refresh) {
-  const refused = actions.refused() ?? (member.marked ? "It drains already, and is removed when it is empty." : null);
+  const refused = actions.refused() ?? (member.marked ? "It is draining, and will be removed once it is empty." : null);
   return actionButton("Remove", { refused, onclick: () => actions.removeMember(cluster, member, refresh) });
 }
 
@@ -348,9 +348,9 @@ function sessionTable() {
     pageSize: 25,
     filterLabel: "Filter sessions",
     empty: () => empty(
-      "No client uses a clustered queue",
-      "ConnectionFactory of flyball.client and “flyball gateway” ask the manager for the best member; AMQP clients " +
-        "that use the queue on any node count, too.",
+      "No sessions",
+      "Clients of ConnectionFactory and “flyball gateway” get the best member from the manager; AMQP clients " +
+        "that use a clustered queue on any node count as well.",
     ),
   });
 }

@@ -1,4 +1,4 @@
-// One exchange: its routing as a picture and a table, binding and unbinding, publishing.
+// One exchange: routing diagram, bindings, publishing.
 
 import { toExchange, toQueue } from "../addresses.js";
 import { del, get, path, post, refusal } from "../api.js";
@@ -48,7 +48,7 @@ export async function mount(root, { vhost, name }) {
       { crumb: back, lead: `A ${first.type} exchange in vhost “${vhost}”`, actions: [removal(exchange)] },
       card("About", {}, about.element),
       card("Routing", {}, picture.element),
-      card("Bindings", { note: "where its messages go" }, bindings.element),
+      card("Bindings", { note: "destinations of its messages" }, bindings.element),
       grid(bindCard(exchange, () => refresh()), publishCard({ vhost, exchange: name })),
     ),
   );
@@ -71,28 +71,28 @@ function describe(exchange) {
 
 function removal({ vhost, name, where, isDefault }) {
   const isBuiltIn = isDefault || name.startsWith("amq.");
-  const belongs = "This exchange belongs to the broker and cannot be deleted.";
+  const belongs = "Built-in exchanges cannot be deleted.";
   return deleteButton("exchange", {
     name,
     where,
-    text: "The exchange and its bindings go away for good. Who publishes to it gets an error.",
+    text: "Deletes the exchange and its bindings; publishing to it fails from then on. This cannot be undone.",
     refused: isBuiltIn ? belongs : refusal("configure", vhost, name),
   });
 }
 
-const FIXED = "The default exchange reaches every queue by itself: its bindings cannot be changed.";
+const FIXED = "The default exchange is bound to every queue; its bindings cannot be changed.";
 const changeRefusal = ({ vhost, name, isDefault }) => (isDefault ? FIXED : refusal("read", vhost, name));
 
 function bindingTable(exchange, bindings, done) {
   const { vhost, name } = exchange;
   const unbind = ({ routing_key: key, destination, destination_type: kind, properties_key: id }) => async () => {
     const isSure = await confirm({
-      title: "Remove this binding?",
-      text: `Messages with key “${key}” are not sent to “${destination}” any more.`,
+      title: "Delete this binding?",
+      text: `Messages with routing key “${key}” are no longer routed to “${destination}”.`,
       action: "Remove",
     });
     const place = path`/api/bindings/${vhost}/e/${name}/${kind === "queue" ? "q" : "e"}/${destination}/${id}`;
-    if (isSure && (await attempt(() => del(place), "The binding is removed."))) done();
+    if (isSure && (await attempt(() => del(place), "Binding deleted."))) done();
   };
   const button = (binding) => actionButton("Remove", { refused: changeRefusal(exchange), onclick: unbind(binding) });
   const columns = [
@@ -111,8 +111,8 @@ function bindingTable(exchange, bindings, done) {
     filterLabel: "Filter bindings by name or key",
     refreshMs: null,
     empty: () => empty(
-      "This exchange leads nowhere",
-      "Its messages are dropped, or returned to who asked for that. Bind a queue below.",
+      "No bindings",
+      "Its messages are dropped, or returned if they are mandatory. Bind a queue below.",
     ),
   });
 }
@@ -140,7 +140,7 @@ function bindCard(exchange, done) {
       place,
       { routing_key: key.input.value, arguments: json(settings.input.value, "Arguments") },
     );
-    if (await attempt(send, `“${name}” is bound to “${destination.input.value}”.`)) done();
+    if (await attempt(send, `Bound “${name}” to “${destination.input.value}”.`)) done();
   };
   const button = actionButton("Bind", { tone: "primary", type: "submit", refused: changeRefusal(exchange) });
   const form = h(

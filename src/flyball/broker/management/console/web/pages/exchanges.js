@@ -1,4 +1,4 @@
-// All exchanges, and a picture of where they send messages.
+// All exchanges, and a routing diagram.
 
 import { toExchange } from "../addresses.js";
 import { get, path } from "../api.js";
@@ -36,7 +36,7 @@ export function features(exchange) {
   if (exchange.durable) found.push("durable");
   if (exchange.auto_delete) found.push("auto-delete");
   if (exchange.internal) found.push("internal");
-  if (exchange.arguments?.["alternate-exchange"]) found.push(`else to ${exchange.arguments["alternate-exchange"]}`);
+  if (exchange.arguments?.["alternate-exchange"]) found.push(`alternate: ${exchange.arguments["alternate-exchange"]}`);
   if (exchange.policy) found.push(`policy ${exchange.policy}`);
   return found;
 }
@@ -49,7 +49,7 @@ export function mount(root) {
     load: serverList("/api/exchanges"),
     sort: "name",
     filterLabel: "Filter exchanges by name",
-    empty: () => empty("You see no exchange", "Ask an administrator for a permission in a vhost."),
+    empty: () => empty("No visible exchanges", "Ask an administrator for a permission in a vhost."),
   });
   const picture = pictureCard();
   const create = newButton("exchange", { fields: [TYPE], example: EXAMPLE }, () => {
@@ -60,7 +60,7 @@ export function mount(root) {
     root,
     page(
       title,
-      { lead: "Where messages are published to, and how they find their queues.", actions: [create] },
+      { lead: "Exchanges route published messages to queues.", actions: [create] },
       picture.element,
       table.element,
     ),
@@ -71,15 +71,15 @@ export function mount(root) {
   };
 }
 
-/** The picture of a whole vhost, with a choice of the vhost. */
+/** The routing diagram of a vhost, with a vhost selector. */
 function pictureCard() {
   const picture = new RoutingPicture({
     empty: () => empty(
-      "Nothing is bound yet",
-      "Every queue can be reached by its name. To route by keys, bind a queue on the page of an exchange.",
+      "No bindings yet",
+      "Every queue can be reached by name through the default exchange. To route by keys, bind a queue on the page of an exchange.",
     ),
   });
-  const chooser = h("select", { "aria-label": "Vhost of the picture", onchange: () => refresh(), hidden: true });
+  const chooser = h("select", { "aria-label": "Vhost of the diagram", onchange: () => refresh(), hidden: true });
 
   async function findVhosts() {
     if (chooser.childElementCount) return;

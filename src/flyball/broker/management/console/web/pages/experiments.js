@@ -1,4 +1,4 @@
-// Experiments that come with Flyball, and the reports that were made: shown in a frame that has no power here.
+// Built-in experiments, and reports, shown in a sandboxed frame.
 
 import { toReport } from "../addresses.js";
 import { get } from "../api.js";
@@ -12,7 +12,7 @@ import { actionButton, badge, card, crumb, empty, facts, page, problemBox, slot 
 
 export const title = "Experiments";
 
-const FOUND = "The node looks for them in the folder “reports” of its data, and in the one given with --reports.";
+const FOUND = "Reports are read from the folder “reports” in the node's data folder, and from --reports.";
 const MAKE = "flyball pipeline report results --out DATA/reports/NAME";
 
 export function mount(root, { query }) {
@@ -29,9 +29,9 @@ function mountAll(root) {
     root,
     page(
       title,
-      { lead: "What can be measured with the lab, and what has been." },
+      { lead: "Experiments of the lab, and their reports." },
       card("Reports", { note: FOUND }, reports.element),
-      h("h2", {}, "Experiments that come with Flyball"),
+      h("h2", {}, "Built-in experiments"),
       problem.element,
       experiments.element,
     ),
@@ -65,8 +65,8 @@ function reportTable() {
     filterLabel: "Filter reports",
     refreshMs: 10000,
     empty: () => empty(
-      "There is no report yet",
-      ["Run an experiment from below, then make its report where the node looks: ", h("code", {}, MAKE), "."],
+      "No reports yet",
+      ["Run an experiment from the list below, then write its report to this folder: ", h("code", {}, MAKE), "."],
     ),
   });
 }
@@ -88,7 +88,7 @@ function experimentGallery() {
     key: (one) => one.name,
     text: (one) => `${one.title} ${one.name}`,
     make: (one) => ({ element: experimentCard(one), update() {}, destroy() {} }),
-    empty: () => empty("This installation has no experiments", "Install Flyball anew: they are a part of it."),
+    empty: () => empty("No experiments found", "Reinstall Flyball: they are part of the package."),
   });
 }
 
@@ -109,9 +109,9 @@ function experimentCard({ title: name, name: place, about, source, workload, tar
 }
 
 function commandView(command) {
-  const done = "The command is copied: paste it into a terminal.";
+  const done = "Command copied to the clipboard.";
   const copy = () => attempt(() => navigator.clipboard.writeText(command), done);
-  // Browsers let only pages of this machine, or of https, copy.
+  // Browsers allow copying only on localhost and HTTPS.
   return h("div.command", {}, h("code", {}, command), navigator.clipboard && actionButton("Copy", { onclick: copy }));
 }
 
@@ -121,11 +121,11 @@ async function mountReport(root, name) {
   if (all === null) return;
   const report = all.find((one) => one.name === name);
   if (!report) {
-    const missing = { reason: `There is no report “${name}” (any more).`, advice: FOUND };
+    const missing = { reason: `Report “${name}” not found; it may have been deleted.`, advice: FOUND };
     fill(root, page(name, { crumb: back }, problemBox(missing)));
     return;
   }
-  // No allow-same-origin: what a report has in it can ask this node for nothing.
+  // No allow-same-origin: scripts in a report must not access this node.
   const frame = h(
     "iframe.report",
     { title: titleOf(report), src: report.url, sandbox: "allow-scripts allow-downloads" },
@@ -138,7 +138,7 @@ async function mountReport(root, name) {
       titleOf(report),
       { crumb: back, lead: `${report.name}, made ${dateTime(report.created)}`, actions: [newTab] },
       frame,
-      files.length ? card("Its tables and models", { note: plural(files.length, "file") }, fileList(files)) : null,
+      files.length ? card("Tables and models", { note: plural(files.length, "file") }, fileList(files)) : null,
     ),
   );
 }

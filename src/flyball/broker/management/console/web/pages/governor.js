@@ -1,4 +1,4 @@
-// Every control loop: what it shall hold, what it measures, what it does about it, and whether that is proved.
+// All control loops: setpoint, measurement, control action and stability certificate.
 
 import { toLoop } from "../addresses.js";
 import { get, path, put } from "../api.js";
@@ -16,12 +16,12 @@ import { limitsText, loopCharts, pendingMode, sampleTimeText, shapeOf, whereText
 
 export const title = "Governor";
 
-const LEAD = "Every loop that runs here or reports: what it shall hold, what it measures, and what it does about it.";
+const LEAD = "All control loops of the domain, and of clients that report here: setpoint, measurement and control action.";
 const HOW = [
   "Start an adaptive consumer that reports here: flyball control run --queue NAME --rate 100 ",
   `--report ${location.protocol}//USER:PASSWORD@${location.host}.`,
 ].join("");
-const FORGOTTEN = "This loop has been forgotten: nobody has reported it for ten minutes, or it was removed.";
+const FORGOTTEN = "This loop was removed, or has not been reported for ten minutes.";
 const REFRESH_MS = 3000;
 
 export const mount = forMonitors(
@@ -39,7 +39,7 @@ function mountAll(root) {
     key: (loop) => loop.name,
     text: (loop) => `${loop.name} ${loop.title} ${loop.node} ${loop.client ?? ""}`,
     make: loopCard,
-    empty: () => empty("No loop runs", HOW),
+    empty: () => empty("No control loops", HOW),
   });
   fill(root, page(title, { lead: LEAD }, problem.element, gallery.element));
   const refresh = () => look(async () => {
@@ -60,7 +60,7 @@ function mountAll(root) {
 
 const RANKS = { running: 0, idle: 1, gone: 2 };
 
-/** Those that run first, those of clients before those of nodes: somebody started them on purpose. */
+/** Running loops first; those of clients, started on purpose, before those of nodes. */
 function inOrder(loops) {
   const rank = (loop) => 2 * RANKS[loop.state] + (loop.place === "client" ? 0 : 1);
   return loops.sort((one, other) => rank(one) - rank(other));
@@ -87,7 +87,7 @@ function loopCard(loop) {
       element.classList.toggle("gone", isOff(now));
       fill(marks, badges(now));
       const how = `${lawName(now.law)}, ${sampleTimeText(now)}, ${whereText(now)}.`;
-      setText(below, isOff(now) ? `Last heard of ${ago(now.reported_at)}.` : how);
+      setText(below, isOff(now) ? `Last report ${ago(now.reported_at)}.` : how);
     },
     destroy: charts.destroy,
   };
@@ -97,7 +97,7 @@ async function fetchSamples(name, charts) {
   try {
     charts.fill((await get(path`/api/flyball/loops/${name}`)).samples);
   } catch {
-    // It has gone meanwhile, or the node has: what comes next is drawn from now on.
+    // The loop or the node is gone: the chart starts with the next sample.
   }
 }
 
@@ -135,7 +135,7 @@ async function mountOne(root, name) {
     showNumbers(numbers, loop, loop.last ?? {});
     const isSame = current !== null && lasting(current) === lasting(loop);
     current = loop;
-    // A button that is drawn anew each time would lose the focus.
+    // Redrawing the button would lose the focus.
     if (isSame) return;
     fill(marks, badges(loop));
     remarks.show(remarksOn(loop));
@@ -170,7 +170,7 @@ async function mountOne(root, name) {
   };
 }
 
-/** What does not change with each sample, to compare. */
+/** A key of everything that changes rarely. */
 function lasting({ last, reported_at, samples, setpoint, ...rest }) {
   return JSON.stringify(rest);
 }
@@ -180,9 +180,9 @@ function showNumbers(numbers, { measures, acts }, { setpoint, measurement, actio
   const off = setpoint && Number.isFinite(measurement) ? (measurement - setpoint) / setpoint : null;
   numbers.setpoint.set(held(setpoint), { more: caption(measures) });
   numbers.measurement.set(held(measurement), { more: caption(measures) });
-  numbers.action.set(done(action), { more: Number.isFinite(action) ? caption(acts) : "Nothing is limited now" });
+  numbers.action.set(done(action), { more: Number.isFinite(action) ? caption(acts) : "No limit at present" });
   const sign = off > 0 ? "+" : "";
-  numbers.off.set(off === null ? UNKNOWN : `${sign}${percent(off)}`, { more: "Relative to what it holds" });
+  numbers.off.set(off === null ? UNKNOWN : `${sign}${percent(off)}`, { more: "Relative to the setpoint" });
 }
 
 function describe(loop) {
@@ -202,25 +202,25 @@ function remarksOn(loop) {
   const say = (text, tone = "info") => said.push([text, tone]);
   if (isOff(loop)) {
     const since = clock(loop.reported_at);
-    say(`It is gone: nothing was heard of it since ${since}. Start its process again, or it is forgotten.`, "warn");
-  } else if (loop.is_shadow) say("It is in shadow: it measures and computes, but does not act.");
-  if (loop.state === "idle") say("It rests: nothing is scarce, so there is nothing to control now.");
-  if (wish) say(`It shall be ${wish === "shadow" ? "in shadow" : "active"}, and hears of it with its next report.`);
-  if (loop.refusal) say(`It did not obey: ${loop.refusal}`, "warn");
+    say(`Not reporting since ${since}. Restart its process, or it is removed from this list.`, "warn");
+  } else if (loop.is_shadow) say("Shadow mode: it measures and computes, but does not act.");
+  if (loop.state === "idle") say("Idle: there is nothing to control at present.");
+  if (wish) say(`A switch to ${wish} mode was requested; it takes effect with the next report.`);
+  if (loop.refusal) say(`The switch was refused: ${loop.refusal}`, "warn");
   if (!loop.can_switch) say(`It cannot be switched: ${loop.why_fixed}.`);
   return said;
 }
 
 // Switching
 
-/** Why a loop cannot be switched to the other mode now, or null. */
+/** Return why a loop cannot be switched now, or null. */
 function whyNot(loop) {
   if (!loop.can_switch) return `It cannot be switched: ${loop.why_fixed}.`;
-  if (isOff(loop)) return "It is gone, so nobody would hear of it: start its process again.";
+  if (isOff(loop)) return "It is not reporting: restart its process.";
   if (!loop.is_shadow) return null;
-  if (!loop.certificate) return "It may not act: its law has no certificate. Make one with “flyball control design”.";
+  if (!loop.certificate) return "It must not act without a stability certificate. Create one with “flyball control design”.";
   if (loop.certificate.is_sound) return null;
-  return `It may not act: its certificate is not sound. ${loop.certificate.reasons.join(" ")}`;
+  return `It must not act: its certificate shows no stability. ${loop.certificate.reasons.join(" ")}`;
 }
 
 function modeButton(loop, refresh) {
@@ -228,11 +228,11 @@ function modeButton(loop, refresh) {
   const change = async () => {
     const isSure = await confirm(questionFor(loop, mode));
     if (!isSure) return;
-    const done = mode === "active" ? `“${loop.title}” may act now.` : `“${loop.title}” goes into shadow.`;
+    const done = mode === "active" ? `“${loop.title}” is active.` : `“${loop.title}” is in shadow mode.`;
     await attempt(() => put(path`/api/flyball/loops/${loop.name}/mode`, { mode }), done);
     await refresh();
   };
-  return actionButton(mode === "active" ? "Make it active" : "Put it into shadow", {
+  return actionButton(mode === "active" ? "Activate" : "Switch to shadow", {
     tone: mode === "active" ? "primary" : "",
     refused: onlyAdministrators("switch loops") ?? whyNot(loop),
     onclick: change,
@@ -242,15 +242,15 @@ function modeButton(loop, refresh) {
 function questionFor(loop, mode) {
   if (mode === "active") {
     return {
-      title: `Let “${loop.title}” act?`,
-      text: `From then on it sets this by itself, ${sampleTimeText(loop)}: ${loop.acts.what} (${limitsText(loop)}).`,
-      action: "Make it active",
+      title: `Activate “${loop.title}”?`,
+      text: `It then controls, ${sampleTimeText(loop)}: ${loop.acts.what} (${limitsText(loop)}).`,
+      action: "Activate",
       tone: "primary",
     };
   }
   return {
-    title: `Put “${loop.title}” into shadow?`,
-    text: "It measures and computes on, but no longer acts: nobody corrects what comes from then on.",
-    action: "Put it into shadow",
+    title: `Switch “${loop.title}” to shadow mode?`,
+    text: "It keeps measuring and computing, but no longer acts: disturbances are not corrected.",
+    action: "Switch to shadow",
   };
 }

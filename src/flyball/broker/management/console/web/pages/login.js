@@ -1,4 +1,4 @@
-// The log-in form. It stands in the place of the whole console until somebody is known.
+// The login form, shown instead of the console.
 
 import { logIn, has } from "../api.js";
 import { fill, h, logo } from "../dom.js";
@@ -24,7 +24,7 @@ export function mount(root, { reason, onDone }) {
       else fill(
         said,
         notice(
-          `User “${name.input.value}” may not look: it needs the tag “monitoring” or “management”.`,
+          `User “${name.input.value}” has no access to the console: it needs the tag “monitoring” or “management”.`,
           "warn",
         ),
       );
@@ -43,12 +43,12 @@ export function mount(root, { reason, onDone }) {
       "form.login",
       { onsubmit: submit },
       h("div.brand", {}, logo(), h("h1", {}, "Flyball")),
-      h("p.lead", {}, "A message broker that governs itself"),
+      h("p.lead", {}, "A message broker that regulates itself"),
       said,
       name.element,
       password.element,
       button,
-      h("p.note", {}, "A new node has the user “guest” with the password “guest”, for this computer only."),
+      h("p.note", {}, "A new node has the user “guest” with password “guest”, from localhost only."),
     ),
   );
   name.input.focus();

@@ -1,4 +1,4 @@
-// What there is to say and to draw of one control loop, in words that need no book.
+// Display of one control loop: texts and charts.
 
 import { Chart } from "../chart.js";
 import { h, icon } from "../dom.js";
@@ -6,19 +6,19 @@ import { bytes, bytesPerSecond, digits, ms, percent, sentence, short } from "../
 import { badge, notice } from "../ui.js";
 
 const LAWS = {
-  p: ["Proportional (P)", "The further the measurement is off, the more it does."],
-  i: ["Integral (I)", "It goes on to change the action for as long as the measurement is off."],
-  pi: ["Proportional and integral (PI)", "It acts at once when the measurement is off, and on until it is not."],
-  pid: ["PID", "It acts on the deviation, on its sum, and on how fast it changes."],
-  positional_pid: ["PID, positional", "It acts on the deviation, on its sum, and on how fast it changes."],
-  multiplicative: ["Multiplicative", "It multiplies the action by a power of setpoint over measurement."],
-  scheduled: ["Scheduled gain", "It knows the curve of what it controls, and has another gain at each place of it."],
-  self_tuning: ["Self-tuning", "It estimates while it runs how much an action brings, and sets its gain by that."],
-  hysteresis: ["Thresholds", "It adds above one threshold and removes below another, so that it does not flutter."],
+  p: ["Proportional (P)", "The action is proportional to the deviation from the setpoint."],
+  i: ["Integral (I)", "The action changes for as long as there is a deviation."],
+  pi: ["Proportional and integral (PI)", "Reacts to the deviation at once, and removes it over time."],
+  pid: ["PID", "Reacts to the deviation, its integral and its derivative."],
+  positional_pid: ["PID, positional", "Reacts to the deviation, its integral and its derivative."],
+  multiplicative: ["Multiplicative", "Multiplies the action by a power of setpoint over measurement."],
+  scheduled: ["Scheduled gain", "Uses a gain for each operating point on the plant's curve."],
+  self_tuning: ["Self-tuning", "Estimates the plant's gain while running, and adapts its own."],
+  hysteresis: ["Thresholds", "Adds above one threshold and removes below another one (hysteresis)."],
 };
 const SHAPES = { bytes, "bytes/s": bytesPerSecond, "of their capacity": percent };
 
-/** Chart and tile show numbers of a unit like this; the unit itself stands beside, unless the number has it. */
+/** Number format of a unit; the unit is shown separately unless the number includes it. */
 export const shapeOf = (unit) => SHAPES[unit] ?? short;
 const withUnit = (unit, value) => (SHAPES[unit] ? shapeOf(unit)(value) : `${short(value)} ${unit}`);
 export const caption = ({ what, unit }) => (SHAPES[unit] ? sentence(what) : `${sentence(what)}, ${unit}`);
@@ -28,7 +28,7 @@ export const lawText = (law) => LAWS[law]?.[1] ?? "";
 
 export const isOff = (loop) => loop.state === "gone";
 
-/** Running or not, acting or not, proved or not. */
+/** Badges for state, mode and certificate. */
 export function badges(loop) {
   const states = { running: ["running", "good"], idle: ["idle", ""], gone: ["gone", ""] };
   const mode = loop.is_shadow ? badge("shadow", "info") : badge("active", isOff(loop) ? "" : "good");
@@ -38,10 +38,10 @@ export function badges(loop) {
 
 function proofBadge({ certificate }) {
   if (!certificate) return badge("no certificate");
-  return certificate.is_sound ? badge("certificate sound", "good") : badge("certificate not sound", "bad");
+  return certificate.is_sound ? badge("certified stable", "good") : badge("not stable", "bad");
 }
 
-/** The mode that somebody has chosen and the loop has not taken yet; null if there is none. */
+/** The requested mode, until the loop has switched; null if there is none. */
 export function pendingMode({ wanted_mode: wanted, is_shadow: isShadow, state }) {
   if (wanted === null || state === "gone") return null;
   return (wanted === "shadow") === isShadow ? null : wanted;
@@ -62,20 +62,20 @@ export function limitsText({ limits: { lowest, highest }, acts }) {
   return `${shapeOf(acts.unit)(lowest)} to ${show(highest)}`;
 }
 
-const SOUND = "Sound: the loop does not swing, and bears more than is expected.";
-const SHAKY = "Not sound: the loop may swing.";
-const OF_MODEL = "Proved on a model that was fitted to measurements, at worst within its uncertainty.";
-const WITHOUT_MODEL = "Proved for every plant of its kind, without a model.";
+const SOUND = "Stable, with sufficient margins.";
+const SHAKY = "Not proven stable: the loop may oscillate.";
+const OF_MODEL = "Proven for all plants in the confidence set of the identified model.";
+const WITHOUT_MODEL = "Proven for every plant of its kind, without a model.";
 const OF_THRESHOLDS = [
-  "Thresholds have no margins: what keeps this law from fluttering is the distance between them, ",
-  "and the time that it waits.",
+  "Thresholds have no margins: the distance between them and the dwell time ",
+  "prevent oscillation.",
 ].join("");
 const UNPROVED = [
-  "Nobody has proved that this loop does not swing. It may run in shadow; ",
-  "make a certificate with “flyball control design”.",
+  "This loop has no proof of stability. It may run in shadow mode; ",
+  "create a certificate with “flyball control design”.",
 ].join("");
 
-/** The certificate: what is proved, and how far the loop is from swinging. */
+/** The certificate and its margins. */
 export function certificateView({ certificate, law, sample_time_s: sampleTime }) {
   if (!certificate) return h("div.proof", {}, notice(whyNone(law), "info"));
   const isSound = certificate.is_sound;
@@ -99,25 +99,25 @@ const marginLine = ([name, value, words]) =>
 const whyNone = (law) => (law === "hysteresis" ? OF_THRESHOLDS : UNPROVED);
 
 function gainWords({ gain }) {
-  if (gain === null) return ["Gain margin", "any", "However strongly an action works, the loop does not swing."];
-  const times = `An action may work ${digits(gain)} times as strongly as believed before the loop swings`;
-  return ["Gain margin", `× ${digits(gain)}`, `${times}; at least twice is wanted.`];
+  if (gain === null) return ["Gain margin", "any", "Stable for any plant gain."];
+  const times = `The plant's gain may be ${digits(gain)} times the estimate before the loop oscillates`;
+  return ["Gain margin", `× ${digits(gain)}`, `${times}; at least 2 is required.`];
 }
 
 function delayWords({ delay_samples: delay }, sampleTime) {
-  if (delay === null) return ["Delay margin", "any", "However late an action works, the loop does not swing."];
+  if (delay === null) return ["Delay margin", "any", "Stable for any delay."];
   const time = ms(1000 * delay * sampleTime);
   const later = `${digits(delay)} ${delay === 1 ? "sample" : "samples"} (${time})`;
-  return ["Delay margin", time, `An action may work ${later} later than believed before the loop swings.`];
+  return ["Delay margin", time, `The delay may be ${later} longer than estimated before the loop oscillates.`];
 }
 
 function poleWords({ largest_pole: pole }) {
-  const grows = "A deviation need not become smaller by itself.";
+  const grows = "A deviation need not decay.";
   if (pole === null || pole >= 1) return ["Largest pole", pole === null ? "∞" : digits(pole), grows];
-  return ["Largest pole", digits(pole), `Of a deviation at most ${percent(pole)} is left after a sample.`];
+  return ["Largest pole", digits(pole), `At most ${percent(pole)} of a deviation remains after a sample.`];
 }
 
-/** Measurement against setpoint, and below it what the loop does: two scales, since they have two units. */
+/** Measurement and setpoint, and the action in a second chart, as it has another unit. */
 export function loopCharts(loop, { height = 140 } = {}) {
   const gap = Math.max(5, 4 * loop.sample_time_s);
   const held = new Chart({

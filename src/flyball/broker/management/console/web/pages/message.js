@@ -1,4 +1,4 @@
-// A message as it was got: where it came from, its properties, its body.
+// Displays a message: origin, properties, body.
 
 import { h } from "../dom.js";
 import { UNKNOWN, plural } from "../format.js";

@@ -1,9 +1,9 @@
-// Where an address leads that is none.
+// The page for unknown addresses.
 
 import { fill, h } from "../dom.js";
 import { page } from "../ui.js";
 
-export const title = "There is no such page";
+export const title = "Page not found";
 
 export function mount(root) {
   fill(root, page(title, {}, h("p", {}, h("a", { href: "#/" }, "Go to the overview"))));

@@ -1,4 +1,4 @@
-// What queues and exchanges have in common: they are declared in a vhost, described, published to, and deleted.
+// Shared by queues and exchanges: declare, describe, publish, delete.
 
 import { del, get, path, post, put, refusal, refusalAnywhere } from "../api.js";
 import { ask, confirm } from "../dialog.js";
@@ -15,7 +15,7 @@ const IS_DURABLE = {
   value: "true",
 };
 
-/** A button that asks for a new “queue” or “exchange” and declares it; `fields` are those that only this kind has. */
+/** A button with a dialog that declares a “queue” or “exchange”; `fields` are specific to the kind. */
 export function newButton(kind, { fields = [], example }, done) {
   const declare = ({ name, vhost, durable, arguments: settings, ...rest }) => put(
     path`/api/${kind}s/${vhost}/${name}`,
@@ -42,17 +42,17 @@ export function newButton(kind, { fields = [], example }, done) {
   return actionButton(`New ${kind}`, { tone: "primary", refused: refusalAnywhere("configure"), onclick: create });
 }
 
-/** A button that deletes it, if its name is typed, and goes back to the list. */
+/** A button that deletes the object after its name is typed, and returns to the list. */
 export function deleteButton(kind, { name, where, text, refused }) {
   const remove = async () => {
     const isSure = await confirm({ title: `Delete “${name}”?`, text, action: "Delete", typed: name });
-    const done = `${sentence(kind)} “${name}” has been deleted.`;
+    const done = `Deleted ${kind} “${name}”.`;
     if (isSure && (await attempt(() => del(where), done))) location.hash = `#/${kind}s`;
   };
   return actionButton("Delete", { tone: "danger", refused, onclick: remove });
 }
 
-/** What its features are, and its arguments, one a line. */
+/** Its features and arguments, one per line. */
 export function description(features, settings) {
   const line = ([key, value]) => h("div", {}, h("code", {}, `${key} = ${JSON.stringify(value)}`));
   const lines = Object.entries(settings ?? {}).map(line);
@@ -62,24 +62,24 @@ export function description(features, settings) {
   ];
 }
 
-const ROUTED = ["The message was routed to at least one queue.", "The message fits no binding and was dropped."];
+const ROUTED = ["The message was routed to at least one queue.", "The message matched no binding and was dropped."];
 
-/** A form that publishes to an exchange or, with `queueName`, straight to that queue. */
+/** A form that publishes to an exchange or, with `queueName`, to that queue. */
 export function publishCard({ vhost, exchange = "amq.default", queueName = null, done = () => {} }) {
   const isStraight = queueName !== null;
-  const arrived = [`The message is in “${queueName}”.`, `There is no queue “${queueName}” any more.`];
+  const arrived = [`Published to “${queueName}”.`, `Queue “${queueName}” does not exist any longer.`];
   const [good, bad] = isStraight ? arrived : ROUTED;
   const key = field({ name: "key", label: "Routing key", value: queueName });
   const payload = field({ name: "payload", label: "Message", rows: 4 });
   const persistence = field({
     name: "mode",
-    label: "Kept over a restart",
+    label: "Persistent: survives a restart",
     options: [["2", "Yes, persistent"], ["1", "No, transient"]],
     value: "2",
   });
   const properties = field({
     name: "properties",
-    label: "More properties (JSON)",
+    label: "Other properties (JSON)",
     value: "{}",
     help: 'For example {"content_type": "text/plain", "headers": {"a": 1}}.',
   });
@@ -108,5 +108,5 @@ export function publishCard({ vhost, exchange = "amq.default", queueName = null,
     h("div.columns", {}, persistence.element, properties.element),
     h("div.buttons", {}, actionButton("Publish", { tone: "primary", type: "submit", refused })),
   );
-  return card("Publish a message", { note: isStraight && "straight to this queue" }, form);
+  return card("Publish a message", { note: isStraight && "to this queue" }, form);
 }

@@ -1,5 +1,5 @@
-// How the node does, at one look: rates, queues, latencies by phase, store, memory, alarms. Who may not see all of
-// that sees the messages of its own virtual hosts.
+// Overview of the node: rates, queues, latencies by phase, store, memory, alarms. Users without the tag
+// monitoring see the messages of their own vhosts.
 
 import { get, has } from "../api.js";
 import { Chart } from "../chart.js";
@@ -12,7 +12,7 @@ import { badge, card, facts, grid, notices, page, slot, switcher, tile, tiles } 
 export const title = "Overview";
 
 const PHASES = [
-  ["wait", "Waiting to be read", 7],
+  ["wait", "Waiting for the event loop", 7],
   ["parse", "Parsing", 3],
   ["engine", "Routing and queues", 1],
   ["store", "Store", 2],
@@ -20,7 +20,7 @@ const PHASES = [
 ];
 const KINDS = [["publish", "Publish"], ["get", "Get"]];
 const ASK_MS = 4000;
-// Two answers may be so far from each other.
+// Maximum distance between two samples.
 const GAP_S = 12;
 
 export function mount(root) {
@@ -35,7 +35,7 @@ function mountOwn(root) {
     root,
     page(
       title,
-      { lead: "Messages of the virtual hosts that you have permissions in." },
+      { lead: "Messages of the vhosts that you have permissions in." },
       tiles(...Object.values(numbers)),
       grid(
         card("Messages per second", { wide: true }, charts.rates.element),
@@ -58,7 +58,7 @@ function mountOwn(root) {
   };
 }
 
-// What is told of the virtual hosts that a user sees, as a sample of the stream.
+// Converts the overview document to a sample of the stream.
 function sampleOf({ message_stats: stats, queue_totals: totals, object_totals: objects }) {
   const rate = (name) => stats[`${name}_details`]?.rate;
   return {
@@ -89,7 +89,7 @@ function mountNode(root) {
     root,
     page(
       title,
-      { lead: "The last five minutes of this node, a sample each second." },
+      { lead: "The last five minutes of this node, one sample per second." },
       alarms.element,
       tiles(...Object.values(numbers)),
       grid(
@@ -101,7 +101,7 @@ function mountNode(root) {
           charts.phases.element,
         ),
         card("Response time", { note: "within the node" }, charts.response.element),
-        card("Store", { note: "what waits to be committed" }, charts.store.element),
+        card("Store", { note: "pending commits" }, charts.store.element),
         card("Memory", {}, charts.memory.element),
         card("Network", {}, charts.network.element),
         card("This node", { wide: true }, about.element),
@@ -202,12 +202,12 @@ function makeCharts() {
     }),
     response: new Chart({
       label: "Response time",
-      series: [line("p50", "Half are faster than", 1), line("p99", "99 % are faster than", 2)],
+      series: [line("p50", "Median", 1), line("p99", "99th percentile", 2)],
       format: ms,
     }),
     store: new Chart({
       label: "Store",
-      series: [line("commits", "Commits per second", 3), line("pending_changes", "Changes that wait", 2, "area")],
+      series: [line("commits", "Commits per second", 3), line("pending_changes", "Pending changes", 2, "area")],
       format: short,
     }),
     memory: new Chart({
@@ -215,7 +215,7 @@ function makeCharts() {
       series: [
         line("memory_bytes", "Process", 7, "area"),
         line("resident_bytes", "Messages", 1),
-        line("pending_bytes", "Waiting for the store", 2),
+        line("pending_bytes", "Pending bytes", 2),
       ],
       format: bytes,
     }),
@@ -240,7 +240,7 @@ function factsOf(overview, nodes) {
     ["Version", overview.product_version],
     here && ["Up for", seconds(Math.round(here.uptime / 1000))],
     ["Exchanges", count(overview.object_totals.exchanges)],
-    nodes.length > 1 && ["Nodes that run", `${nodes.filter((node) => node.running).length} of ${nodes.length}`],
+    nodes.length > 1 && ["Running nodes", `${nodes.filter((node) => node.running).length} of ${nodes.length}`],
     overview.listeners && ["Listeners", listeners(overview.listeners)],
   ]);
 }

@@ -1,4 +1,4 @@
-// One queue: how it does, its messages, consumers and bindings, and what can be done with it.
+// One queue: charts, messages, consumers, bindings and actions.
 
 import { del, get, path, post, refusal } from "../api.js";
 import { Chart } from "../chart.js";
@@ -49,7 +49,7 @@ export async function mount(root, { vhost, name }) {
       parked.element,
       grid(publishCard({ vhost, queueName: name, done: () => refresh() }), getCard(actions)),
       card("Consumers", {}, consumers.element),
-      card("Bindings", { note: "from where messages come" }, bindings.element),
+      card("Bindings", { note: "sources of its messages" }, bindings.element),
     ),
   );
 
@@ -103,13 +103,13 @@ function makeCharts() {
 function showNumbers(numbers, { ready, unacked, consumers, rates }) {
   numbers.ready.set(count(ready));
   numbers.unacked.set(count(unacked));
-  numbers.consumers.set(count(consumers), { more: consumers === 0 && ready > 0 ? "nobody takes the messages" : "" });
+  numbers.consumers.set(count(consumers), { more: consumers === 0 && ready > 0 ? "no consumer" : "" });
   numbers.publish.set(perSecond(rates.publish));
   numbers.deliver.set(perSecond(rates.deliver));
   numbers.ack.set(perSecond(rates.ack));
 }
 
-/** The numbers of the whole document, until the first sample comes. */
+/** Figures from the document, until the first sample arrives. */
 function briefly(queue) {
   return {
     ready: queue.messages_ready,
@@ -141,10 +141,10 @@ function purgeButton({ vhost, name, where, refresh }) {
   const purge = async () => {
     const isSure = await confirm({
       title: `Purge “${name}”?`,
-      text: "All messages that are ready are thrown away. This cannot be undone.",
+      text: "All ready messages are deleted. This cannot be undone.",
       action: "Purge",
     });
-    if (isSure && (await attempt(() => del(`${where}/contents`), `“${name}” has been purged.`))) refresh();
+    if (isSure && (await attempt(() => del(`${where}/contents`), `Purged “${name}”.`))) refresh();
   };
   return actionButton("Purge", { tone: "danger", refused: refusal("read", vhost, name), onclick: purge });
 }
@@ -153,14 +153,14 @@ function removal({ vhost, name, where }) {
   return deleteButton("queue", {
     name,
     where,
-    text: "The queue, its messages and its bindings go away for good, and its consumers are cancelled.",
+    text: "Deletes the queue with its messages and bindings, and cancels its consumers. This cannot be undone.",
     refused: refusal("configure", vhost, name),
   });
 }
 
 const MOST_SHOWN = 20;
 
-/** Messages that could not be dead-lettered, and what can be done with them. */
+/** Parked messages, with actions. */
 function parkedCard({ vhost, name, where, refresh }, messages) {
   const refused = refusal("read", vhost, name);
   const act = async (action, done) => {
@@ -170,12 +170,12 @@ function parkedCard({ vhost, name, where, refresh }, messages) {
   const drop = async () => {
     const isSure = await confirm({
       title: `Drop the parked messages of “${name}”?`,
-      text: "They are thrown away. This cannot be undone.",
+      text: "This cannot be undone.",
       action: "Drop",
     });
-    if (isSure) await act("drop", "The parked messages have been dropped.");
+    if (isSure) await act("drop", "Dropped the parked messages.");
   };
-  const requeue = () => act("requeue", "The parked messages are tried again.");
+  const requeue = () => act("requeue", "Requeued the parked messages.");
   const shown = messages.slice(0, MOST_SHOWN).map(({ id, reason, problem }) => h(
     "li",
     {},
@@ -195,8 +195,8 @@ function parkedCard({ vhost, name, where, refresh }, messages) {
 }
 
 const MODES = [
-  ["ack_requeue_true", "Peek: they stay in the queue"],
-  ["ack_requeue_false", "Get: they are taken out"],
+  ["ack_requeue_true", "Peek: keep them in the queue"],
+  ["ack_requeue_false", "Get: remove them from the queue"],
 ];
 
 function getCard({ vhost, name, where, refresh }) {
@@ -205,7 +205,7 @@ function getCard({ vhost, name, where, refresh }) {
     label: "How",
     options: MODES,
     value: "ack_requeue_true",
-    help: "A message that was peeked at counts as redelivered afterwards.",
+    help: "Peeked messages count as redelivered afterwards.",
   });
   const amount = field({ name: "count", label: "How many", type: "number", value: "5", min: 1, max: 100 });
   const found = h("div.messages", { "aria-live": "polite" });
@@ -214,8 +214,8 @@ function getCard({ vhost, name, where, refresh }) {
     const isTaking = mode.input.value === "ack_requeue_false";
     const wanted = Number(amount.input.value) || 1;
     const question = {
-      title: `Take ${plural(wanted, "message")} out of “${name}”?`,
-      text: "They are shown here once and are gone from the queue.",
+      title: `Remove ${plural(wanted, "message")} from “${name}”?`,
+      text: "They are shown here once and removed from the queue.",
       action: "Take out",
     };
     if (isTaking && !(await confirm(question))) return;
@@ -228,7 +228,7 @@ function getCard({ vhost, name, where, refresh }) {
         found,
         messages.length ? messages.map(messageView) : empty(
           "The queue is empty",
-          "Publish a message, or wait for one.",
+          "Publish a message to see it here.",
         ),
       );
       if (isTaking && messages.length) toast(`${plural(messages.length, "message")} taken out.`, "good");
@@ -243,7 +243,7 @@ function getCard({ vhost, name, where, refresh }) {
     h("div.columns", {}, mode.element, amount.element),
     h("div.buttons", {}, button),
   );
-  return card("Look at messages", { note: "the oldest first" }, form, found);
+  return card("Get messages", { note: "oldest first" }, form, found);
 }
 
 function consumerTable(consumers) {
@@ -262,7 +262,7 @@ function consumerTable(consumers) {
     load: local(consumers, { columns, text: (consumer) => consumer.consumer_tag }),
     sort: "consumer_tag",
     refreshMs: null,
-    empty: () => empty("Nobody consumes from this queue", "Its messages wait until a client subscribes to it."),
+    empty: () => empty("No consumers", "Messages stay in the queue until a client consumes it."),
   });
 }
 
@@ -282,6 +282,6 @@ function bindingTable(where) {
     ),
     sort: "source",
     refreshMs: 10000,
-    empty: () => empty("No exchange is bound to this queue", "Bind one on the page of the exchange."),
+    empty: () => empty("No bindings", "Add one on the page of an exchange."),
   });
 }

@@ -1,4 +1,4 @@
-// All queues: sorted, filtered and paged by the node, so that ten thousand are as fluid as ten.
+// All queues, sorted, filtered and paged by the node, so that it scales to thousands.
 
 import { toQueue } from "../addresses.js";
 import { fill, h } from "../dom.js";
@@ -22,7 +22,7 @@ const COLUMNS = [
   { ...badges("features", "Features", (queue) => features(queue)), isWide: true },
   STATE,
   number("messages_ready", "Ready"),
-  number("messages_unacknowledged", "Unacked", "Delivered, not yet acknowledged"),
+  number("messages_unacknowledged", "Unacked", "Delivered, not yet acked"),
   number("messages", "Total"),
   number("consumers", "Consumers"),
   rate("publish", "In"),
@@ -30,7 +30,7 @@ const COLUMNS = [
   rate("ack", "Acked"),
 ];
 
-/** What is special about a queue, in short words. */
+/** Features of a queue as badges. */
 export function features(queue) {
   const found = [];
   if (queue.type && queue.type !== "classic") found.push(queue.type);
@@ -58,8 +58,8 @@ export function mount(root) {
     sort: "name",
     filterLabel: "Filter queues by name",
     empty: () => empty(
-      "There are no queues yet",
-      "A queue is made by a client that declares it, or here.",
+      "No queues yet",
+      "Queues are declared by clients, or here.",
       create(),
     ),
   });
@@ -67,7 +67,7 @@ export function mount(root) {
     root,
     page(
       title,
-      { lead: "Where messages wait. Choose one to look into it.", actions: [create()] },
+      { lead: "Select a queue for details.", actions: [create()] },
       table.element,
     ),
   );

@@ -1,4 +1,4 @@
-// Decisions of a domain's manager along time, the newest first, each with what was done and why.
+// The decision log of the domain's manager, newest first, with reasons.
 
 import { fill, h } from "../dom.js";
 import { ago, clock, dateTime } from "../format.js";
@@ -18,7 +18,7 @@ const KINDS = {
   Move: ["move", "info"],
   MoveQueue: ["move a queue", "info"],
   TakeOver: ["take over", "warn"],
-  HandOver: ["cannot cure it", "warn"],
+  HandOver: ["cannot help", "warn"],
   Failure: ["failed", "bad"],
 };
 const GROUPS = {
@@ -29,9 +29,9 @@ const GROUPS = {
 };
 const CHOICES = [
   ["all", "All"],
-  ["members", "Growing and shrinking"],
+  ["members", "Scaling"],
   ["moves", "Moves"],
-  ["rest", "Leading and failing"],
+  ["rest", "Leader and failures"],
 ];
 
 export class Timeline {
@@ -60,7 +60,7 @@ export class Timeline {
     );
   }
 
-  /** Take an answer of the node: what came since the last one, or all of another leader. */
+  /** Add a response: the decisions since the last one, or all of a new leader. */
   take({ term: wanted, last, decisions }) {
     const term = wanted ?? "";
     const isNew = term !== this.term;
@@ -89,10 +89,10 @@ export class Timeline {
   }
 
   _nothing() {
-    if (this._decisions.length) return empty("No such decision", "Look at the others above.");
+    if (this._decisions.length) return empty("No decisions of this kind", "Choose another kind above.");
     return empty(
-      "Nothing has been decided yet",
-      "The manager acts when load, nodes or clients change, and tells here why.",
+      "No decisions yet",
+      "The manager acts when load, nodes or clients change; its reasons are shown here.",
     );
   }
 }

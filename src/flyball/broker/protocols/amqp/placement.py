@@ -1,8 +1,7 @@
-"""Clients that the domain has placed: the pseudo queue that says which session a connection serves.
+"""Placed clients: the pseudo-queue that registers a session of a clustered queue with its connection.
 
-A consumer of `amq.flyball.placement` with the id of a session registers the connection with whoever places clients,
-and is sent the requests to go elsewhere. Cancelling it ends the session; when the connection ends, the client has
-moved or is lost.
+A consumer of `amq.flyball.placement` with a session id registers the connection with the placement, and receives
+requests to move. Cancelling it ends the session; if the connection ends first, the client has moved or failed.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from flyball.errors import InvalidArgument
 
 PLACEMENT = "amq.flyball.placement"
 
-# Sessions that a connection may serve. A client has a connection for each, and for each of them all channels of its
-# connection are looked through once a second.
+# Sessions per connection. A client uses a connection for each, and for each session all channels of its connection
+# are scanned once a second.
 MAX_SESSIONS = 10
 
 MAX_SESSION_ID_BYTES = 1024
@@ -29,7 +28,7 @@ _PROPERTIES = Properties(content_type="application/json", delivery_mode=1).encod
 
 
 class PlacedSession:
-    """One session that is served through a channel."""
+    """A session of a clustered queue that is served through a channel."""
 
     protocol = "amqp"
 
@@ -41,7 +40,7 @@ class PlacedSession:
 
     @property
     def requests(self) -> int:
-        """How much its connection has published and was delivered."""
+        """Messages published and delivered on its connection."""
         return self._deliveries.session.requests
 
     @property
@@ -54,19 +53,19 @@ class PlacedSession:
         return vhost == session.vhost and access.may(session.user.name, vhost, action, queue_name)
 
     def ask_to_move(self, session_id: str, node: str, address: str, queue_id: int, deadline_s: float) -> None:
-        """Ask the client to go on at that address within so long."""
+        """Ask the client to reconnect to that address before the deadline."""
         if not self._deliveries.channel.is_closing:
             request = {"session": session_id, "node": node, "address": address, "deadline_s": deadline_s}
             self._deliveries.push(self._prefix, _ORIGIN, _PROPERTIES, json.dumps(request).encode())
 
     def end(self, *, orderly: bool) -> None:
-        """It is over, or served elsewhere."""
+        """The session has ended, or is served elsewhere."""
         self._deliveries.session.placed_sessions -= 1
         self._deliveries.session.hub.placement.left(self.session_id, self, orderly=orderly)
 
 
 def session_id_in(arguments: Mapping[str, Any]) -> str:
-    """Return the session that a client serves which has come here. Raises InvalidArgument."""
+    """Return the session id in the consumer's arguments. Raises InvalidArgument."""
     session_id = arguments.get("x-session")
     if not isinstance(session_id, str) or not 0 < len(session_id.encode(errors="replace")) <= MAX_SESSION_ID_BYTES:
         raise InvalidArgument(f"invalid arg 'x-session' for queue '{PLACEMENT}': expected the id of a session")
