@@ -146,7 +146,7 @@ async def test_when_too_many_wait_the_next_is_refused_at_once() -> None:
         pool.take()
     waiting = [admission.ask(SMALL) for _ in range(2)]
     assert all(isinstance(each, Waiting) for each in waiting)
-    with pytest.raises(NotAdmitted, match="too many"):
+    with pytest.raises(NotAdmitted, match="queue full"):
         admission.ask(SMALL)
     assert isinstance(admission.ask(LARGE), Waiting), "classes have queues of their own"
     admission.stop()
@@ -494,11 +494,11 @@ async def test_the_state_is_a_json_document() -> None:
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ({"period_s": 0.0}, "period_s is 0.0"),
+        ({"period_s": 0.0}, "invalid period_s 0.0"),
         ({"deadline_s": -1.0}, "deadline_s"),
-        ({"deadline_s": "5"}, "deadline_s is '5'"),
-        ({"reference": "4000"}, "reference is '4000'"),
-        ({"unit": "s"}, "unit is 's'; use one of ms, connections"),
+        ({"deadline_s": "5"}, "invalid deadline_s '5'"),
+        ({"reference": "4000"}, "invalid reference '4000'"),
+        ({"unit": "s"}, "invalid unit 's': use one of ms, connections"),
         ({"full_ratio": math.nan}, "full_ratio"),
         ({"queue_limit": 0}, "queue_limit"),
         ({"stream_after_s": math.inf}, "stream_after_s"),

@@ -254,7 +254,7 @@ def test_a_failing_write_is_counted_and_logged_once_and_the_writer_goes_on(
     put(recorder)
     recorder.stop()
     assert files.sequences() == [6]
-    assert "written again" in caplog.records[-1].message
+    assert "resumed writing traces" in caplog.records[-1].message
 
 
 def test_a_folder_that_cannot_be_made_costs_the_records_but_nothing_else(tmp_path: Path) -> None:

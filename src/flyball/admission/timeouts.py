@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
-Waiter = TypeVar("Who", bound=Hashable)
+Waiter = TypeVar("Waiter", bound=Hashable)
 
 
 class Timeouts(Generic[Waiter]):
