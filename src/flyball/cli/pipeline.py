@@ -43,7 +43,7 @@ _FEW_BYTES = 64 << 20
 
 
 class CostUnit(enum.Enum):
-    """What the cost of a request can be counted in."""
+    """Units of the cost of a request."""
 
     MS = "ms"
     CONNECTIONS = "connections"
@@ -92,7 +92,7 @@ HERE = "."
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What a command works with: where Spark runs, and what is shown meanwhile."""
+    """Where Spark runs, and whether a command shows its progress."""
 
     master: str | None = None
     memory: str | None = None
@@ -133,7 +133,7 @@ class Means:
 
     @contextmanager
     def progress(self) -> Iterator[OnProgress]:
-        """Show how far it is, if somebody is watching."""
+        """Show progress, if stderr is a terminal."""
         console = Console(stderr=True)
         if self.is_quiet or not console.is_terminal:
             yield lambda stage, done, of: None
@@ -168,25 +168,25 @@ def ingest(
     means = Means(master, memory, log, quiet, conf or (), packages or (), ui, event_log, log_format)
     # Files may come later, or have come and gone.
     sources = [] if follow or _may_be_there(out) else [source]
-    with _errors_told(), means.progress() as progress, means.spark(*sources) as spark:
+    with _reporting_errors(), means.progress() as progress, means.spark(*sources) as spark:
         from flyball.pipeline.ingest import ingest as take
 
         progress("ingest", 0, 1)
         if follow:
             _follow(spark, source, out, log_format)
         found = take(spark, source, out, log_format)
-    _tell_rows(found, out)
+    _show_rows(found, out)
 
 
 def _follow(spark: SparkSession, source: Place, out: Place, log_format: LogFormat | None) -> None:
-    """Take files until Ctrl-C; say what has come whenever there is more."""
+    """Take files until Ctrl-C; print the counts whenever they change."""
     from flyball.pipeline.ingest import check_ingestible, take_new
     from flyball.pipeline.trace_store import Store, total
 
     check_ingestible(source, spark)
     store = Store(out, spark)
     store.create()
-    told = ""
+    shown = ""
     with store.locked():
         while True:
             take_new(spark, source, store, log_format)
@@ -196,8 +196,8 @@ def _follow(spark: SparkSession, source: Place, out: Place, log_format: LogForma
             taken = total(batches)
             found = f"{taken.files} files, {sum(taken.rows.values())} rows"
             found += f", {taken.left_out} files with problems" if taken.left_out else ""
-            if batches and found != told:
-                told = found
+            if batches and found != shown:
+                shown = found
                 typer.echo(found)
             threading.Event().wait(FOLLOW_EVERY_S)
 
@@ -219,7 +219,7 @@ def compact(
     Example: flyball pipeline compact store
     """
     means = Means(master, memory, log, quiet, conf or (), packages or (), ui, event_log)
-    with _errors_told(), means.progress() as progress, means.spark() as spark:
+    with _reporting_errors(), means.progress() as progress, means.spark() as spark:
         from flyball.pipeline.trace_store import Store
 
         progress("compaction", 0, 1)
@@ -255,7 +255,7 @@ def report(
 
     Example: flyball pipeline report results --out report
     """
-    with _errors_told():
+    with _reporting_errors():
         page = write_report_of(
             source, out, Means(master, memory, log, quiet, conf or (), packages or (), ui, event_log), store
         )
@@ -283,7 +283,7 @@ def compare(
     """
     if len(sources) < 2:
         fail("give two sources or more", WRONG_USE)
-    with _errors_told():
+    with _reporting_errors():
         page = write_comparison_of(
             sources, out, Means(master, memory, log, quiet, conf or (), packages or (), ui, event_log)
         )
@@ -356,7 +356,7 @@ def capacity(
 
 
 def _model(name: str, source: Place, out: Place, means: Means, unit: CostUnit = CostUnit.MS) -> None:
-    with _errors_told(), means.progress() as progress, means.spark(source) as spark:
+    with _reporting_errors(), means.progress() as progress, means.spark(source) as spark:
         from flyball.pipeline.analysis import find_model
 
         path = find_model(spark, name, source, out, progress, unit.value)
@@ -449,7 +449,7 @@ def _bytes_in(sources: Sequence[Place]) -> int:
     return sum(path.stat().st_size for path in files if path.is_file())
 
 
-def _tell_rows(found: Ingested, store: Place) -> None:
+def _show_rows(found: Ingested, store: Place) -> None:
     counts = ", ".join(f"{rows} {table}" for table, rows in found.rows.items())
     typer.echo(f"{store} holds {counts}")
     if found.dropped:
@@ -486,7 +486,7 @@ def _packages_needed() -> Iterator[None]:
 
 
 @contextmanager
-def _errors_told() -> Iterator[None]:
+def _reporting_errors() -> Iterator[None]:
     """Turn errors into one line and an exit code."""
     try:
         yield

@@ -65,7 +65,7 @@ def test_item_that_cannot_be_shown_does_not_cut_its_list_off(caplog: pytest.LogC
         told = json.loads(asyncio.run(sent(items)))
         assert told == {"items": [{"n": 1 / item} for item in items if item]}
     assert len(caplog.records) == 103
-    assert "left 0 out of a list" in caplog.text
+    assert "left out of a list: cannot encode 0" in caplog.text
 
 
 def test_whole_answer_is_an_error_or_complete() -> None:
