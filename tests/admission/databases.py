@@ -38,7 +38,7 @@ class Database:
         return 1000 * self.servers
 
     def work_per_s(self, in_flight: float) -> float:
-        """How much is done while so many are served, in ms per second."""
+        """Return the work done per second at this concurrency, in ms per second."""
         beyond = max(0.0, in_flight - self.servers)
         return 1000 * min(in_flight, self.servers) / (1 + self.penalty * beyond)
 

@@ -38,20 +38,20 @@ def on_uvloop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]
 
 
 class Database:
-    """A sensor, and a pool of one connection: while that is busy nobody is admitted."""
+    """A sensor, and a pool of one connection: while that is busy, no request is admitted."""
 
     def __init__(self) -> None:
         self.meter = Meter()
         self.meter.size_of(self, 1)
 
     def take(self) -> Hold:
-        """Take the connection. End it to give it back."""
+        """Take the connection. End the hold to release it."""
         hold = self.meter.ask()
         hold.got()
         return hold
 
     def query(self) -> None:
-        """Take the connection and give it back at once."""
+        """Take the connection and release it at once."""
         self.take().end()
 
 
@@ -73,7 +73,7 @@ class _Server(uvicorn.Server):
 
 @asynccontextmanager
 async def serve(app: Any, **options: Any) -> AsyncIterator[int]:
-    """Serve an application on a free port, which is told."""
+    """Serve an application on a free port; yield the port."""
     config = uvicorn.Config(
         app, log_config=None, access_log=False, timeout_graceful_shutdown=int(PATIENCE_S), **options
     )
@@ -155,7 +155,7 @@ async def ask(port: int, path: str, method: str = "GET", **options: Any) -> Resp
 async def until(is_so: Callable[[], bool]) -> None:
     """Let the event loop go on until something is so."""
     async with asyncio.timeout(PATIENCE_S):
-        while not is_so():  # noqa: ASYNC110 - nobody tells when somebody waits
+        while not is_so():  # noqa: ASYNC110 - no event says when a request waits
             await asyncio.sleep(0)
 
 

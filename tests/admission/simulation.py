@@ -21,7 +21,7 @@ TICK_S = 0.025
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of the classes, cheap to dear, after the warm-up."""
+    """Outcome of each class, cheap to dear, after the warm-up."""
 
     # Those who were admitted over those who came.
     fractions: tuple[float, ...]
@@ -51,7 +51,7 @@ def simulate(
 ) -> Outcome:
     """Offer each class its load, as a multiple of the capacity, and return what became of it after the warm-up.
 
-    After `deadline_s` a request is turned away, or leaves by itself if it is impatient.
+    After `deadline_s` a request is turned away, or leaves by itself if `is_impatient`.
     """
     random = Random(seed)
     gate = Gate(scheduler, costs, queue_limit=10**9, random=random)

@@ -581,7 +581,7 @@ async def _go_through(actions: list[tuple[str, Any]], scheduler: str) -> None:
     for each in begun:
         each.end()
     assert (admission.in_flight, admission.streams, sum(admission.gate.waiting)) == (0, 0, 0)
-    # Who was cancelled before it ran has not even come.
+    # A task that was cancelled before it ran never reached the gate.
     came = len(tasks) - sum(task.cancelled() for task in tasks) + sum(counts.left for counts in admission.counts)
     assert sum(counts.arrived for counts in admission.counts) == came == len(notes)
     for counts in admission.counts:

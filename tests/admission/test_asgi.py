@@ -515,7 +515,7 @@ async def test_to_other_methods_the_path_of_the_state_is_one_of_the_application(
 
 
 class Lifespan:
-    """An application that notes what it is told of its life."""
+    """An application that records the lifespan events it receives."""
 
     def __init__(self) -> None:
         self.told: list[str] = []

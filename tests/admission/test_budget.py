@@ -20,7 +20,7 @@ PERIODS = 20_000
 
 
 def loads_with_plenty_of_requests(gain: float, predicted: Callable[[float], float]) -> list[float]:
-    """What a period's load is while small and large requests wait, in a mix that drifts from 20 to 80 %.
+    """Return each period's load while small and large requests wait, in a mix that drifts from 20 to 80 %.
 
     `predicted` says what is spent for a request of a given cost. A debt is repaid in the next period.
     """

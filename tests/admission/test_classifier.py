@@ -19,7 +19,7 @@ SHARES = {"home": 4, "view": 8, "category": 8, "region": 1, "about": 1}
 
 
 class Site:
-    """Tells a classifier what its requests cost, 20 in each period; costs scatter log-normally."""
+    """Reports to a classifier what its requests cost, 20 in each period; costs scatter log-normally."""
 
     def __init__(self, classifier: RequestClasses, costs: Mapping[str, float] = COSTS) -> None:
         self.classifier = classifier

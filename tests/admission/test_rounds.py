@@ -8,7 +8,7 @@ from flyball.admission.rounds import RECENT_ROUNDS, RecentRounds, Round, is_more
 
 
 def rounds_of(*works: float, reference: float = 1000.0, noise: float = 0.0) -> RecentRounds:
-    """Return rounds numbered from 0 on, of the same reference, in which so much work was done."""
+    """Return rounds numbered from 0 on, of the same reference, in which this work was done."""
     chance = random.Random(1)
     recent = RecentRounds()
     for number, work in enumerate(works):

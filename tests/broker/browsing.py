@@ -1,4 +1,4 @@
-"""What is ready in a queue, read as the HTTP API reads it."""
+"""The ready messages of a queue, read as the HTTP API reads them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Kill the broker, its PostgreSQL, or both, while clients put and pop, and see that every answer was true.
 
-Clients of the research protocols are here; those of AMQP, whose promises are others, work beside them.
+Clients of the research protocols are here; those of AMQP, which has other guarantees, run alongside them.
 
 A client writes down what it asked for and what was answered. A request that was under way at the kill may have been
 carried out or not; everything else must be found again, once and in order. `tests/broker/node/test_recovery.py`
@@ -27,13 +27,13 @@ from tests.broker.peers import Closed, TelestoPeer, ThorBangPeer, amqp
 from tests.broker.protocols.amqp.chaos import Crowd, expect_order
 from tests.nodes import ANSWER_LIMIT_S, ServeProcess
 
+# Processes to kill; the last one stands for a graceful stop of the broker.
 VICTIMS = ("broker", "postgres", "both", "nobody")
-"""Who is killed; with nobody the broker is stopped in good order."""
 
+# The queue that all clients put into and pop from.
 POPPED = "popped"
-"""The queue that all clients put into and pop from."""
+# The queue that no client pops from until a round is over.
 KEPT = "kept"
-"""The queue that nobody pops from until a round is over."""
 
 SOME = 5
 
@@ -42,7 +42,7 @@ Broken = (Closed, ConnectionError, TimeoutError)
 
 @dataclass(slots=True)
 class Ledger:
-    """What one client knows: which puts and pops were answered, and what was still open when its node died."""
+    """Record of one client: which puts and pops were answered, and what was still open when its node died."""
 
     put: dict[str, list[str]] = field(default_factory=lambda: {POPPED: [], KEPT: []})
     perhaps_put: set[str] = field(default_factory=set)
@@ -111,12 +111,12 @@ class Telesto:
 
 
 class Client:
-    """Puts and pops in a thread of its own until it is told to stop or its connection breaks."""
+    """Puts and pops in a thread of its own until it is stopped or its connection breaks."""
 
     def __init__(self, name: str, dialect: Dialect, seed: int) -> None:
         self.ledger = Ledger()
+        # Set when it has popped some messages.
         self.is_under_way = threading.Event()
-        """Set when it has popped some messages."""
         self.name = name
         self._dialect = dialect
         self._chance = random.Random(seed)
@@ -177,17 +177,17 @@ class Client:
 
 @dataclass(slots=True)
 class Tally:
-    """What all rounds together have seen."""
+    """Counts over all rounds."""
 
     rounds: int = 0
     puts: int = 0
     pops: int = 0
     open_requests: int = 0
     refused: int = 0
+    # Messages that are gone although no answer said so: open pops took them.
     missing: int = 0
-    """Messages that are gone although no answer said so: open pops took them."""
+    # Messages confirmed to AMQP publishers.
     confirmed: int = 0
-    """What AMQP publishers were promised to be kept."""
     acknowledged: int = 0
     dead_letters: int = 0
     restart_s: list[float] = field(default_factory=list)
@@ -203,12 +203,12 @@ class Chaos:
         self._chance = random.Random(seed)
         self._node = ServeProcess(data, store="embedded", telesto_time_order="oldest", **flags)
         self._crowd = Crowd(self._node)
+        # Every body that a client has got: it must never come again.
         self._gone: set[str] = set()
-        """Every body that somebody was given: it must never come again."""
         self.tally = Tally()
 
     def run(self, rounds: int, report: Callable[[str], None] = lambda text: None) -> Tally:
-        """Play so many rounds. Raises AssertionError at the first answer that was not true."""
+        """Play this number of rounds. Raises AssertionError at the first answer that was not true."""
         with self._node:
             queue_ids = self._set_up()
             for number in range(rounds):

@@ -1,4 +1,4 @@
-"""Clients for tests: they send what they are told, byte for byte, and read what comes back."""
+"""Clients for tests: they send exactly the given bytes, and read what comes back."""
 
 from __future__ import annotations
 

@@ -275,7 +275,7 @@ def test_design_finds_the_gains_of_the_law_that_is_asked_for(
     assert (found["setpoint"], found["limits"]) == (400.0, {"lowest": 1.0, "highest": 360.0})
     assert found["certificate"]["is_sound"]
     for name, value in law.items():
-        # The model is a little beside the plant.
+        # The model differs a little from the plant.
         assert found["law"][name] == (value if name == "kind" else pytest.approx(value, abs=4e-4, rel=0.05)), name
     assert "certificate   sound\n" in result.stdout
     assert "poles</text>" in re.sub(r">\s*poles", ">poles", (tmp_path / "design.svg").read_text(encoding="utf-8"))
@@ -610,7 +610,7 @@ def test_what_a_broker_refuses_is_one_line_without_the_password(url: str, tmp_pa
 def test_a_figure_that_cannot_be_written_is_told_before_messages_are_consumed(
     table: Path, tmp_path: Path, command: list[object]
 ) -> None:
-    # Nothing listens there: whoever tried to connect would complain of that.
+    # Nothing listens there: a command that tried to connect would complain of that.
     flags = [*command, "--url", "amqp://127.0.0.1:1/", "--queue", QUEUE, "--handler-ms", 1]
     (tmp_path / "folder.svg").mkdir()
     result = control(*flags, "--plot", tmp_path / "folder.svg", "--out", tmp_path)
@@ -651,7 +651,7 @@ def test_addresses_are_shown_without_user_and_password() -> None:
 
 
 def interrupted(arguments: list[object], after: int = 3) -> tuple[int, str, str]:
-    """Run a command, press Ctrl-C as soon as it has shown so many samples, and return how it ended."""
+    """Run a command, press Ctrl-C after this number of samples, and return how it ended."""
     process = subprocess.Popen(
         [sys.executable, "-m", "flyball", "control", *map(str, arguments)],
         stdout=subprocess.PIPE,

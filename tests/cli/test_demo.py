@@ -44,7 +44,7 @@ def test_the_demo_tells_the_whole_story_and_leaves_nothing_but_its_report(tmp_pa
     environment = {**os.environ, "TMPDIR": str(passing), "COLUMNS": "200", "NO_COLOR": "1"}
     code, said, complaints = told(["demo", "--short", "--out", str(out)], environment)
     assert code == 0, complaints
-    # Every part is told, with its number.
+    # Every part is reported, with its number.
     assert re.findall(r"^(\d)/7 ", said, re.MULTILINE) == list("1234567")
     # The model comes from Spark, and the design holds for it.
     design = read_design((out / "design.json").read_text(encoding="utf-8"))

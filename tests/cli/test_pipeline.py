@@ -88,7 +88,7 @@ def test_a_wrong_setting_of_spark_is_said_in_one_line(tmp_path: Path) -> None:
     assert "memory" in done.stderr
 
 
-def test_what_the_traces_do_not_allow_is_said_in_one_line_after_spark_has_worked(
+def test_traces_without_a_capacity_are_reported_in_one_line(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # That Spark itself says nothing is seen where a process writes a report.

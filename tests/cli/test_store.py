@@ -19,7 +19,7 @@ LIMIT_S = 60
 
 
 class RunningStore:
-    """The process, and the address that it has told."""
+    """The process, and the address that it has printed."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process

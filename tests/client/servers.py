@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 
 class Proxy:
-    """Passes bytes on to a node, until it is told to cut."""
+    """Passes bytes on to a node; `cut` breaks its connections."""
 
     def __init__(self, target: str) -> None:
         host, _, port = target.rpartition(":")

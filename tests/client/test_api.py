@@ -1,4 +1,4 @@
-"""Who asks a node over HTTP, and what comes of what cannot be asked."""
+"""Requests to a node over HTTP, and the errors of requests that cannot be made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the client promises about queues and messages, in all flavours, against real nodes."""
+"""Guarantees of the client about queues and messages, in all flavours, against real nodes."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ async def test_request_gets_its_response(connect: Connect, any_address: str, uni
 
 
 async def _plain(client: Any, queue: str) -> Any:
-    """Return a message that is no request."""
+    """Return a message that is not a request."""
     await client.purge(queue)
     await client.put(queue, "x")
     return await client.take(queue)

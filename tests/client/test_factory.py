@@ -39,7 +39,7 @@ NOBODY = "127.0.0.1:1"
 
 
 class Manager:
-    """Places every client at the site that the test has chosen, and notes who comes and leaves."""
+    """Places every client at the site that the test has chosen, and records which come and leave."""
 
     def __init__(self) -> None:
         self.site: Site | None = None
@@ -52,7 +52,7 @@ class Manager:
 
 
 class SitePlacement:
-    """What the manager knows of one node."""
+    """The manager's view of one node."""
 
     def __init__(self, manager: Manager, site: Site) -> None:
         self._manager = manager
@@ -126,7 +126,7 @@ def sites(tmp_path: Path, manager: Manager) -> Iterator[tuple[Site, Site]]:
         node_at(tmp_path / "a") as first,
         node_at(tmp_path / "b") as second,
     ):
-        # Numbers of queues differ, so that nobody mistakes one for the other.
+        # Numbers of queues differ, so that they cannot be mistaken for each other.
         second.call(lambda node: node.topology.create_queue("other", lambda error: None))
         made = Site("a", first, manager), Site("b", second, manager)
         manager.site = made[0]
@@ -145,7 +145,7 @@ def factory(*sites: Site | str, resend: bool = True) -> ConnectionFactory:
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
-    # Nothing tells when just any condition comes true.
+    # No event says when just any condition comes true.
     while not condition():  # noqa: ASYNC110
         await asyncio.sleep(0.001)
 
@@ -271,7 +271,7 @@ async def test_a_producer_stays_if_the_other_node_cannot_be_reached(sites: tuple
     async with await factory(first).connect("producer", "orders") as producer:
         first.ask_to_move(second, address=NOBODY)
         await producer.send("it stays")
-        # It hears of no other move before it has given up that one.
+        # It takes no other move before it has given up that one.
         while producer.moves == 0:
             first.ask_to_move(second)
             await producer.send("x")

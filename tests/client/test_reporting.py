@@ -1,4 +1,4 @@
-"""What is told to a node's console, and that nobody waits for it when that is away."""
+"""Reports to a node's console. Clients do not wait for it when it is unavailable."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Console:
             await self._changed.wait()
 
     async def until_told(self, count: int) -> None:
-        """Wait until there are so many samples."""
+        """Wait until there are `count` samples."""
         await self.until(lambda: len(self.samples) >= count)
 
     @property

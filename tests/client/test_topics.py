@@ -28,7 +28,7 @@ def disconnect_all(node: Node) -> None:
 
 
 async def texts(consumer: Any, count: int) -> list[str]:
-    """Take so many messages; there must not be more."""
+    """Take `count` messages; there must not be more."""
     found = []
     for _ in range(count):
         delivery = await consumer.next(20)

@@ -1,4 +1,4 @@
-"""What every framework must show: the same site, on a real server, with three lines of admission control."""
+"""Checks that every framework must pass: the same site, on a real server, with three lines of admission control."""
 
 from __future__ import annotations
 

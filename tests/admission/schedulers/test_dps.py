@@ -25,7 +25,7 @@ TABLE = [
 def assert_the_law_holds(outcome: Outcome, costs: tuple[float, ...]) -> None:
     predicted = fractions_by_law(costs, outcome.loads)
     assert outcome.fractions == pytest.approx(predicted, abs=0.02)
-    # Of a class of which hardly anybody is admitted 0.02 would say nothing.
+    # For a class with almost no admissions, 0.02 would not test anything.
     assert outcome.fractions == pytest.approx(predicted, rel=0.1)
     assert outcome.cost_per_s == pytest.approx(120.0, rel=0.01)
 

@@ -1,4 +1,4 @@
-"""What holds for every scheduler."""
+"""Properties that hold for every scheduler."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_schedulers_survive_a_change_of_classes(name: str) -> None:
     scheduler = make_scheduler(name)
     for of_classes in ((1.0, 10.0), (1.0, 4.0, 16.0), (2.0,), (1.0, 10.0)):
         many = [5] * len(of_classes)
-        # A period may have begun before the scheduler hears of it: it is asked about classes that it does not know.
+        # A period may have begun before the scheduler learns of it: it is asked about classes that it does not know.
         assert max(chances(scheduler, standings(of_classes, many))) == 1.0
         scheduler.end_period(turnouts(of_classes, many, many))
         assert len(scheduler.probabilities()) == len(of_classes)

@@ -1,6 +1,6 @@
 """Every kind of pool in the same few words, so that the same tests say what all sensors promise.
 
-Who asks for a connection waits at most `wait_s`, also while one is made for it: where that matters, as many as are
+A request for a connection waits at most `wait_s`, also while one is made for it: where that matters, as many as are
 asked for are `ready` before.
 """
 
@@ -29,7 +29,7 @@ from flyball.admission.use import Usage, Use
 
 SIZE = 2
 PATIENCE_S = 30.0
-# What who has waited too long for a connection is told.
+# Raised when a request has waited too long for a connection.
 TIME_OUTS = (TimeoutError, psycopg_pool.PoolTimeout, sqlalchemy.exc.TimeoutError)
 
 # Take a connection; what is entered runs a statement on it.

@@ -1,4 +1,4 @@
-"""What every sensor promises, whatever the driver."""
+"""Conformance of every sensor, whatever the driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A domain that consists of its model alone: what it is told to do is done at once."""
+"""A domain that consists of its model alone: every command takes effect at once."""
 
 from __future__ import annotations
 

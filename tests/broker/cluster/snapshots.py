@@ -1,4 +1,4 @@
-"""What a manager knows of a clustered queue, in one piece."""
+"""The manager's view of a clustered queue, in one piece."""
 
 from __future__ import annotations
 

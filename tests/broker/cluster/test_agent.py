@@ -1,4 +1,4 @@
-"""Commands that a node carries out for itself, as those of another node: to the end, whoever waits for them."""
+"""Commands that a node carries out for itself, as those of another node: to the end, even if no caller waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the long form, `python -m bench.chaos --minutes 5`, does for minutes."""
+"""A short run of `python -m bench.chaos --minutes 5`."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ ORDERS = cluster_key("/", "orders")
 
 
 class Leading:
-    """A leader's clustered queues; `n2` serves member 7, and follows what is defined when it is told to."""
+    """A leader's clustered queues; `n2` serves member 7, and catches up with definitions on demand."""
 
     def __init__(self, **definition: Any) -> None:
         self.clusters: dict[str, Any] = {ORDERS: {"vhost": "/", "name": "orders", **definition}}

@@ -1,4 +1,4 @@
-"""What a leader has decided is told in words that people understand, and only the last of it."""
+"""The decision log is in words that people understand, and holds only the latest decisions."""
 
 from __future__ import annotations
 

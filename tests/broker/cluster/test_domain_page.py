@@ -1,4 +1,4 @@
-"""docs/guides/domain.md: its files can be read, and it tells every option."""
+"""docs/guides/domain.md: its files can be read, and it documents every option."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is shown of a domain."""
+"""Facts that are shown of a domain."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def front(tmp_path: Path) -> Iterator[Callable[..., RunningGateway]]:
 
 @pytest.fixture
 def nowhere() -> Iterator[Address]:
-    """An address at which nobody answers."""
+    """An address without a listener."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield Address(*taken.getsockname())
@@ -334,6 +334,7 @@ def test_a_client_that_does_not_read_stops_the_node_not_the_memory(
     for _ in range(64):
         channel.basic_publish("", "orders", bytes(1024 * 1024))
     reader = running.connect()
-    # Nobody reads after this: the gateway can take no more than its buffers, so the node must keep the rest.
+    # From here on the client does not read: the gateway can take no more than its buffers, so the node must keep the
+    # rest.
     reader.channel().basic_consume("orders", lambda *_: None, auto_ack=True)
     memory_node.wait_until(lambda node: any(session._is_write_paused for session in node.hub.connections))

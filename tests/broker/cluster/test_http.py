@@ -1,4 +1,4 @@
-"""The HTTP side of a node tells clients where they belong, and users what the domain looks like."""
+"""The HTTP API of a node places clients and describes the domain."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Paths are below tests/broker. "Simulation" is cluster/test_simulation.py, whole nodes under faults, thousands of
 seeds with `python -m bench.simulation`; "chaos" is cluster/test_chaos.py, real processes, minutes with `python -m
-bench.chaos`. Both judge what clients were told with flyball.lab.history. "Engine" is
+bench.chaos`. Both judge the answers that clients got with flyball.lab.history. "Engine" is
 engine/test_engine_against_a_naive_model.py. What is not named is in this file.
 
 I1  a confirmed message is never lost: simulation, chaos; of one node node/test_recovery.py,
@@ -16,20 +16,20 @@ I3  no ack is accepted from an old epoch: store/test_domain_conformance.py,
 I4  order per producer and member, but for what comes again or is handed over: engine (check_found,
     check_deliveries); simulation, for ordinary queues and for members; chaos for ordinary queues only
 I5  one unmarked member on a node that is there: somebody_takes_clients; simulation at its end
-I6  nobody is sent to a marked or dead member: `World.join`, `World._move`; simulation (`wrong_moves`, and at its end
-    that nobody is at a dead one)
+I6  no client is sent to a marked or dead member: `World.join`, `World._move`; simulation (`wrong_moves`, and at its
+    end that no client is at a dead one)
 I7  a removed member was empty: `World._remove`; simulation, for stored messages (`WatchedDomain`)
 I8  the usable load stays below θ_up or more is coming: the_load_can_be_borne_or_more_is_coming; simulation at its
     end (`can_bear_its_load`)
 I9  between changes of the load the potential falls with every move, and moves end: rest, and test_rebalancing.py
-    (test_while_loads_stay_every_move_lowers_the_potential_and_moves_end); simulation only that in peace nobody moves
-    twice within the cool-down (`wrong_moves`)
-I10 nobody who leaves and comes back adds what was removed: test_provisioning.py
+    (test_while_loads_stay_every_move_lowers_the_potential_and_moves_end); simulation only that in peace no client
+    moves twice within the cool-down (`wrong_moves`)
+I10 a client that leaves and comes back does not add what was removed: test_provisioning.py
     (test_one_client_coming_and_going_grows_the_queue_only_once); and no load does within
     the dwell time unless it is grave: `World.check_growth`
 I11 after joins only, shares differ by at most one client of the smallest: test_placement.py
     (test_after_joins_only_shares_differ_by_at_most_one_client_of_the_smallest)
-I12 the books agree with what is there: the_books_agree_with_what_is_there; simulation at its end, that nobody is
+I12 the counts agree with what is there: the_books_agree_with_what_is_there; simulation at its end, that no client is
     counted twice
 I13 outstanding deliveries stay within the window: engine (check_deliveries); simulation (`_check_holders`)
 I14 no more is admitted than flowed in and one request: tests/admission/test_gate.py
@@ -246,7 +246,7 @@ class Governing(RuleBasedStateMachine):
         """I9: while nothing changes, moves are few, each lowers what is to be lowered, and then there is peace."""
         world = self.world
         options = world.options
-        # Whoever lost its member gets another one first.
+        # A client that lost its member gets another one first.
         world.tick(0.0)
         last = self._to_be_lowered()
         on_marked = sum(world.members[client.member].is_marked for client in self._placed())

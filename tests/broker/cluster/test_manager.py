@@ -1,4 +1,4 @@
-"""What the manager makes of what it hears: who is expected, reported, measured, on the way."""
+"""The manager's view of its clients: expected, reported, measured, moving."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node does with its members and queues when others, or the store, do not play along."""
+"""Members and queues of a node while other nodes, or the store, fail."""
 
 from __future__ import annotations
 

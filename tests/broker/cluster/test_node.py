@@ -13,7 +13,7 @@ from flyball.errors import Fenced, StoreUnavailable
 
 
 class Lives:
-    """What becomes of a node each time that it serves."""
+    """Outcomes of a node, one for each time that it serves."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *fates: Exception | None) -> None:
         self.left = list(fates)

@@ -23,7 +23,7 @@ ORDERS = cluster_key("/", "orders")
 
 
 class Machine:
-    """A provisioner that notes what it is told, and does what it can."""
+    """A provisioner that records its commands, and does what it can."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
@@ -272,7 +272,7 @@ async def test_node_of_an_operator_is_restarted_by_any_leader(stage: Stage) -> N
     world.nodes["extra"].kill()
     await stage.until(lambda: len(refused) > 1, "nobody can start it")
     assert leading.agent is not None
-    # Another term: nobody has ever told this manager of the node.
+    # Another term: this manager has never been notified of the node.
     leading.agent.leads = False
     world.start = start  # type: ignore[method-assign]
     await stage.until(lambda: len(world.serving()) == 2, "it is there again")

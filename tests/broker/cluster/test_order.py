@@ -1,4 +1,4 @@
-"""What a Python client puts without waiting for answers keeps its order, whichever node comes to serve the queue."""
+"""Puts of a Python client that do not wait for answers keep their order, whichever node comes to serve the queue."""
 
 from __future__ import annotations
 

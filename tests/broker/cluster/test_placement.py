@@ -29,7 +29,7 @@ def table_of(*capacities: float, **options: object) -> LoadTable:
 
 
 def place(table: LoadTable, role: Role, count: int = 1) -> list[int]:
-    """Let so many join, and return the members they were sent to."""
+    """Let `count` clients join, and return the members they were sent to."""
     chosen = []
     for _ in range(count):
         member = elect(table, role)

@@ -391,7 +391,7 @@ class LiteralSeed:
 
 
 def walk(target: int, events: int) -> Iterator[tuple[bool, random.Random]]:
-    """Yield whether somebody joins, so that about `target` clients are there."""
+    """Yield whether a client joins, so that about `target` clients are there."""
     chance = random.Random(1)
     clients = 0
     for _ in range(events):

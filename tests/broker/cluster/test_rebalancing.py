@@ -19,7 +19,7 @@ PRODUCER, CONSUMER = Role.PRODUCER, Role.CONSUMER
 
 
 def table_with(counts: list[int], capacity: float = 10.0, **options: object) -> LoadTable:
-    """Members of one capacity with so many producers each."""
+    """Members of one capacity with these numbers of producers."""
     table = LoadTable(ClusterOptions.from_dict({"capacity": capacity, **options}))
     for number, count in enumerate(counts, 1):
         member = Member(number, number, capacity)

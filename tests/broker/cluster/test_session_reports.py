@@ -1,4 +1,4 @@
-"""The leader hears from all nodes who uses members through them, and makes do with numbers where it cannot."""
+"""The leader learns from every node which sessions use members through it, and uses counts where it cannot."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def node(number: int, epoch: int = 1, **clients: int) -> NodeRecord:
 
 
 class Domain:
-    """Nodes, the first of which leads, and what they tell; one that tells nothing does not answer."""
+    """Nodes, the first of which leads, and their reports; a node without one does not answer."""
 
     def __init__(self, *nodes: NodeRecord) -> None:
         self.nodes = list(nodes)

@@ -40,7 +40,7 @@ def test_a_rate_is_what_a_counter_gained_since_it_was_looked_at() -> None:
 
 
 class Client:
-    """Somebody who arrives, and cannot be moved."""
+    """A client that arrives, and cannot be moved."""
 
     protocol = "amqp"
     requests = 0
@@ -137,7 +137,7 @@ def test_a_producer_whose_member_is_gone_counts_where_its_messages_go() -> None:
 
 
 class Channels(list[Any]):
-    """The channels of a connection, which count how often somebody goes through them."""
+    """The channels of a connection, which count how often they are iterated."""
 
     looked = 0
 

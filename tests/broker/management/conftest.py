@@ -1,4 +1,4 @@
-"""What all tests of the console share."""
+"""Fixtures that all tests of the console share."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def fetch(address: Address, folder: Path) -> Path:
 
 
 def run(script: Path, address: Address, *arguments: str, user: str = "guest", password: str = "guest") -> str:
-    """Return what the tool says. Raises CalledProcessError, whose `stderr` and `stdout` tell why."""
+    """Return the tool's output. Raises CalledProcessError with the reason in `stderr` and `stdout`."""
     command = [sys.executable, str(script), "-H", address.host, "-P", str(address.port), "-u", user, "-p", password]
     done = subprocess.run([*command, *arguments], check=True, capture_output=True, text=True, timeout=ANSWER_LIMIT_S)
     return done.stdout

@@ -1,4 +1,4 @@
-"""What there is on all nodes of a domain can be asked of any of them."""
+"""Objects on all nodes of a domain can be asked of any of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node tells those who look on is what its clients have done."""
+"""A node's statistics are what its clients have done."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ Use = Callable[[httpx.AsyncClient, Authority], Awaitable[None]]
 
 
 def with_login(use: Use, *, loopback_users: tuple[str, ...] = (), proxies: tuple[str, ...] = ()) -> None:
-    """Let a test use an application that tells the user's name, whatever the method."""
+    """Let a test use an application that returns the user's name, whatever the method."""
 
     async def hello(request: Request, user: User) -> Response:
         return JSONResponse(user.name)

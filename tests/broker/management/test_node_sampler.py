@@ -1,4 +1,4 @@
-"""Rates follow from what is counted once a second, and from who looks at what."""
+"""Rates follow from what is counted once a second, and from which of them are viewed."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def sampler(node: RunningNode, clock: Clock) -> Sampler:
 
 
 def sample_each_second(node: RunningNode, sampler: Sampler, clock: Clock, puts: list[int]) -> None:
-    """Put so many messages in each second, and take a sample at the end of each."""
+    """Put these numbers of messages, one for each second, and take a sample at the end of each."""
     queue = node.call(lambda found: found.topology.create_queue("orders", lambda error: None))
 
     def put(count: int, found: Node) -> None:
@@ -135,7 +135,7 @@ def test_an_object_has_rates_from_the_second_look_on(sampler: Sampler, clock: Cl
     clock.now_s += 2.0
     assert sampler.rates_of("queue", 1, {"published": 30}) == {"published": 10.0}
     clock.now_s += 0.1
-    # Somebody else looks at the same moment.
+    # Another viewer reads at the same moment.
     assert sampler.rates_of("queue", 1, {"published": 31}) == {"published": 10.0}
     assert sampler.rates_of("queue", 2, {"published": 31}) == {"published": 0.0}
     clock.now_s += 11.0
@@ -223,7 +223,7 @@ def test_a_sample_that_cannot_be_taken_is_left_out(
 
 
 async def sampling_until(sampler: Sampler, heard: asyncio.Event) -> None:
-    """Take samples until something was heard."""
+    """Take samples until the event is set."""
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(sampler.run())
         await heard.wait()

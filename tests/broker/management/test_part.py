@@ -1,4 +1,4 @@
-"""The part that serves HTTP beside a node."""
+"""The part that serves HTTP for a node."""
 
 from __future__ import annotations
 

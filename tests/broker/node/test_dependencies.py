@@ -17,6 +17,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[3]
 
+# Packages that need an extra, and name it in an error of their own.
 WITH_EXTRAS = (
     "flyball.admission.sensors",
     "flyball.cli.auction",
@@ -28,7 +29,6 @@ WITH_EXTRAS = (
     "flyball.pipeline",
     "flyball.spark_source",
 )
-"""What says itself which extra it needs."""
 
 IMPORT_ALL = """
 import importlib, json, pkgutil, sys

@@ -118,7 +118,7 @@ def test_oldest_traces_are_dropped_and_no_more_than_needed(tmp_path: Path) -> No
 
 def low_on_disk(node: RunningNode, is_low: bool = True) -> None:
     def note(node: Node) -> None:
-        # Else it would hear every second that nobody is short of space.
+        # Otherwise the node would reset the flag every second.
         node.membership.on_nodes.clear()
         node.hub.broker.is_low_on_disk = is_low
 
@@ -167,7 +167,7 @@ def volume(tmp_path: Path) -> Iterator[Path]:
 
 
 def in_a_namespace_of_its_own(request: pytest.FixtureRequest) -> bool:
-    """Run the test as root of a user namespace, who may mount, unless this is root already; return whether it was."""
+    """Run the test as root of a user namespace, which may mount, unless this is root; return whether it did."""
     if os.geteuid() == 0:
         return False
     apart = ["unshare", "--user", "--map-root-user", "--mount"]

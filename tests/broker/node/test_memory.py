@@ -47,7 +47,7 @@ def peak_rss_bytes(node: ServeProcess) -> int:
 
 
 def wait_until(condition: Callable[[], bool], within_s: float = 20.0) -> None:
-    """Return when the condition holds, of which nothing tells from outside of the process."""
+    """Poll until the condition holds: from outside of the process no event reports it."""
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline
@@ -55,7 +55,7 @@ def wait_until(condition: Callable[[], bool], within_s: float = 20.0) -> None:
 
 
 def settles_below(node: ServeProcess, limit_bytes: int, within_s: float = 10.0) -> bool:
-    """Whether the process gives memory back: nothing tells when the system has taken it."""
+    """Whether the process returns memory: no event says when the system has taken it."""
     deadline = time.monotonic() + within_s
     while rss_bytes(node) >= limit_bytes and time.monotonic() < deadline:
         time.sleep(0.02)

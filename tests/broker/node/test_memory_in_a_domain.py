@@ -75,7 +75,7 @@ class Stream:
         self._left = [memoryview(request) for request in requests]
 
     def send(self) -> bool:
-        """Send on; tell whether all is sent. A node that has closed the connection takes nothing more."""
+        """Send on; return whether all is sent. A node that has closed the connection takes nothing more."""
         connection = self._peer.socket
         limit_s = connection.gettimeout()
         connection.settimeout(self.STALLED_S)

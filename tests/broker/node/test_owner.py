@@ -28,7 +28,7 @@ Definitions = tuple[Definition, ...]
 
 
 def authority_with_token(definitions: Definitions = (), token: str = TOKEN) -> Authority:
-    # No time passes: tries are not given back.
+    # No time passes: attempts are not refilled.
     attempts = Attempts(now=lambda: 0.0)
     return Authority(GroupCommit(MemoryStore()), definitions, attempts=attempts, owner_token=token.encode())
 

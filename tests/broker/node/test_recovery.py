@@ -22,8 +22,8 @@ from tests.broker.chaos import Chaos, drain, frozen, postgres_processes
 from tests.broker.peers import ThorBangPeer, amqp, telesto
 from tests.nodes import ANSWER_LIMIT_S, RunningNode, ServeProcess
 
+# Less than the usual limit, and more than a slow machine takes for what it has to do in that time.
 TIME_LIMIT_S = 2.0
-"""Less than the usual limit, and more than a slow machine takes for what it has to do in that time."""
 
 
 @pytest.mark.timeout(300)
@@ -119,7 +119,7 @@ def test_a_queue_whose_creation_was_in_doubt_exists_once(tmp_path: Path, node: S
     finally:
         go_on()
     thorbang.wait_for_the_store()
-    # It was on its way and is done by now: whoever tries again is told that it is there.
+    # It was under way and is done by now: a second attempt is refused, as the queue exists.
     assert peer.refusal(wire.CreateQueue(2, "doubtful")) == ErrorCode.QUEUE_NAME_NOT_UNIQUE
     assert node.stop()[0] == 0
     node.start()
@@ -144,7 +144,7 @@ def test_a_queue_deleted_while_the_store_was_away_does_not_come_back(tmp_path: P
     assert queue_names(node) == ["another"]
 
 
-# In good order: what a new node finds is in the store, and nothing of it in memory
+# After a graceful stop: what a new node finds is in the store, and nothing of it in memory
 
 
 def test_recovered_messages_are_listed_and_taken_with_later_ones(

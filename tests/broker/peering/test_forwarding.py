@@ -256,7 +256,7 @@ def take_over(node: RunningNode) -> None:
             if record.id == membership.node_id or record.state is NodeState.DEAD:
                 continue
             async with asyncio.timeout(ANSWER_LIMIT_S):
-                # Nothing tells when the lease of another node is over.
+                # No event says when the lease of another node is over.
                 while not await registry.declare_dead(record.id, record.epoch):  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
             mine = {remote.queue.id: membership.node_id for remote in node.node.topology.directory.of_node(record.id)}

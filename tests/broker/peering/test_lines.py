@@ -11,7 +11,7 @@ from flyball.faults import Faults
 
 
 class Bench:
-    """Lines of which a test says which nodes are congested, and that note who has acted."""
+    """Lines of which a test says which nodes are congested. Records the order of the actions."""
 
     def __init__(self, *congested: int) -> None:
         self.congested = set(congested)

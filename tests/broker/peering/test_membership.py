@@ -293,7 +293,7 @@ def test_nodes_that_change_the_same_at_the_same_time_agree_on_the_last_change(la
         async with two_members() as (one, two):
             define(two, "theirs")
             await two._broker.journal.flush()
-            # By the order of all it is the later one, though this node hears of the other one only now.
+            # By the order of all it is the later one, though this node learns of the other one only now.
             for value in last:
                 define(one, value)
             await one.catch_up()
@@ -331,7 +331,7 @@ async def test_a_node_that_hears_late_of_a_binding_takes_it_from_nobody() -> Non
         await one.catch_up()
         two._topology.bind(binding, lambda error: None)
         await two._broker.journal.flush()
-        # The queue has gone and come back since, of which this node has heard the first half.
+        # The queue has gone and come back since; this node has been notified of the first half.
         one._topology.directory.remove(queue_id)
         await one.catch_up()
         await one._broker.journal.flush()
@@ -410,7 +410,7 @@ async def test_all_who_come_while_the_others_are_read_share_the_next_read() -> N
         await asyncio.sleep(0)
         add_queue(two, "orders")
         await two._broker.journal.flush()
-        # One read fails, and is only one's own affair; with news another is needed to see that there are no more.
+        # One read fails, and only for its own caller; with news another is needed to see that there are no more.
         failed, *others = await asyncio.gather(*[one.catch_up() for _ in range(50)], return_exceptions=True)
         await first
         assert isinstance(failed, StoreUnavailable)

@@ -57,7 +57,7 @@ def lose_links(node: RunningNode) -> None:
 
 
 def next_answer(peer: Peer) -> object:
-    """Return the next method that is no delivery."""
+    """Return the next method that is not a delivery."""
     while True:
         frame = peer.read_frame()
         if frame.kind == METHOD and not isinstance(frame.method, spec.Basic.Deliver):

@@ -309,7 +309,7 @@ def test_thorbang_and_amqp_exchange_messages(channel: Any, thor: ThorBangPeer) -
     wait_for_count(channel, "queue", 2)
     answers = thor.ask(f"POPQ,{client_id},{queue_id},1", f"POPQ,{client_id},{queue_id},1")
     fields = [answer.split(",", 4) for answer in answers]
-    # Of nobody and without a context.
+    # Without a sender and a context.
     assert [(sender, context, body) for _, sender, context, _, body in fields] == [
         ("0", "0", "plain"),
         ("0", "0", "routed é"),

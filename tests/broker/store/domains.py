@@ -14,8 +14,8 @@ from flyball.broker.store.registry import NodeRecord, NodeState, VersionedChange
 from flyball.errors import StoreUnavailable
 from flyball.model import Message, Queue, Snapshot
 
+# A lease that outlasts every test.
 LONG_S = 600.0
-"""A lease that outlasts every test."""
 
 Node = PostgresStore | MemoryStore
 

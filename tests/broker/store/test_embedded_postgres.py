@@ -27,8 +27,8 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become som
 
 NOBODY = 65534
 
+# Message in PostgreSQL's log when it has to recover.
 NOT_SHUT_DOWN = "was not properly shut down"
-"""What PostgreSQL writes into its log when it has to recover."""
 
 BROKER = """
 import asyncio, sys
@@ -58,7 +58,7 @@ async def started(data_dir: Path) -> AsyncIterator[EmbeddedPostgres]:
 
 @pytest.fixture
 def open_dir() -> Iterator[Path]:
-    """A folder that everybody may enter: those of pytest are private."""
+    """A folder that every user may enter: those of pytest are private."""
     path = Path(tempfile.mkdtemp(prefix="flyball-test-"))
     path.chmod(0o755)
     yield path
@@ -67,7 +67,7 @@ def open_dir() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def open_binaries() -> Iterator[Path]:
-    """PostgreSQL where everybody can reach it: the project may lie in a folder that only root can enter."""
+    """PostgreSQL where every user can reach it: the project may be in a folder that only root can enter."""
     bin_dir = find_binaries()
     package = bin_dir.parents[1]
     path = Path(tempfile.mkdtemp(prefix="flyball-test-"))
@@ -298,7 +298,7 @@ async def test_root_without_user_namespaces_becomes_nobody(
         async with started(open_dir) as server:
             assert await answer(server, "SELECT count(*) FROM kept") == 0
             assert os.stat(f"/proc/{server.pid}").st_uid == NOBODY
-            # Nobody's group may pass through the folder; all others may not even do that.
+            # The group of the unprivileged user may pass through the folder; all others may not even do that.
             assert stat.S_IMODE(os.stat(open_dir).st_mode) == 0o710
     async with started(open_dir) as server:
         assert await answer(server, "SELECT count(*) FROM kept") == 0

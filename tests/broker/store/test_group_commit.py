@@ -47,7 +47,7 @@ class ManualClock:
             self._sleepers.remove(entry)
 
     async def advance(self, seconds: float) -> None:
-        """Move on, stopping wherever somebody wakes up."""
+        """Move on, stopping wherever a task wakes up."""
         target = self._now + seconds
         while True:
             await turns()
@@ -396,7 +396,7 @@ async def test_failed_remove_that_succeeds_after_all_is_undone_at_once() -> None
 
 
 class Undoing:
-    """Notes what it is told to undo."""
+    """Records what it must undo."""
 
     def __init__(self) -> None:
         self.appended: list[int] = []
@@ -756,7 +756,7 @@ class Outcome(Answers):
 
 
 class Mark(Answers):
-    """Looks whether everything submitted before it has been answered when it hears of it, and is done."""
+    """When notified, checks whether everything submitted before it has been answered, and is done."""
 
     def __init__(self, machine: WriterMachine) -> None:
         super().__init__()
@@ -783,8 +783,8 @@ class WriterMachine(RuleBasedStateMachine):
         super().__init__()
         self.runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
         self.engine: dict[int, Message] = {}
+        # None where no caller waits.
         self.appends: dict[int, Outcome | None] = {}
-        """None where nobody waits."""
         self.removes: dict[int, list[Outcome | None]] = {}
         self.outcomes: list[Outcome] = []
         self.marks: list[Mark] = []

@@ -20,7 +20,7 @@ KNOWN = migrations.MIGRATIONS
 
 @pytest.fixture
 def newer_version(tmp_path: Path) -> tuple[str, ...]:
-    """What a program knows that adds a column."""
+    """Migrations of a program that adds a column."""
     script = tmp_path / "newer.sql"
     script.write_text(NEWER)
     return (*KNOWN, str(script))

@@ -40,6 +40,7 @@ def writer_pid(store: PostgresStore) -> int:
     return store._writer_pid
 
 
+# The first version of the tables, with some rows.
 VERSION_1 = """
 CREATE SCHEMA {schema};
 SET LOCAL search_path = {schema};
@@ -72,7 +73,6 @@ INSERT INTO clients (id, name, mode) VALUES (4, 'ada', 2);
 INSERT INTO queues (id, name) VALUES (1, 'first'), (3, 'C:\\005c');
 INSERT INTO messages SELECT id, 17, 4, 5, 6, 7, 1, 8, true, 'properties', 'body' FROM generate_series(1, 2000) AS id;
 """
-"""What the first version of the tables was, with something in it."""
 
 
 async def test_tables_of_the_first_version_are_brought_up_to_date_and_keep_everything(
@@ -233,7 +233,7 @@ async def commit_until_it_works(store: PostgresStore, batch: Batch, *, again: bo
 
 
 async def is_refused_for_good(store: PostgresStore, batch: Batch) -> None:
-    """A refusal ends the session: until the server has noticed that, the next one is told to come again."""
+    """A refusal ends the session: until the server has noticed that, the next one must try again."""
     with pytest.raises(StoreError) as refused:
         await commit_until_it_works(store, batch, again=False)
     assert not isinstance(refused.value, StoreUnavailable)

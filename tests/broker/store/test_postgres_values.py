@@ -40,7 +40,7 @@ def types_in(value: object) -> object:
 @given(st.dictionaries(KEYS, VALUES))
 def test_every_argument_comes_back_with_its_type(arguments: dict[str, object]) -> None:
     stored = to_json(arguments)
-    stored.encode()  # fails for what is no Unicode
+    stored.encode()  # fails for invalid Unicode
     assert "\\u0000" not in stored
     found = from_json(stored)
     assert found == arguments

@@ -28,8 +28,8 @@ from flyball.broker.store.pending_batch import Group, OperationsRefused, Outcome
 from flyball.errors import FlyballError, InvalidArgument, StoreError, StoreUnavailable
 from flyball.model import Client, ClientMode, Definition, Message, Queue
 
+# Messages that were stored before; they can be removed and transferred.
 OLD_IDS = range(1, 21)
-"""Messages that were stored before; they can be removed and transferred."""
 
 FIRST_NEW_ID = 100
 
@@ -64,8 +64,8 @@ class PickyJournal:
         self.poisoned = poisoned
         self.doubts = doubts
         self.contents: dict[int, Message] = {number: Message(number, 1, b"", stored=True) for number in OLD_IDS}
+        # Changes, messages, ids of removed ones and transfers, as they were committed.
         self.committed: list[object] = []
-        """Changes, messages, ids of removed ones and transfers, as they were committed."""
         self.commits = 0
 
     async def commit(self, batch: Batch, *, again: bool = False) -> None:

@@ -21,6 +21,7 @@ from flyball.model import Arguments, Client, ClientMode, Definition, Message, Qu
 
 ALL = 2**62
 
+# One of everything that a field table may hold, with names that only look like something else.
 ARGUMENTS = {
     "x-max-length": 2**62,
     "flag": False,
@@ -32,7 +33,6 @@ ARGUMENTS = {
     "$bytes": "not \0 bytes",
     "half \udc80": [1, {"deep": ["list", {}]}],
 }
-"""One of everything that a field table may hold, with names that only look like something else."""
 
 
 async def reopened(store: Store) -> Snapshot:

@@ -17,9 +17,9 @@ class Relay:
         self._writers: set[asyncio.StreamWriter] = set()
         self._flowing = asyncio.Event()
         self._flowing.set()
-        # The next connections are cut when so many bytes of the broker have gone through, one number for each.
+        # Each of the next connections is cut when this many bytes of the broker have gone through.
         self.budgets: list[int] = []
-        # So many connections were made that are not to be cut by a budget.
+        # Number of connections made without a budget.
         self.whole = 0
         self._server: asyncio.Server
 
@@ -44,7 +44,7 @@ class Relay:
             writer.transport.abort()
 
     def freeze(self) -> None:
-        """Hand on nothing any more, and say nothing."""
+        """Forward nothing until `thaw`, without closing."""
         self._flowing.clear()
 
     def thaw(self) -> None:

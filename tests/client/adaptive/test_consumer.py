@@ -528,7 +528,7 @@ def test_a_design_brings_its_law_its_limits_its_sample_time_and_its_filter(smoot
 
 
 def test_a_latency_has_a_sample_time_of_at_least_itself() -> None:
-    """A law that hears of its actions samples later swings."""
+    """A law that learns of the effect of its actions samples later swings."""
     consumer = AdaptiveConsumer("amqp://nowhere", "queue", handler, Latency(5))
     assert consumer._loop.sample_time_s == 5
     consumer.set_goal(Latency(4))

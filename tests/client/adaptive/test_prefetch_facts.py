@@ -121,7 +121,7 @@ def test_new_subscription_does_not_count_old_unacked_messages(
     new = Consumer(consuming, queue)
     assert new.wait_for(3) == ["2", "3", "4"], "five are out: more than either window"
     assert new.settle() == ["2", "3", "4"]
-    # What the old one got is still its channel's to acknowledge, and comes to nobody else.
+    # Unacked messages of the old one are still its channel's to acknowledge, and are not redelivered.
     for delivery in old.deliveries:
         consuming.basic_ack(delivery.tag)
     assert new.settle() == ["2", "3", "4"]

@@ -161,7 +161,7 @@ async def test_a_connection_that_is_cut_at_any_place_of_its_opening_is_tried_aga
         ) as consumer:
             whole, relay.budgets = relay.whole, budgets.copy()
             relay.cut()
-            # What it does over a connection that is going to be cut, nobody may hear of.
+            # Actions over a connection that is about to be cut may be lost.
             await until(lambda: relay.whole > whole and consumer.state.is_connected)
             await fill(broker.url(), name, 3, first=10)
             await work.until(lambda: {10, 11, 12} <= set(work.done))
@@ -188,7 +188,7 @@ async def test_a_start_that_failed_may_be_tried_again_and_is_as_good_as_the_firs
 
 
 async def test_workers_survive_a_connection_that_accepts_no_acks(broker: Broker, name: str) -> None:
-    """The library's queue has room for ten, and nobody empties it when its connection is over."""
+    """The library's queue has room for ten, and is not emptied when its connection is over."""
     await fill(broker.url(), name, 30)
     work = Work(is_open=False)
     async with Relay(broker.host, broker.port) as relay:
@@ -217,7 +217,7 @@ async def test_workers_survive_a_connection_that_accepts_no_acks(broker: Broker,
 async def test_fraction_set_while_disconnected_applies_after_reconnecting(
     flyball_node: Broker, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody hops while nobody knows whether the broker does."""
+    """Workers do not hop while it is unknown whether the broker does."""
     monkeypatch.setattr(actuators, "SLOT_S", 0.001)
     await fill(flyball_node.url(), name, 3)
     work = Work()

@@ -1,4 +1,4 @@
-"""What is measured, on a clock that the test moves."""
+"""Measurements, on a clock that the test moves."""
 
 from __future__ import annotations
 

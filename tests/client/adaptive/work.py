@@ -1,4 +1,4 @@
-"""What the tests of the adaptive consumer share: queues with numbered messages, handlers that tests hold in hand."""
+"""Shared by the tests of the adaptive consumer: queues with numbered messages, handlers that tests hold in hand."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def drain(url: str, queue_name: str) -> list[str]:
 
 
 class Work:
-    """A handler that notes what it gets, and waits for the test where it is told to."""
+    """A handler that records what it gets, and waits for the test on demand."""
 
     def __init__(self, *, is_open: bool = True) -> None:
         self.begun: list[int] = []
@@ -69,7 +69,7 @@ class Work:
 
 
 class Samples:
-    """Records samples, and tells when there are enough."""
+    """Records samples, and waits until there are enough."""
 
     def __init__(self) -> None:
         self.all: list[float] = []
@@ -93,6 +93,6 @@ class Samples:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Return when the condition holds, of something that nobody tells about."""
+    """Return when the condition holds, for conditions without an event."""
     while not condition():  # noqa: ASYNC110
         await asyncio.sleep(0.01)

@@ -26,10 +26,10 @@ from flyball.errors import FlyballError
 from tests.nodes import ServeProcess
 
 # Long: where no node is to die, none is taken for dead that the machine lets wait. Renewals come every second; but a
-# leader watches for so long before it judges, also of nodes that are to be removed.
+# leader watches for one lease before it judges, also of nodes that are to be removed.
 LEASE_S = 10.0
 
-# Where nodes are to die, so long it takes until that is noticed.
+# The lease where nodes are to die: failure detection takes this long.
 MORTAL_LEASE_S: float = ServeSettings.model_fields["lease_s"].default
 
 # Whatever a domain should do is done by then, on a busy machine too.
@@ -182,7 +182,7 @@ def publish(
 
 
 def drain(connection: pika.BlockingConnection, queue: str, count: int, limit_s: float = LIMIT_S) -> list[bytes]:
-    """Consume so many messages, unless none comes within the limit, and acknowledge each; return their bodies."""
+    """Consume `count` messages, unless none comes within the limit, and acknowledge each; return their bodies."""
     channel = connection.channel()
     channel.basic_qos(prefetch_count=20)
     found: list[bytes] = []

@@ -28,7 +28,7 @@ NewSite = Callable[..., Site]
 
 
 class History:
-    """What clients asked for and were told, and what that shows at the end."""
+    """Requests of clients and their answers, checked at the end."""
 
     def __init__(self) -> None:
         self._checker = Checker()
@@ -69,7 +69,7 @@ def test_the_eleventh_client_of_a_member_that_bears_ten_brings_a_second_member(n
             await asyncio.to_thread(site.wait_until, lambda facts: _spread(facts, "orders") == [5, 6])
 
     asyncio.run(join_and_leave())
-    # The member that nobody has asked for goes again, and never the last one.
+    # The member that no client has asked for goes again, and never the last one.
     site.wait_until(lambda facts: members_of(facts, "orders") == ["a"])
     reasons = [decision["what"] for decision in site.cluster("orders")["decisions"]]
     assert reasons.count("AddMember") == reasons.count("Mark") == reasons.count("RemoveMember") == 1

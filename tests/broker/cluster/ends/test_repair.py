@@ -183,7 +183,7 @@ def test_a_node_that_the_manager_has_started_is_replaced_when_it_dies(new_site: 
 
 
 def _has_come_back(facts: DomainFacts, name: str) -> bool:
-    """Tell whether a node serves that was declared dead."""
+    """Return whether a node serves that was declared dead."""
     return any(node["name"] == name and node["state"] == "up" and node["epoch"] > 2 for node in facts["nodes"])
 
 

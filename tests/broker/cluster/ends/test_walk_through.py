@@ -26,7 +26,7 @@ HERE = ["--amqp", "127.0.0.1:0", "--telesto", "127.0.0.1:0", "--thorbang", "off"
 
 
 class Terminals:
-    """Programs of the page that go on, each in a terminal of its own, and commands beside them."""
+    """Long-running programs of the page, each in a terminal of its own, and commands run next to them."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -17,7 +17,7 @@ class _LeapingLoop(asyncio.SelectorEventLoop):
 
 
 def leap(passed_s: float) -> None:
-    """Let so much time pass at once."""
+    """Advance the time by `passed_s` at once."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, _LeapingLoop)
     loop.ahead_s += passed_s

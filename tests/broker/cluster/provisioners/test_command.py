@@ -107,7 +107,7 @@ def test_a_command_that_takes_too_long_is_ended_with_all_that_it_started(tmp_pat
     async def scenario() -> int:
         starting = asyncio.ensure_future(provisioner.start("n2"))
         pid = int(await asyncio.to_thread(pipe.read_text))
-        # The command may be faster than whoever begins to count.
+        # The command may be faster than the code that begins to count.
         while not starting.done():
             leap(1000)
             await asyncio.wait([starting], timeout=0.1)

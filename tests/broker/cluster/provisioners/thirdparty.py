@@ -1,4 +1,4 @@
-"""What somebody else might have written."""
+"""A provisioner as a third party might have written it."""
 
 from __future__ import annotations
 

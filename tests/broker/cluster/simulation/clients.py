@@ -1,4 +1,4 @@
-"""Clients of a simulated domain. They note all that they ask and are told, and go elsewhere when anything breaks.
+"""Clients of a simulated domain. They record all requests and answers, and reconnect elsewhere when anything breaks.
 
 They speak through Flyball's own codec.
 """
@@ -27,10 +27,10 @@ PAUSE_S = 0.3
 PREFETCH = 10
 MOST_ACKS = 6
 LEAVING_S = 1.0
-# An answer is noted so much later than it came: what was sent before it has arrived by then, on every connection.
+# An answer is recorded this long after it came: what was sent before it has arrived by then, on every connection.
 LATE_S = 0.6
 
-# A consumer that hears nothing for this long asks whether its node is still there.
+# A consumer that receives nothing for this long asks whether its node is still there.
 SILENCE_S = 2.0
 
 # The tag of consumers that say which session a connection serves.
@@ -51,18 +51,18 @@ Troubles = (Broken, FlyballError, OSError, TimeoutError)
 
 
 async def nowhere(address: str, request: PlaceRequest) -> Place:
-    """Place nobody."""
+    """Refuse to place a client."""
     raise Broken("nobody places clients here")
 
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """What all clients share."""
+    """Environment that all clients share."""
 
     recorder: Recorder
     # Where nodes are, by protocol.
     addresses: Callable[[str], Sequence[str]]
-    # What has just delivered a message of a queue: of a clustered one the member, None if nobody knows any more.
+    # Source of a message just delivered from a queue: of a clustered one the member, None if it is unknown by now.
     source: Callable[[str, bytes], str | None]
     # Ask the node at an address where to go. Raises Broken if it does not say.
     place: Callable[[str, PlaceRequest], Awaitable[Place]] = nowhere
@@ -78,13 +78,13 @@ class Ground:
 
 
 def key_of(body: bytes) -> tuple[str, int]:
-    """Return who has published a message, and its number."""
+    """Return the producer that published a message, and its number."""
     producer, number = body.decode().split(" ")
     return producer, int(number)
 
 
 class Worker(ABC):
-    """A client that works in sessions, each on a node of its choice, until it is told to stop."""
+    """A client that works in sessions, each on a node of its choice, until it is stopped."""
 
     protocol = "amqp"
 
@@ -122,10 +122,10 @@ class Worker(ABC):
         return self.is_over.is_set()
 
     async def arrived(self, connection: AmqpConnection) -> None:  # noqa: B027
-        """Say who is there, where that matters."""
+        """Announce the session, where that matters."""
 
     async def leaves(self, connection: AmqpConnection) -> None:  # noqa: B027
-        """Say that nobody comes back, where that matters."""
+        """Announce that the session will not resume, where that matters."""
 
     def choose(self, addresses: Sequence[str]) -> str:
         """Return which of the nodes to go to."""
@@ -148,7 +148,7 @@ class AmqpConnection(asyncio.Protocol):
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
         self.on_delivery: Callable[[wire.BasicDeliver], None] = lambda delivery: None
-        # Told what comes to the consumer PLACED.
+        # Receives the deliveries of the consumer PLACED.
         self.on_placement: Callable[[wire.BasicDeliver], None] = lambda delivery: None
         self.confirms: dict[int, asyncio.Future[bool]] = {}
         self._published = 0
@@ -181,7 +181,7 @@ class AmqpConnection(asyncio.Protocol):
             return await self._expect(kind)
 
     def publish(self, queue: str, body: bytes, properties: bytes = PERSISTENT) -> asyncio.Future[bool]:
-        """Publish a message; the future tells whether it is confirmed."""
+        """Publish a message; the future says whether it is confirmed."""
         if self._ended:
             raise Broken(self._ended)
         self.send_message(queue, body, properties)
@@ -191,7 +191,7 @@ class AmqpConnection(asyncio.Protocol):
         return answer
 
     def send_message(self, queue: str, body: bytes, properties: bytes = PERSISTENT) -> None:
-        """Publish a message that nobody confirms, as in a transaction."""
+        """Publish a message without a confirm of its own, as in a transaction."""
         method = wire.BasicPublish(1, "", queue, False, False)
         self._write(method.encode() + wire.encode_content(1, properties, body, FRAME_MAX))
 
@@ -206,7 +206,7 @@ class AmqpConnection(asyncio.Protocol):
         for answer in [*confirms.values(), *(answer for _, answer in self._awaited)]:
             if not answer.done():
                 answer.set_exception(Broken(why))
-                # Who asked may have gone.
+                # The caller may have gone.
                 answer.exception()
 
     # asyncio's side
@@ -455,7 +455,7 @@ class PlainConsumer(Staying, AttentiveConsumer):
 class Placed(Worker):
     """Asks where to go, says there which session it is, and moves when it is asked to.
 
-    Whoever loses its node asks for another place for its session.
+    A client that loses its node asks for another place for its session.
     """
 
     role: Role

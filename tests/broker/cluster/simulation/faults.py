@@ -1,4 +1,4 @@
-"""What goes wrong in a simulation, and when: planned from its seed alone, so that it can be shown and repeated."""
+"""Faults of a simulation and their times: planned from its seed alone, so that it can be shown and repeated."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from random import Random
 
 
 class Kind(StrEnum):
-    """What happens."""
+    """Kind of fault."""
 
     # The process ends without a word; it is started again later.
     KILL = "kill"

@@ -114,7 +114,7 @@ class SlowConsumer(UnorderedConsumer):
 
 
 class RejectingConsumer(UnorderedConsumer):
-    """Rejects all that it gets, for good or to have it back."""
+    """Rejects all that it gets, with requeue or without."""
 
     has_transactions = False
 

@@ -1,4 +1,4 @@
-"""What must hold of the manager of a simulated domain, judged from what it says of itself."""
+"""Invariants of the manager of a simulated domain, judged by its decision log."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def can_bear_its_load(snapshot: Mapping[str, Any], options: ClusterOptions, free
 
 
 def wrong_moves(decisions: Iterable[Record], options: ClusterOptions, calm_s: float) -> Iterator[str]:
-    """Yield who was sent to a marked member (I6) or, from `calm_s` on, moved twice within the cool-down (I9's bound),
-    by the decisions of one leader.
+    """Yield clients that were sent to a marked member (I6) or, from `calm_s` on, moved twice within the cool-down
+    (I9's bound), by the decisions of one leader.
 
     Before that, clients that have lost their nodes come back under the same names, and are new to the manager.
     """

@@ -32,7 +32,7 @@ MANY_CANCELLED = 100
 
 
 class Process:
-    """What can be frozen and killed as a whole."""
+    """A part of the simulation that can be frozen and killed as a whole."""
 
     def __init__(self, loop: VirtualLoop, name: str) -> None:
         self.name = name
@@ -100,7 +100,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.outside = contextvars.Context()
         self.connect: Callable[..., Any] | None = None
         self.listen: Callable[..., Any] | None = None
-        # What went wrong where nobody could be told.
+        # Errors that no caller could receive.
         self.failures: list[str] = []
         self.set_task_factory(_new_task)
         self.set_exception_handler(lambda loop, context: self.failures.append(_described(context)))

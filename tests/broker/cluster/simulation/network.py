@@ -1,7 +1,7 @@
 """A network in memory: connections that deliver late and in pieces, stand still, and break.
 
-Bytes keep their order. Who is cut off in silence is not told: what it is sent arrives when the cut is healed. What
-an aborted connection has not delivered is never delivered.
+Bytes keep their order. A peer that is cut off in silence gets no notice: what it is sent arrives when the cut is
+healed. What an aborted connection has not delivered is never delivered.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class Endpoint(asyncio.Transport):
 
 
 class Listener:
-    """What asyncio calls a server."""
+    """The listener that asyncio calls a server."""
 
     def __init__(
         self, network: Network, process: Process, factory: Callable[[], asyncio.Protocol], port: int
@@ -207,7 +207,7 @@ class Network:
         assert caller is not None, "only processes connect"
         listener = self.listeners.get(port)
         await asyncio.sleep(self._delay_s())
-        # Nothing tells when a cut is healed: the system, too, tries again and again.
+        # No event says when a cut is healed: the system, too, tries again and again.
         while listener is not None and self._are_cut(caller, listener.process):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
         listener = self.listeners.get(port)
@@ -226,7 +226,7 @@ class Network:
     # Faults
 
     def cut(self, one: str, other: str) -> None:
-        """From now on nothing gets through between two processes, and nobody is told."""
+        """Let nothing through between two processes from now on, without notice to either."""
         self._cuts.add(frozenset((one, other)))
 
     def heal(self, one: str, other: str) -> None:

@@ -46,7 +46,7 @@ class Stage:
         assert await self.world.until(condition, LIMIT_S, what), self.world.events
 
     def is_known(self) -> bool:
-        """Whether somebody leads, and all nodes know who."""
+        """Whether there is a leader, and all nodes know which."""
         agents = [node.agent for node in self.world.serving() if node.agent is not None]
         leaders = {agent.leader.name if agent.leader is not None else "" for agent in agents}
         return sum(agent.leads for agent in agents) == len(leaders) == 1 and "" not in leaders

@@ -72,7 +72,7 @@ class Line:
         self._last_s: dict[str, float] = {}
 
     async def call(self, work: Coroutine[Any, Any, Result], session: str = "registry") -> Result:
-        """Let the database do something. Raises StoreUnavailable, and then nobody knows whether it was done.
+        """Let the database do something. Raises StoreUnavailable; then it is unknown whether it was done.
 
         What one session asks for is done in that order.
         """
@@ -154,7 +154,7 @@ class SimulatedRegistry:
         self._registry.is_clustered = value
 
     def spread_news(self) -> None:
-        """Let the node know that there is news, unless it cannot hear."""
+        """Notify the node that there is news, unless its line is cut."""
         if not self._line.is_cut:
             self._loop.call_later(0.001, self.news, context=self._process.context)
 
@@ -240,7 +240,7 @@ class SimulatedStore:
         self._store.cut_off = True
 
     def heal(self) -> None:
-        """The database can be reached again, and whoever listens hears that there may be news."""
+        """Make the database reachable again, and notify every listener that there may be news."""
         self.line.is_cut = False
         self._store.cut_off = False
         self.registry.spread_news()

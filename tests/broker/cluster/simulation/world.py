@@ -1,9 +1,9 @@
 """A simulated domain: nodes, the database and network between them, clients, faults, and what must always hold.
 
 Of the invariants (tests/broker/cluster/test_invariants.py) these are looked at: what clients see (I1, I4), who
-serves and holds what (I2, I3, I13) all the time, removals (I7) and moves (I6, I9's bound) as they happen, and the
-books and the load (I5, I6, I8, I12) at the end. What needs clients that stand still (I9's potential, I10, I11) is
-decided on the manager alone.
+serves and holds what (I2, I3, I13) all the time, removals (I7) and moves (I6, I9's bound) as they happen, and counts
+and load (I5, I6, I8, I12) at the end. Invariants that need clients that stand still (I9's potential, I10, I11) are
+checked on the manager alone.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ ASKING_LIMIT_S = 60.0
 FEATURES_AT_ONCE = 1
 # How often it is seen whether everything holds.
 LOOK_S = 0.1
-# So long after it was decided that a session moves, what was on its way to it may come back.
+# How long after the decision to move a session its in-flight messages may come back.
 MOVING_S = 2.0
 
 CLUSTERED = "clustered"
@@ -72,7 +72,7 @@ ANYWHERE = Address(HOST, 0)
 
 @dataclass
 class Outcome:
-    """What a simulation has shown."""
+    """Outcome of a simulation."""
 
     seed: int
     faults: list[Fault]
@@ -112,7 +112,7 @@ DENSE = Course(faults_for_s=120.0, pace=8.0, queues=1)
 
 
 class WatchedDomain(MemoryDomain):
-    """The tables of the domain, which complain of members that are removed with messages (I7), and tell transfers."""
+    """The tables of the domain. Complains of members that are removed with messages (I7), and reports transfers."""
 
     def __init__(
         self, now: Callable[[], float], complain: Callable[[str], None], handed_over: Callable[[Message], None]
@@ -252,7 +252,7 @@ class World:
         self.past: list[SimulatedNode] = []
         # All that there ever were.
         self.launched: list[SimulatedNode] = []
-        # How many reasons there are for the database to be away.
+        # How many reasons there are for the database to be unavailable.
         self.outages = 0
         # All ways to the database that there ever were.
         self.lines: list[Line] = []
@@ -316,7 +316,7 @@ class World:
         return place
 
     def _see_decisions(self) -> None:
-        """Remember who leads, and note who moves: as when a consumer goes, the order of its member may be upset."""
+        """Remember the leader, and record each move: as when a consumer goes, its member may be reordered."""
         for node in self.nodes.values():
             if node.leader is None:
                 continue
@@ -369,7 +369,7 @@ class World:
         return [str(node.addresses[protocol]) for node in found if protocol in node.addresses]
 
     async def until(self, condition: Callable[[], bool], limit_s: float, what: str) -> bool:
-        """Wait for something; tell whether it came about, and complain if not."""
+        """Wait for a condition; return whether it came about, and complain if not."""
         deadline_s = self.loop.time() + limit_s
         while not condition():
             if self.loop.time() > deadline_s:
@@ -581,7 +581,7 @@ class World:
             await asyncio.wait([asking], timeout=ASKING_LIMIT_S)
 
     def _heal(self) -> None:
-        """Whoever has ended starts again."""
+        """Restart every node that has ended."""
         for name in NAMES:
             node = self.nodes.get(name)
             if node is None or node.process.is_dead or node.task is None or node.task.done():
@@ -598,7 +598,7 @@ class World:
             self._check_holders()
 
     def _speaking(self) -> Iterator[Node]:
-        """Yield the nodes whose clients would hear them now."""
+        """Yield the nodes whose answers reach their clients now."""
         for node in [*self.nodes.values(), *self.past]:
             if node.is_serving and node.node is not None:
                 hub = node.node.hub
@@ -614,7 +614,7 @@ class World:
                 self.complain(f"I3: {count} nodes serve queue {queue_id}")
 
     def _check_holders(self) -> None:
-        """A message that is not settled is held by one session, or is ready (I2), and nobody holds too many (I13)."""
+        """An unacked message is held by one session, others are ready (I2), and no consumer holds too many (I13)."""
         for node in self._speaking():
             for state in node.hub.broker.engine.queues:
                 held: Counter[int] = Counter()
@@ -632,7 +632,7 @@ class World:
         return [node for node in self.serving() if node.agent is not None and node.agent.leads]
 
     def _check_peace(self) -> None:
-        """After all faults are over and everybody has had time, the domain is whole (I5, I6, I8, I12)."""
+        """After all faults are over and every client has had time, the domain is whole (I5, I6, I8, I12)."""
         up = self.serving()
         if missing := [name for name in NAMES if name not in {node.name for node in up}]:
             self.complain(f"nodes {missing} do not serve at the end")
@@ -709,7 +709,7 @@ class World:
                 self.recorder.note(Noted.FOUND, *clients.key_of(message.body))
 
     async def end(self) -> None:
-        """Stop what runs, in good order, and let those go who were killed."""
+        """Stop what runs gracefully, and release the processes that were killed."""
         for node in self.nodes.values():
             if not node.process.is_dead:
                 node.stop.set()
@@ -731,7 +731,7 @@ class World:
             await asyncio.wait([asking])
         for line in self.lines:
             line.close()
-        # What the dead do when they are let go is nobody's business.
+        # What killed nodes do once released does not count.
         del self.violations[told[0] :], self.loop.failures[told[1] :]
 
 

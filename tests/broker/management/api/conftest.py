@@ -59,7 +59,7 @@ class Api:
 
 @pytest.fixture(scope="session")
 def console_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
-    """One node for all tests of the API: use names that nobody else uses."""
+    """One node for all tests of the API: use unique names."""
     data = tmp_path_factory.mktemp("console")
     with RunningNode(data, parts=[console_part()], store="memory", name="north", http="127.0.0.1:0") as node:
         yield node
@@ -107,7 +107,7 @@ def api_of(console_node: RunningNode) -> Iterator[Callable[..., Api]]:
 
 @contextmanager
 def connected(address: Address, vhost: str = "/", user: str = "guest", **options: Any) -> Iterator[Any]:
-    """Open a connection of pika, and close it unless somebody else does."""
+    """Open a connection of pika, and close it unless it is closed already."""
     credentials = pika.PlainCredentials(user, user)
     parameters = pika.ConnectionParameters(address.host, address.port, vhost, credentials, heartbeat=0, **options)
     connection = pika.BlockingConnection(parameters)
@@ -126,7 +126,7 @@ def wait_for_the_end(connection: Any) -> None:
 
 @pytest.fixture
 def new_certificate(tmp_path: Path) -> Callable[[int], tuple[Path, Path]]:
-    """Make a certificate that is valid for so many days, and its key."""
+    """Make a certificate that is valid for this number of days, and its key."""
 
     def make(days: int) -> tuple[Path, Path]:
         certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"

@@ -1,4 +1,4 @@
-"""What is wrong is told with a status, a word, a reason and advice."""
+"""Errors are answered with a status, a word, a reason and advice."""
 
 from __future__ import annotations
 

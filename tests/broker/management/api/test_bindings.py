@@ -1,4 +1,4 @@
-"""Exchanges and the bindings between them and queues, as RabbitMQ tells them."""
+"""Exchanges and the bindings between them and queues, in RabbitMQ's form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The document of a request is read whole, or refused with the reason, and nobody waits for a long one."""
+"""The document of a request is read whole, or refused with the reason, and a long one blocks no other client."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_others_have_their_turns_while_a_long_document_is_parsed() -> None:
     content = b'{"queues": [' + b'{"name": "q"}, ' * 500_000 + b"{}]}"
 
     async def longest_wait_ratio() -> float:
-        # What the process works: time in which others have the processor is nobody's wait here.
+        # Process time: time in which other processes have the processor does not count as waiting.
         began_s = last_s = time.process_time()
         waits_s = []
         parsing = asyncio.ensure_future(read(content))

@@ -1,4 +1,4 @@
-"""Whichever node of a domain is asked, it tells of all of them."""
+"""Every node of a domain answers for all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several nodes tell of a clustered queue is put together to one."""
+"""Reports of several nodes on a clustered queue are merged into one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MEMBER = Queue(1, "clustered", member=True)
 
 
 def told(console_node: RunningNode, node: str, **differences: Any) -> dict[str, Any]:
-    """Return what a node tells of its member."""
+    """Return a node's report on its member."""
 
     def facts(here: Node) -> dict[str, Any]:
         return inspection.queue_facts(here, here.hub.broker.engine.queues[0])

@@ -1,4 +1,4 @@
-"""Every field that RabbitMQ tells is told here too, or it is known why it cannot be."""
+"""Every field of RabbitMQ's answers is in Flyball's too, or the reason why not is known."""
 
 from __future__ import annotations
 
@@ -96,10 +96,10 @@ CANNOT: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
 }
 
-# What is there only of what nobody uses for a while.
+# Present only on objects that are unused for a while.
 SOMETIMES = frozenset({"idle_since"})
 
-# What is in these is decided by somebody else.
+# The contents of these come from clients and other programs.
 OPEN = frozenset({"arguments", "client_properties", "cluster_state", "socket_opts", "effective_policy_definition"})
 
 DOCUMENTS = ("overview", "node", "connection", "channel", "consumer", "exchange", "queue", "binding", "vhost")

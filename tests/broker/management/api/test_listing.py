@@ -1,4 +1,4 @@
-"""What may be asked of a list: an order, some fields, one page, names that fit."""
+"""Options of a list: an order, some fields, one page, names that match."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the API tells of the whole: totals, nodes, virtual hosts, and the lists that are always empty."""
+"""Answers of the API about the whole: totals, nodes, virtual hosts, and the lists that are always empty."""
 
 from __future__ import annotations
 

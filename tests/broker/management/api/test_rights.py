@@ -1,4 +1,4 @@
-"""Who may ask for what, and how the others are told."""
+"""Rights that each request needs, and the answer to users without them."""
 
 from __future__ import annotations
 

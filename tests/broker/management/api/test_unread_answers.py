@@ -1,4 +1,4 @@
-"""Clients that ask for long lists and do not read them: what they make the node hold is bounded, and given back."""
+"""Clients that ask for long lists and do not read them: the memory they cost the node is bounded, and released."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_lists_that_are_not_read_are_bounded(node: RunningNode, path: str, monke
     with contextlib.ExitStack() as all_:
         asking = [all_.enter_context(contextlib.closing(ask(node, path))) for _ in range(6)]
         statuses = [status_of(each) for each in asking]
-        # Whoever comes while the last one that has room is made is let in as well.
+        # A request that comes while the last admitted one is being made is admitted as well.
         assert 1 <= statuses.count("200") <= 4
         assert statuses.count("503") == 6 - statuses.count("200")
     # Those have gone: there is room again.

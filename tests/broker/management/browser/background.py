@@ -1,4 +1,4 @@
-"""What runs beside a browser: in a thread with its own event loop, since the browser's is in the test's thread."""
+"""A thread next to the browser, with its own event loop, since the browser's is in the test's thread."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="package")
 def node(data: Path) -> Iterator[ServeProcess]:
-    """One node for all: use names that nobody else uses."""
+    """One node for all: use unique names."""
     with ServeProcess(data, store="memory", http="127.0.0.1:0", trace="on") as process:
         yield process
 
@@ -110,14 +110,14 @@ def window(browser: Browser, node: ServeProcess) -> Iterator[Visitor]:
 
 @pytest.fixture(scope="package")
 def reader_window(browser: Browser, node: ServeProcess, reader: tuple[str, str]) -> Iterator[Visitor]:
-    """Where a user has logged in who may only look."""
+    """A window in which a user with read-only rights has logged in."""
     with Visitor(browser, node) as found:
         yield found.log_in(*reader)
 
 
 @pytest.fixture(scope="package")
 def session(window: Visitor) -> StorageState:
-    """What a browser keeps of an administrator's log-in; do not log out."""
+    """Browser storage of an administrator's login; do not log out."""
     return window.context.storage_state()
 
 

@@ -46,7 +46,7 @@ class Database:
 
 @asynccontextmanager
 async def shop(node: ServeProcess) -> AsyncIterator[AdmissionMiddleware]:
-    """An application with customers who come back as soon as they are served."""
+    """An application with customers, each of which comes back as soon as it is served."""
     database = Database()
     guarded = AdmissionMiddleware(
         Starlette(routes=[Route(path, database.work) for path in WORK_S]),

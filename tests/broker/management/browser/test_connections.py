@@ -1,4 +1,4 @@
-"""Who is connected."""
+"""Connected clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The domain: two real nodes, a clustered queue, who uses it, what the manager decides about it and why."""
+"""The domain: two real nodes, a clustered queue, its clients, the manager's decisions and their reasons."""
 
 from __future__ import annotations
 

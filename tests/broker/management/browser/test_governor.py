@@ -70,7 +70,7 @@ def loop(consumer: AdaptiveConsumer, api: httpx.Client) -> dict[str, Any]:
 
 
 def reported(api: httpx.Client, title: str) -> dict[str, Any]:
-    """Return a loop when it has told of itself."""
+    """Return a loop once it has reported."""
     while True:
         for found in api.get("/flyball/loops").json():
             if found["title"] == title and found["last"] is not None:
@@ -140,7 +140,7 @@ def test_a_loop_is_made_active_after_a_question_and_put_back(
     expect(visitor.toast("is active")).to_be_visible()
     expect(marks(visitor)).to_contain_text("active")
     expect(marks(visitor)).not_to_contain_text("wanted")
-    # What it tells comes before what it then does.
+    # The loop reports the change before it acts on it.
     while consumer.state.pace_per_s is None:
         visitor.page.wait_for_timeout(LOOK_AGAIN_MS)
     visitor.button("Switch to shadow").click()

@@ -41,7 +41,7 @@ TIMED = """([act, argument]) => new Promise((resolve) => {
 
 
 def crowding() -> float:
-    """Tell how many want each core: what takes 200 ms on a machine of one's own takes longer beside other tests."""
+    """Return the processes per core: work that takes 200 ms on an idle machine takes longer among other tests."""
     began_s, used_s = time.perf_counter(), time.process_time()
     while time.process_time() - used_s < SPIN_S:
         pass
@@ -75,7 +75,7 @@ def visitor(full_window: Visitor) -> Visitor:
 
 
 def check_quick(visitor: Visitor, acts: Iterable[tuple[str, str]]) -> None:
-    """Check that one of several acts is answered at once: somebody else may have the processor during the others."""
+    """Check that one of several acts is answered at once: during the others the processor may be busy."""
     times_ms = []
     for act in itertools.islice(acts, MOST_TRIES):
         before = crowding()

@@ -74,7 +74,7 @@ def test_parked_messages_are_shown_and_dropped_after_a_question(visitor: Visitor
         else:
             route.fulfill(json=[{"id": 17, "reason": "expired", "problem": "no <b>route</b>"}])
 
-    # A node that works parks nothing: what it would tell is made up.
+    # A healthy node parks nothing: this answer is made up.
     visitor.page.route(re.compile(f"/api/queues/%2F/{re.escape(queue)}$"), tell_queue)
     visitor.page.route(re.compile(r"/parked$"), tell_parked)
     opened(visitor, queue)

@@ -1,4 +1,4 @@
-"""Who may only look cannot act, and is told why."""
+"""Users with read-only rights cannot act, and see why."""
 
 from __future__ import annotations
 

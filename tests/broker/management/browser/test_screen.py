@@ -1,4 +1,4 @@
-"""Small screens, dark rooms, and colours that everybody can read."""
+"""Small screens, dark rooms, and colours with enough contrast."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def prepare(channel: Any) -> None:
 
 @pytest.fixture(scope="module")
 def loop(api: httpx.Client) -> None:
-    """A loop that has told of itself."""
+    """A loop that has reported."""
     facts = {**FACTS, "title": "a loop with a long name that-does-not-fit-on-a-small-screen-and-has-no-spaces"}
     samples = [{"at": 1.0, "setpoint": 400.0, "measurement": 12345.6, "action": 100.0}]
     api.post("/flyball/loops/screen-loop/samples", json={"facts": facts, "samples": samples}).raise_for_status()

@@ -1,4 +1,4 @@
-"""Somebody who looks at the console of a real node with a real browser, and notes what goes wrong."""
+"""A visitor of the console of a real node with a real browser. Records what goes wrong."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.nodes import ServeProcess
 # Screenshots of the pages, for people to look at.
 ARTIFACTS = Path(__file__).parents[4] / "artifacts" / "console"
 
-# So long is looked for what should be there, and pages may take to come: a machine may be slow.
+# Timeout for elements to appear and pages to load: a machine may be slow.
 LOOK_MS = 60_000
 
 DESK = {"width": 1400, "height": 900}
@@ -30,7 +30,7 @@ class Visitor:
         self.context: BrowserContext = browser.new_context(**{"viewport": DESK, "locale": "en-GB", **options})
         self.context.set_default_timeout(LOOK_MS)
         self.page: Page = self.context.new_page()
-        # Errors and warnings of the browser, and what it asked somebody else for than the node.
+        # Errors and warnings of the browser, and its requests to other hosts than the node.
         self.complaints: list[str] = []
         self.requests: list[str] = []
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))

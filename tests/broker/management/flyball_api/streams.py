@@ -1,4 +1,4 @@
-"""What reads a node's stream as a browser does, and tells a node of loops as a client does."""
+"""Reads a node's stream as a browser does, and reports loops to a node as a client does."""
 
 from __future__ import annotations
 

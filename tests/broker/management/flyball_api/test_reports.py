@@ -1,4 +1,4 @@
-"""The console shows experiments and reports, and nothing that lies beside them."""
+"""The console shows experiments and reports, and no other files next to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node tells its state over HTTP, and how many messages a purge has removed."""
+"""A node reports its state over HTTP, and how many messages a purge has removed."""
 
 from __future__ import annotations
 

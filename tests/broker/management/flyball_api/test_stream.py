@@ -1,4 +1,4 @@
-"""The stream tells once a second what happens; nobody who reads it can hold up the node, or make it grow."""
+"""The stream sends events once a second; no reader can hold up the node, or make it grow."""
 
 from __future__ import annotations
 
@@ -277,7 +277,7 @@ def test_one_who_does_not_take_events_misses_all_but_the_newest() -> None:
 
 def test_one_who_comes_while_a_sample_is_made_hears_the_next(feeds: list[Feed], node: RunningNode) -> None:
     [feed] = feeds
-    # More than are told in one turn of the loop, so that somebody can come between two.
+    # More than are sent in one turn of the loop, so that other tasks can run between two.
     add_loops(node, 100)
 
     async def scenario() -> bytes | None:
@@ -320,7 +320,7 @@ def test_many_samples_do_not_grow_memory(feeds: list[Feed], tmp_path: Path) -> N
             passed_s = time.monotonic() - began_s
         finally:
             tracemalloc.stop()
-    # Each node of this process keeps a sample a second, for some minutes, whoever listens.
+    # Each node of this process keeps a sample a second, for some minutes, even without readers.
     assert after - before < 100_000 + 5_000 * passed_s
 
 

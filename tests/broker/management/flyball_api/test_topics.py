@@ -1,4 +1,4 @@
-"""Topics are made, moved and ended over HTTP, by who may do that to the exchanges and queues behind them."""
+"""Topics are made, moved and deleted over HTTP, by users with the rights for the exchanges and queues behind them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads expressions of PromQL, as far as dashboards need it, and tells which metrics and labels they are about."""
+"""Reads expressions of PromQL, as far as dashboards need it, and returns which metrics and labels they use."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOKEN = re.compile(
 
 
 class Wrong(Exception):
-    """It is no expression."""
+    """The text is not an expression."""
 
 
 @dataclass

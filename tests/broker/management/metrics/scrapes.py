@@ -18,7 +18,7 @@ Labels = frozenset[tuple[str, str]]
 
 @dataclass
 class Scrape:
-    """What came."""
+    """Result of one scrape."""
 
     text: str
     # Of the metrics, by their names.

@@ -53,7 +53,7 @@ def domain(tmp_path_factory: pytest.TempPathFactory, new_database: Callable[[], 
 
 @pytest.fixture(scope="module")
 def found(domain: RunningNode) -> Scrape:
-    """What Prometheus gets of it, once the nodes have told each other of all that there is."""
+    """Return a scrape of the domain, once the nodes have exchanged all that there is."""
     needed = ("flyball_cluster_sessions", "flyball_loop_action", "flyball_phase_seconds_bucket")
     positive = ("flyball_cluster_member_load", "flyball_cluster_member_unacked")
 

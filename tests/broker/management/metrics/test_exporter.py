@@ -31,7 +31,7 @@ def channel(node: RunningNode) -> Iterator[Any]:
 
 
 def use(channel: Any, queue: str = "orders") -> None:
-    """Publish five messages; get two, acknowledge one of them, and take one more for good."""
+    """Publish five messages; get two, acknowledge one of them, and get one more with auto-ack."""
     channel.queue_declare(queue, durable=True)
     for _ in range(5):
         channel.basic_publish("", queue, b"12345")

@@ -1,4 +1,4 @@
-"""What has a name of RabbitMQ's is what RabbitMQ's own plugin for Prometheus tells: same kind, same labels."""
+"""Metrics with a name of RabbitMQ's match RabbitMQ's own plugin for Prometheus: same kind, same labels."""
 
 from __future__ import annotations
 

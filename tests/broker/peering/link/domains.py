@@ -263,6 +263,6 @@ def run(test: Coroutine[Any, Any, None]) -> None:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Return when the condition holds; it is looked at after every turn of the loop."""
-    # Nothing tells when just any condition comes true.
+    # No event says when just any condition comes true.
     while not condition():  # noqa: ASYNC110
         await asyncio.sleep(0)

@@ -22,8 +22,8 @@ class Traffic:
         self.confirmed: set[bytes] = set()
         self.refused: set[bytes] = set()
         self.seen: Counter[bytes] = Counter()
+        # How often each came without having been delivered before.
         self.fresh: Counter[bytes] = Counter()
-        """How often each came without having been delivered before."""
 
     async def produce(self, channel: AbstractChannel, name: str) -> None:
         async def publish(number: int) -> None:
@@ -84,7 +84,7 @@ def test_confirmed_messages_survive_broken_links(seed: int) -> None:
                 await until(lambda: not len(state) and not state.unacked)
                 await until(lambda: traffic.confirmed <= traffic.seen.keys())
         assert len(traffic.confirmed) + len(traffic.refused) == 2 * COUNT
-        # Only what was put twice could come twice as new, and nobody puts anything twice.
+        # Only a body that was put twice could come twice as new, and no producer puts one twice.
         assert max(traffic.fresh.values()) == 1
 
     run(test())

@@ -45,7 +45,7 @@ class Puts:
 
 
 def largest_backlog(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """Return what tells how many bytes of puts were unanswered at most."""
+    """Return a function that returns the maximum number of bytes of unanswered puts."""
     sizes = [0]
     put = Link.put
 

@@ -56,7 +56,7 @@ class Bystander:
 
 
 async def with_bystander(two: Two, queue: str = "bad") -> Bystander:
-    """Let the second node have another queue, with a message, which nobody but the victim uses."""
+    """Let the second node have another queue, with a message, which only the victim uses."""
     bystander = Bystander(two)
     await bystander.begin()
     await two.there.declare_queue(queue, durable=True)
@@ -69,7 +69,7 @@ async def closes_victim(two: Two, act: Callable[[AbstractQueue], Coroutine[Any, 
     """Let another client of the first node do something with the queue `bad`, and wait until it was closed for it."""
     async with client(two.first) as connection:
         channel = await connection.channel()
-        # Whether it hears of the end or only sees that the connection is gone, it is not left waiting.
+        # Whether it is notified of the end or only sees that the connection is gone, it is not left waiting.
         await asyncio.wait([asyncio.ensure_future(act(await channel.get_queue("bad")))])
         await until(lambda: len(two.first.sessions) == 1)
 

@@ -253,7 +253,7 @@ async def test_put_is_confirmed_when_the_owner_learns_of_its_queue(two: Two) -> 
     await two.forwarded()
     two.first.changes.catch_up = _nothing_new
     served = two.second.broker.engine._queues
-    # The first node has heard sooner than the owner itself who that is.
+    # The first node has learned sooner than the owner itself which node that is.
     adopted = served.pop(two.queue_id)
     publishing = asyncio.ensure_future(two.publish(b"1"))
     await until(lambda: two.first.remotes.puts.is_congested)
@@ -415,11 +415,11 @@ def test_messages_keep_their_order_though_their_queue_moves_between_two_of_them(
 
 
 async def _nothing_new() -> None:
-    """Nobody has told of a change."""
+    """No change was reported."""
 
 
 async def _move_away(two: Two) -> None:
-    """Let the second node leave its queue to a third one, of which the first has not heard."""
+    """Let the second node leave its queue to a third one, of which the first has not been notified."""
     committed: asyncio.Future[object] = asyncio.get_running_loop().create_future()
     two.second.topology.lifecycle.release(two.queue_id, 77, committed.set_result)
     await committed
@@ -505,7 +505,7 @@ def test_a_consumer_moves_between_members_without_its_client_noticing(route: tup
             await until(lambda: len(consumer.engine_consumer.leases) == 1)
             assert await consumer.move(where.queue, time_limit_s=0.05)
             assert consumer.queue.id == where.queue.id
-            # What was not settled in time is somebody else's; to settle it has no effect, and does no harm.
+            # What was not acked in time was requeued; a late ack has no effect, and does no harm.
             await kept.ack()
             await made.nodes[0].peers.request(2, "flush", {})
             assert bodies_of(members[source.id]) + [
@@ -571,7 +571,7 @@ async def test_a_message_for_a_member_that_is_gone_goes_to_another_one(two: Two)
     two.queue_state.queue.member = True
     here = await _member_of(two, two.first)
     two.first.sessions[0].set_home("/", "orders", two.queue_id)
-    # Nobody has told this node.
+    # This node has not been notified.
     two.second.broker.engine.delete_queue(two.queue_id)
     await two.publish(b"1")
     assert bodies_of(here) == [b"1"]

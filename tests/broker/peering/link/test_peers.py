@@ -288,7 +288,7 @@ def test_a_consumer_number_that_cannot_be_used_ends_the_link(numbers: tuple[int,
             consumes = [link.Consume(number, state.queue.id, 10.0, 0, False, None) for number in numbers]
             answers = await as_node(made, *map(link.encode_consume, consumes), link.encode_request(8, b"{}"))
             assert not [answer for answer in answers if isinstance(answer, link.Failure)]
-            # Nobody holds what the link was sent.
+            # No consumer holds what the link was sent.
             assert not state.unacked
             message = await queue.get()
             assert message is not None

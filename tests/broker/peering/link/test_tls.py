@@ -119,7 +119,7 @@ def test_peer_that_the_authority_has_signed_still_needs_the_secret(
         proof = wire.encode_proof(b"p" * 32)
         frames = wire.LinkDecoder()
         frames.feed(said_after(connection, hello() + proof))
-        # It proves that it knows the secret, hears that the caller does not, and closes.
+        # It proves that it knows the secret, sees that the caller does not, and closes.
         kinds = []
         while (frame := frames.next_frame()) is not None:
             kinds.append(type(frame))
@@ -138,7 +138,7 @@ def test_caller_refuses_a_listener_that_is_no_node_of_the_domain(
 
     class Listening(asyncio.Protocol):
         def data_received(self, data: bytes) -> None:
-            # As a node does to what is no frame.
+            # As a node does to bytes that are not a frame.
             self.transport.write(hello())
             self.transport.close()
 

@@ -60,7 +60,7 @@ async def test_failed_commit_has_acked_nothing(two: Two) -> None:
     two.made.kill(two.second)
     with pytest.raises(aiormq.exceptions.AMQPError):
         await committing
-    # It is back, and nothing was put beside it.
+    # It is back, and nothing else was put.
     await until(lambda: ready(two, "requests") == [b"request"])
     gate.set()
 

@@ -1,6 +1,6 @@
-"""Publishers that wait for confirms and consumers that acknowledge, reject and give back, while the node is killed.
+"""Publishers that wait for confirms and consumers that acknowledge, reject and requeue, while the node is killed.
 
-What was confirmed must be in a queue afterwards, unless somebody has sent an acknowledgement for it. What was
+What was confirmed must be in a queue afterwards, unless a client has sent an acknowledgement for it. What was
 published and not confirmed may be there or not, and what was acknowledged may have come back.
 """
 
@@ -32,17 +32,17 @@ Broken = (ConnectionEnded, OSError)
 
 @dataclass(slots=True)
 class Ledger:
-    """What one client knows."""
+    """Record of one client."""
 
     published: set[str] = field(default_factory=set)
     confirmed: set[str] = field(default_factory=set)
     refused: int = 0
-    # What it has sent an acknowledgement for; nobody knows whether it arrived.
+    # Messages it has sent an ack for; whether the ack arrived is unknown.
     acknowledged: set[str] = field(default_factory=set)
 
 
 class Client:
-    """Works in a thread of its own until it is told to stop or its connection breaks."""
+    """Works in a thread of its own until it is stopped or its connection breaks."""
 
     def __init__(self, peer: Peer, work: Callable[[Client], None], name: str, seed: int) -> None:
         self.peer = peer
@@ -107,7 +107,7 @@ def publish(client: Client) -> None:
 
 
 def consume(client: Client) -> None:
-    """Acknowledge most of what comes, reject some and give some back."""
+    """Acknowledge most of what comes, reject some and requeue some."""
     peer, ledger = client.peer, client.ledger
     peer.ask(spec.Basic.Qos(prefetch_count=PREFETCH), spec.Basic.QosOk)
     peer.ask(spec.Basic.Consume(queue=QUEUE, consumer_tag="tag"), spec.Basic.ConsumeOk)
@@ -192,7 +192,7 @@ class Crowd:
 
 
 def expect_order(bodies: list[str]) -> None:
-    """What one publisher has sent comes out in the order in which it was sent."""
+    """Expect each publisher's messages in the order in which it sent them."""
     last: dict[str, int] = {}
     for body in bodies:
         name, number = body.split(" ")

@@ -13,7 +13,7 @@ from tests.nodes import RunningNode, ServeProcess
 
 @pytest.fixture
 def connect() -> Iterator[Callable[..., Any]]:
-    """Open a blocking connection of pika to a node, as guest unless told otherwise; it is closed after the test."""
+    """Open a blocking connection of pika to a node, as guest by default; it is closed after the test."""
     connections: list[Any] = []
 
     def open_connection(

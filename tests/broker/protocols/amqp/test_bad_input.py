@@ -1,4 +1,4 @@
-"""Whatever bytes a peer of AMQP sends: an answer or a closed connection, and nobody else notices."""
+"""Whatever bytes a peer of AMQP sends: an answer or a closed connection, and no other client notices."""
 
 from __future__ import annotations
 
@@ -273,7 +273,7 @@ def test_noise_in_whole_frames_ends_well(
 
 
 def nested(depth: int, opening: bytes) -> bytes:
-    """Return a table of tables of tables, or of lists, as deep as told."""
+    """Return a table of tables of tables, or of lists, of this depth."""
     value = b"V"
     for _ in range(depth):
         inner = value if opening == b"A" else b"\x01x" + value

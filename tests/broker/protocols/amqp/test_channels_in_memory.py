@@ -1,4 +1,4 @@
-"""What channels take counts when they are opened, and no more when they are closed."""
+"""Memory of channels counts when they are opened, and no more when they are closed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a publisher is told that its message is safe."""
+"""When a publisher gets the confirm of a durable message."""
 
 from __future__ import annotations
 

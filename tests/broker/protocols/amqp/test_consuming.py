@@ -1,4 +1,4 @@
-"""What the node does for consumers beyond RabbitMQ, and in moments that a comparison cannot bring about."""
+"""Features for consumers beyond RabbitMQ's, and moments that a comparison cannot bring about."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def channel(memory_node: RunningNode, open_channel: OpenChannel) -> Any:
 
 @pytest.fixture
 def new_peer() -> Iterator[Callable[[RunningNode], Peer]]:
-    """Connect a peer with an open channel, which reads only when it is told to."""
+    """Connect a peer with an open channel, which reads only on demand."""
     with ExitStack() as peers:
         yield lambda node: peers.enter_context(Peer(*node.address("amqp"))).open()
 
@@ -167,7 +167,7 @@ def test_a_window_that_makes_no_sense_is_refused(channel: Any, prefetch: object)
 
 
 def publish_addressed(channel: Any, queue: str) -> None:
-    """Publish five messages; their bodies say from whom (s), to whom (r) and in which context (c) they are."""
+    """Publish five messages; their bodies name the sender (s), the receiver (r) and the context (c)."""
     for body, headers in (
         ("s7", {"x-flyball-sender": 7}),
         ("r8", {"x-flyball-receiver": 8}),
@@ -471,7 +471,7 @@ def test_a_peer_that_does_not_read_leaves_the_messages_to_others(
         consumer.wait_for(len(consumer.deliveries) + 1)
 
 
-# Queues that go while somebody waits
+# Queues that go while a consumer waits
 
 
 @pytest.fixture
@@ -565,7 +565,7 @@ def test_a_peer_may_go_while_its_get_waits_for_the_store(
     peer.__exit__(None, None, None)
     node.call(lambda _: may_load.set())
     node.wait_until(lambda node: len(node.hub.connections) == connections - 1)
-    # The first was sent to a peer that nobody knew to be gone; all were found in the store, and may have been before.
+    # The first was sent to a peer not known to be gone; all were found in the store, and may have been before.
     assert take_all(channel, "queue") == ["0*", "1*", "2*", "3*"]
 
 

@@ -1,4 +1,4 @@
-"""Publishers are slowed by what is scarce, and nobody else is."""
+"""Publishers are slowed by what is scarce, and no other clients are."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def is_standing(node: Node) -> bool:
 
 @contextmanager
 def flooding(peer: Peer, queue_name: str, count: int, properties: Any = PERSISTENT) -> Iterator[None]:
-    """Publish so many messages meanwhile, as fast as the node takes them; on leaving all of them are sent."""
+    """Publish `count` messages meanwhile, as fast as the node takes them; on leaving all of them are sent."""
 
     def publish() -> None:
         for _ in range(count):
@@ -245,7 +245,7 @@ def test_what_a_blocked_publisher_has_not_acked_is_given_back_when_it_has_gone(
     publisher.ask(spec.Basic.Consume(queue="work", consumer_tag="c"), spec.Basic.ConsumeOk)
     publisher.expect_content(spec.Basic.Deliver)
     while not (report := node.call(flow_report))["blocked_connections"]:
-        # No more than the node has read, or it would not hear of the end.
+        # No more than the node has read, or it would not notice the end.
         if not report["waiting_connections"]:
             publisher.publish(BODY, routing_key="flood", properties=TRANSIENT)
     assert publisher.expect(spec.Connection.Blocked, 0).reason == NO_MEMORY
@@ -344,7 +344,7 @@ class Residents:
 
 
 class FloodingBroker:
-    """What the flow sees of a broker."""
+    """The part of a broker that the flow sees."""
 
     has_message_ids = True
     is_low_on_disk = False

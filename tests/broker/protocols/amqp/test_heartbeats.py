@@ -26,7 +26,7 @@ def test_idle_connection_gets_a_heartbeat_every_half_interval(memory_node: Runni
     with Peer(*memory_node.address("amqp")).open(heartbeat=LONG_S) as peer:
         memory_node.call(beat)
         for _ in range(3):
-            # Within four halves something must be heard from the peer.
+            # Within four halves something must be received from the peer.
             peer.send_frame(HEARTBEAT, 0, b"")
             memory_node.wait_until(lambda node: any(each._has_received for each in sessions(node)))
             memory_node.call(beat)

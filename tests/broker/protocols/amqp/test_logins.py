@@ -1,4 +1,4 @@
-"""Logins by AMQP: however many fail, those of others go on, and what is not needed any more is not checked."""
+"""Logins by AMQP: however many fail, those of others go on, and logins that are no longer needed are not checked."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_many_wrong_logins_do_not_delay_the_login_of_another(node: RunningNode, 
 
 
 class StuckHasher:
-    """Checks passwords until it is told that there has been enough of it."""
+    """Checks passwords, and is stuck until the test lets it go on."""
 
     def __init__(self) -> None:
         self.goes_on = threading.Event()
@@ -90,7 +90,7 @@ def test_peers_that_never_log_in_do_not_keep_others_out(tmp_path: Path, peers: E
         with pytest.raises(ConnectionEnded):
             peers.enter_context(Peer(*node.address("amqp"), GUESSER)).start()
         for _ in range(20):
-            # Whoever is in counts no more.
+            # A client that has logged in no longer counts.
             peers.enter_context(Peer(*node.address("amqp"))).open()
         silent[-1].expect_end()
         assert node.call(lambda node: len(node.hub.entrance.handshakes)) == 9

@@ -93,7 +93,7 @@ def test_a_rejected_message_is_parked_and_its_consumer_goes_on(node: RunningNode
     assert good.text == "good"
     channel.basic_ack(good.tag)
     assert parked_in(node, "orders") == ["rejected"]
-    # Nobody gets it, not even when its consumer is gone.
+    # No other consumer gets it, not even when its own is gone.
     channel.connection.close()
     assert get(open_channel(node), "orders") is None
     assert parked_in(node, "orders") == ["rejected"]

@@ -1,4 +1,4 @@
-"""What AMQP clients find again after a restart or a crash, and that it behaves as before."""
+"""State of AMQP clients after a restart or a crash: it is found again, and behaves as before."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Node:
         return self._open_channel(self.now)
 
     def restart(self) -> Any:
-        """Stop it in good order and start it again; return a channel."""
+        """Stop it gracefully and start it again; return a channel."""
         self.now.stop()
         return self.start()
 
@@ -513,7 +513,7 @@ def test_messages_beyond_memory_expire_on_time(node: Node) -> None:
     assert count(channel, "queue") == 0
 
 
-# A store that is away
+# A store that is unavailable
 
 
 TIME_LIMIT_S = 2.0
@@ -624,6 +624,6 @@ def test_recovered_messages_are_redelivered_as_in_rabbitmq(node: Node) -> None:
     channel = node.restart()
     keep(channel, "q", "new")
     assert [take(channel, "q").text for _ in range(3)] == ["delivered*", "ready*", "new"]
-    # Given back they are redelivered whether they were recovered or not.
+    # Requeued, they are redelivered whether they were recovered or not.
     channel.basic_nack(0, multiple=True)
     assert [take(channel, "q").text for _ in range(3)] == ["delivered*", "ready*", "new*"]

@@ -1,4 +1,4 @@
-"""What a connection remembers of the messages that it has published is bounded in bytes, for all its channels."""
+"""A connection's memory of the messages that it has published is bounded in bytes, for all its channels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AMQP over TLS: who is let in, as whom, and what is said about files that are wrong."""
+"""AMQP over TLS: which clients are let in, as which user, and the errors about files that are wrong."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Identity:
 
 
 class Authority:
-    """Somebody who signs certificates."""
+    """An authority that signs certificates."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -94,7 +94,7 @@ def node(start_memory_node: Callable[..., RunningNode], server: Identity) -> Run
 
 @pytest.fixture
 def mutual_node(start_memory_node: Callable[..., RunningNode], server: Identity, authority: Authority) -> RunningNode:
-    """A node that wants to see a certificate of everybody."""
+    """A node that requires a certificate of every client."""
     ca = authority.identity.cert
     return start_memory_node(amqps="127.0.0.1:0", tls_cert=server.cert, tls_key=server.key, tls_ca=ca)
 
@@ -162,7 +162,7 @@ def test_a_client_that_does_not_trust_the_node_leaves_and_nobody_else_notices(
 
 
 def complaints(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Return what anybody but pika has to say."""
+    """Return the warnings and errors of all but pika."""
     return [
         record.getMessage()
         for record in caplog.records

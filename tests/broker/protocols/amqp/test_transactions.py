@@ -1,4 +1,4 @@
-"""What a transaction makes durable together, and when it says so."""
+"""A transaction makes its operations durable together, and confirms them after that."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_transaction_that_would_keep_the_loop_for_long_is_refused(
             peer.ask(spec.Queue.Bind(queue=queue, exchange="amq.fanout", routing_key=""), spec.Queue.BindOk)
         peer.ask(spec.Tx.Select(), spec.Tx.SelectOk)
         for _ in range(2):
-            # As large as one may be: what was committed counts no more.
+            # The largest allowed: what was committed no longer counts.
             for _ in range(5):
                 peer.publish(b"", exchange="amq.fanout")
             peer.ask(spec.Tx.Commit(), spec.Tx.CommitOk)

@@ -230,7 +230,7 @@ def test_purge_of_many_stored_messages_leaves_them_to_the_store(node: RunningNod
     confirmed = 0
     while confirmed < count:
         confirmed = peer.expect(spec.Basic.Ack).delivery_tag
-    # What somebody has is not purged, and what comes then is not either.
+    # Unacked messages are not purged, and later ones are not either.
     peer.send(spec.Basic.Get(queue="orders"))
     held = peer.expect_content(spec.Basic.GetOk)
     removed = node.call(lambda running: running.hub.broker.journal.rows_removed)

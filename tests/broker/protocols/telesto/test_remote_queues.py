@@ -28,7 +28,7 @@ class Clients:
         self.queue_id = self.near.create_queue("orders")
         self.bob = telesto(nodes[1], "bob")
         self.far = TelestoPeer(nodes[1].connect("telesto"))
-        # The second node may hear of the new client a little later.
+        # The second node may learn of the new client a little later.
         nodes[1].wait_until(lambda node: node.hub.broker.engine.has_client(self.client_id))
         self.far.get(wire.IdentifyClientResponse, wire.IdentifyClient(1, self.client_id))
 

@@ -82,7 +82,7 @@ def test_who_sees_what_first_is_decided_as_at_the_owner(clients: Clients) -> Non
         clients.pop(receiver=int(other)),
     ]
     answers = [text_of(answer) for answer in clients.far.ask(*requests)]
-    # By priority nobody gets what is for all.
+    # A pop by priority does not get messages that are for all.
     assert answers == ["of the other", "high", "low", "MSG0", "for all", "for the other"]
 
 

@@ -117,7 +117,7 @@ def test_what_came_through_thorbang_can_be_read_by_telesto_and_amqp(memory_node:
     client_id, queue_id = peer.set_up()
     plain, other = telesto(memory_node, "plain"), amqp(memory_node)
     for number in range(3):
-        # Beyond the 32 bits of Telesto's context, and addressed to nobody.
+        # Beyond the 32 bits of Telesto's context, and without a receiver.
         assert peer.ask(f"MSG,-1,{client_id},{queue_id},1000,{2**40 + 5},text {number}") == ["OK"]
     read = plain.get(wire.ReadMessageResponse, wire.ReadMessage(9, queue_id, client_id, wire.ReadMode.TIME)).message
     assert (read.text, read.sender_id, read.context, read.priority) == ("text 2", client_id, 5, 127)

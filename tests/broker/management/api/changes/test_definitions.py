@@ -1,4 +1,4 @@
-"""Definitions go out in RabbitMQ's form and come in again: all of them, or it is told which not."""
+"""Definitions are exported in RabbitMQ's form and imported again: all of them, or the answer names which not."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_export_is_whole_whatever_clients_have_declared(
     arguments = {"text": "\u00e9", "octets": b"\xff", "time": datetime.datetime(9999, 1, 1, tzinfo=UTC)}
     with Peer(*console_node.address("amqp")).open(vhost=vhost) as peer:
         declare = spec.Queue.Declare(queue="q", durable=True, arguments={**arguments, "XX": 1})
-        # The name of an argument may be octets that are no UTF-8; pika writes none.
+        # The name of an argument may be octets that are not UTF-8; pika writes none.
         peer.send_bytes(method_frame(declare, 1).replace(b"\x02XX", b"\x02\xff\xfe"))
         peer.expect(spec.Queue.DeclareOk)
     for path in ("/definitions", f"/definitions/{quote(vhost, safe='')}", place("queues"), place("bindings")):

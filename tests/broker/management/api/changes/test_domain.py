@@ -1,4 +1,4 @@
-"""What is changed over HTTP on one node is changed on all, also where another one serves the queue."""
+"""Changes over HTTP on one node take effect on all, also where another one serves the queue."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_queue_of_another_node_is_used_like_ones_own(pair: Pair) -> None:
     a, b = pair
     durable = {"durable": True}
     assert a.put("/queues/%2F/q", json=durable).status_code == 201
-    # At once: whoever has an answer may go to another node.
+    # At once: a client that has its answer may go to another node.
     assert b.put("/queues/%2F/q", json=durable).status_code == 204
     assert b.put("/queues/%2F/q", json={}).status_code == 400
     assert b.post("/bindings/%2F/e/amq.topic/q/q", json={"routing_key": "k"}).status_code == 201
@@ -89,7 +89,7 @@ def governed_pair(tmp_path: Path, new_database: Callable[[], str]) -> Iterator[P
 
 
 def clusters(node: httpx.Client) -> list[tuple[str, Any, list[str]]]:
-    """Return the clustered queues of a domain: names, at most so many members, and the nodes of fixed ones."""
+    """Return the clustered queues of a domain: names, maximum number of members, and the nodes of fixed ones."""
     return [
         (
             found["name"],

@@ -82,7 +82,7 @@ def test_messages_in_answers_count_until_they_are_sent(
     for _ in range(4):
         assert publish(api, place, "x" * 5000).json() == {"routed": True}
     monkeypatch.setattr(memory, "HTTP_BYTES", 8000)
-    # Each counts with 2048 bytes beside its body: the second is one too many, and nothing is left of either.
+    # Each counts with 2048 bytes in addition to its body: the second is one too many, and neither stays.
     for _ in range(2):
         assert len(get(api, queue)) == 2
     assert get(api, queue) == []

@@ -124,11 +124,11 @@ def test_definitions_go_out_to_rabbitmq(api: httpx.Client, counting_rabbitmq: Ra
     assert api.post("/definitions/%2Ffrom%2Fflyball", json={"flyball_topics": topics}).status_code == 204
     exported = api.get("/definitions").json()
     assert {"name": "near", "vhost": "/from/flyball", "parent": "far"} in exported["flyball_topics"]
-    # What a domain would tell: RabbitMQ makes no queue of it.
+    # As a domain would export it: RabbitMQ does not make a queue of it.
     clustered = {"vhost": "/from/flyball", "source": "x", "destination": "c", "destination_type": "queue"}
     exported["flyball_clusters"] = [{"name": "c", "vhost": "/from/flyball", "members": ["a"]}]
     exported["flyball_bindings"] = [{**clustered, "routing_key": "k", "arguments": {}}]
-    # Its own administrator would not be able to log in any more.
+    # Otherwise its own administrator could no longer log in.
     exported["users"] = [user for user in exported["users"] if user["name"] == "dora"]
     counting_rabbitmq.api("POST", "/definitions", exported)
     found = counting_rabbitmq.api("GET", "/definitions")

@@ -156,7 +156,7 @@ def test_a_binding_is_made_found_and_removed(
     [binding] = api.get(between).json()
     assert binding["arguments"] == body.get("arguments", {})
     assert props in (None, binding["properties_key"])
-    # The place is told relative to where it was posted.
+    # The location is relative to the URL of the request.
     assert api.get(between.removesuffix("/q") + "/" + made.headers["location"]).json() == binding
     assert api.delete(f"{between}/{quote(binding['properties_key'], safe='')}").status_code == 204
     assert api.get(between).json() == []

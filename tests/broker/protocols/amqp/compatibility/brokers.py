@@ -88,7 +88,7 @@ def flyball_broker(folder: Path, *options: str) -> Iterator[Broker]:
     command = [sys.executable, "-m", "flyball", "serve", "--store", "embedded", "--data", str(folder / "data")]
     command += ["--amqp", "127.0.0.1:0", "--telesto", "off", "--thorbang", "off", "--http", "127.0.0.1:0"]
     command += ["--trace", "off", "--token-file", str(TOKEN_FILE), *options]
-    # A file, since nobody reads a pipe during the tests and a full one would stop the node.
+    # A file, since no test reads a pipe and a full one would stop the node.
     log = folder / "log"
     with log.open("w") as complaints:
         node = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=complaints, text=True, env=_environment())

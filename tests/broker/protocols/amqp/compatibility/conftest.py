@@ -22,20 +22,20 @@ def flyball_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 @pytest.fixture(params=["rabbitmq", "flyball"])
 def broker(request: pytest.FixtureRequest) -> Broker:
-    """The broker under test, shared by all tests: use names that nobody else uses."""
+    """The broker under test, shared by all tests: use unique names."""
     node: Broker = request.getfixturevalue(f"{request.param}_node")
     return node
 
 
 @pytest.fixture
 def new_name() -> Callable[[], str]:
-    """Make a name that nobody else uses."""
+    """Make a unique name."""
     return lambda: f"test-{secrets.token_hex(6)}"
 
 
 @pytest.fixture
 def name(new_name: Callable[[], str]) -> str:
-    """A name that nobody else uses."""
+    """A unique name."""
     return new_name()
 
 
@@ -54,7 +54,7 @@ def peer(new_peer: Callable[[], Peer]) -> Peer:
 
 @pytest.fixture
 def connect(broker: Broker) -> Iterator[Callable[..., Any]]:
-    """Open a blocking connection of pika, as guest unless told otherwise; it is closed after the test."""
+    """Open a blocking connection of pika, as guest by default; it is closed after the test."""
     connections: list[Any] = []
 
     def open_connection(user: str = "guest", password: str = "guest", vhost: str = "/", **options: Any) -> Any:

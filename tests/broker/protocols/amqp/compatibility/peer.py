@@ -1,4 +1,4 @@
-"""A client of AMQP 0-9-1 that does only what it is told: frames out, frames in, with nothing done behind the test's
+"""A client of AMQP 0-9-1 that does only what a test asks for: frames out, frames in, and nothing behind the test's
 back. Methods are encoded and decoded by pika, whose codec is not the one under test.
 """
 
@@ -85,7 +85,7 @@ class Peer:
         self._socket.close()
 
     def hang_up(self) -> None:
-        """End the connection without a word; whoever reads it learns that."""
+        """End the connection without a word; the reader learns that."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
@@ -129,7 +129,7 @@ class Peer:
     # In
 
     def read_bytes(self, size: int) -> bytes:
-        """Return so many bytes. Raises ConnectionEnded."""
+        """Return exactly `size` bytes. Raises ConnectionEnded."""
         while len(self._received) < size:
             try:
                 data = self._socket.recv(65536)
@@ -219,7 +219,7 @@ class Peer:
         response: bytes | None = None,
         properties: dict[str, Any] | None = None,
     ) -> None:
-        """Greet the broker and say who is there; its answer is not read."""
+        """Greet the broker and authenticate; its answer is not read."""
         self.start()
         if properties is None:
             properties = {"capabilities": CAPABILITIES}
@@ -245,7 +245,7 @@ class Peer:
         heartbeat: int = 0,
         properties: dict[str, Any] | None = None,
     ) -> Self:
-        """Do all that it takes to have an open connection with so many open channels."""
+        """Do all that it takes to have an open connection with this number of open channels."""
         self.log_in(user, password, properties=properties)
         self.tune(channel_max=channel_max, frame_max=frame_max, heartbeat=heartbeat)
         self.ask(spec.Connection.Open(virtual_host=vhost), spec.Connection.OpenOk, 0)

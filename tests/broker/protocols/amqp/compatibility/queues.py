@@ -16,7 +16,7 @@ import pika
 import pytest
 from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
 
-# How long is waited for what has to come: a machine may be slow, and beside others slower.
+# Timeout for what has to come: a machine may be slow, and slower while other tests run.
 LIMIT_S = 60.0
 # How long pika may wait for data before the condition of a wait is looked at again.
 LOOK_AGAIN_S = 0.01
@@ -60,7 +60,7 @@ class Consumer:
         self.tag: str = channel.basic_consume(queue, self._on_delivery, **options)
 
     def wait_for(self, count: int) -> list[str]:
-        """Return the texts of all so far, as soon as there are so many. Fails if they do not come in time."""
+        """Return the texts of all so far, as soon as there are `count`. Fails if they do not come in time."""
         wait_until(self.channel, lambda: len(self.deliveries) >= count, lambda: f"got only {self.texts}")
         return self.texts
 
@@ -102,7 +102,7 @@ def wait_until(channel: Any, condition: Callable[[], bool], complaint: Callable[
 
 
 def declare(channel: Any, arguments: Mapping[str, Any] | None = None, **options: Any) -> str:
-    """Declare a queue with a name that nobody else uses, and return the name."""
+    """Declare a queue with a unique name, and return the name."""
     queue = f"test-{secrets.token_hex(6)}"
     channel.queue_declare(queue, arguments=dict(arguments or {}), **options)
     return queue
@@ -136,7 +136,7 @@ def count(channel: Any, queue: str) -> int:
 
 
 def wait_for_count(channel: Any, queue: str, expected: int) -> None:
-    """Wait until so many messages are ready."""
+    """Wait until the expected number of messages is ready."""
     wait_until(channel, lambda: count(channel, queue) == expected, lambda: f"{count(channel, queue)} are ready")
 
 
@@ -171,7 +171,7 @@ def reject(channel: Any, queue: str) -> None:
 
 
 def exists(connect: Callable[..., Any], queue: str) -> bool:
-    """Tell whether the queue exists. Asked from a connection of its own, since the answer may close a channel."""
+    """Return whether the queue exists. Asked from a connection of its own, since the answer may close a channel."""
     try:
         connect().channel().queue_declare(queue, passive=True)
     except ChannelClosedByBroker as closed:

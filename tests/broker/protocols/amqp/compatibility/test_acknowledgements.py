@@ -28,7 +28,7 @@ def queue(channel: Any) -> str:
 
 
 def get(peer: Peer, queue: str, times: int = 1, *, no_ack: bool = False) -> None:
-    """Get so many messages; their delivery tags count from 1."""
+    """Get a message this many times; the delivery tags count from 1."""
     for _ in range(times):
         peer.send(spec.Basic.Get(queue=queue, no_ack=no_ack))
         peer.expect_content(spec.Basic.GetOk)

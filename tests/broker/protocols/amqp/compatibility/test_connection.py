@@ -143,7 +143,7 @@ def greeted(sent: bytes) -> Callable[[Peer], None]:
 
 
 def long_start_ok(size: int) -> bytes:
-    """Return a start-ok whose payload has so many octets."""
+    """Return a start-ok whose payload has this size in octets."""
     padding = size - len(method_bytes(start_ok({"padding": ""}, "PLAIN", b"\0guest\0guest")))
     return method_frame(start_ok({"padding": "x" * padding}, "PLAIN", b"\0guest\0guest"), 0)
 
@@ -174,7 +174,7 @@ BROKEN_HANDSHAKES: dict[str, Callable[[Peer], None]] = {
 def test_whoever_breaks_the_handshake_is_cut_off_without_a_word(new_peer: NewPeer) -> None:
     peers: dict[str, Peer] = {}
     for case, act in BROKEN_HANDSHAKES.items():
-        # Who waits too long before it says something is cut off as well.
+        # A peer that waits too long before it says something is cut off as well.
         peers[case] = new_peer()
         act(peers[case])
 

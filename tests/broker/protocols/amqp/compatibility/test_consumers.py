@@ -1,4 +1,4 @@
-"""Consumers: their tags, how they share a queue, who may join, and how they end."""
+"""Consumers: their tags, how they share a queue, which may join, and how they end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of messages that expired, were rejected, or found no room: where they go and what they then carry."""
+"""Messages that expired, were rejected, or found no room: where they go and what they then carry."""
 
 from __future__ import annotations
 
@@ -407,7 +407,7 @@ def test_any_count_that_a_client_has_written_goes_up_by_one(channel: Any, count:
 
 def test_the_highest_count_stays(broker: Broker, channel: Any) -> None:
     queue, letter = rejected_with(channel, lambda queue: [entry(queue, "rejected", count=2**63 - 1)])
-    # RabbitMQ's wraps around, which nobody can have wanted.
+    # RabbitMQ's wraps around, surely by mistake.
     expected = 2**63 - 1 if broker.name == "flyball" else -(2**63)
     assert deaths(letter) == [(queue, "rejected", expected)]
 

@@ -35,7 +35,7 @@ def bind(peer: Peer, queue: str, exchange: str, key: str = "", **arguments: Any)
 
 
 def count(peer: Peer, queue: str) -> int:
-    """Tell how many messages wait."""
+    """Return the number of ready messages."""
     messages: int = peer.ask(spec.Queue.Declare(queue=queue, passive=True), spec.Queue.DeclareOk).message_count
     return messages
 

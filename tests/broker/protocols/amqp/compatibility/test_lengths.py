@@ -1,4 +1,4 @@
-"""What happens when a queue is full: who has to go, and what the publisher is told."""
+"""Full queues: which message has to go, and the answer to the publisher."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user may do in a virtual host, and what policies do to queues and exchanges."""
+"""Permissions of users in a virtual host, and effects of policies on queues and exchanges."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_permissions_are_those_of_a_vhost(broker: Broker, user: str, new_peer: N
 
 
 def wait_for_length(peer: Peer, queue: str, limit: int) -> None:
-    """Publish until the queue keeps no more than so many: a policy reaches a queue a moment after it is set."""
+    """Publish until the queue keeps at most `limit` messages: a policy reaches a queue a moment after it is set."""
     peer.ask(spec.Confirm.Select(), spec.Confirm.SelectOk)
     while True:
         for _ in range(limit + 1):
@@ -233,7 +233,7 @@ def test_a_policy_says_where_dead_letters_go(broker: Broker, peer: Peer, new_nam
     broker.clear_policy(source)
 
 
-# Who is connected when his user or his virtual host goes
+# Clients that are connected when their user or virtual host goes
 
 
 @pytest.mark.parametrize("gone", ["user", "vhost"])
@@ -253,7 +253,7 @@ def test_whose_user_or_vhost_is_deleted_is_told_and_disconnected(
         broker.delete_vhost(name)
 
     closed = peer.expect(spec.Connection.Close, 0)
-    # RabbitMQ stops a vhost before it deletes it, and tells of whichever the connection has noticed first.
+    # RabbitMQ stops a vhost before it deletes it, and reports whichever the connection has noticed first.
     reason = closed.reply_text.replace("is down", "is deleted") if gone == "vhost" else closed.reply_text
     assert (closed.reply_code, reason) == (320, f"CONNECTION_FORCED - {gone} '{name}' is deleted")
     other.ask(spec.Queue.Declare(queue=name, exclusive=True), spec.Queue.DeclareOk)

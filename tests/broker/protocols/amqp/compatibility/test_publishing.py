@@ -35,7 +35,7 @@ def confirm(peer: Peer) -> None:
 
 
 def outcomes(peer: Peer, count: int) -> dict[int, type]:
-    """Read confirms until so many messages have theirs; return what became of each, by its number."""
+    """Read confirms until `count` messages have theirs; return what became of each, by its number."""
     result: dict[int, type] = {}
     while len(result) < count:
         answer = peer.read_frame().method
@@ -427,7 +427,7 @@ def test_bodies_of_any_size_arrive_as_they_were(peer: Peer, name: str, size: int
 
 
 def send_large(peer: Peer, name: str, size: int) -> None:
-    """Publish a body of so many zeros, which need not be in memory at once."""
+    """Publish a body of `size` zeros, which need not be in memory at once."""
     peer.send(spec.Basic.Publish(routing_key=name))
     peer.send_frame(HEADER, 1, struct.pack(">HHQ", spec.Basic.INDEX, 0, size) + b"\0\0")
     whole, rest = divmod(size, FRAME_PAYLOAD)

@@ -27,7 +27,7 @@ def delete(peer: Peer, name: str, **options: Any) -> int:
 
 
 def fill(peer: Peer, name: str, count: int) -> None:
-    """Publish so many messages and wait until the queue has them. Makes the channel confirm."""
+    """Publish `count` messages and wait until the queue has them. Makes the channel confirm."""
     peer.ask(spec.Confirm.Select(), spec.Confirm.SelectOk)
     tag = 0
     for _ in range(count):
@@ -37,7 +37,7 @@ def fill(peer: Peer, name: str, count: int) -> None:
 
 
 def is_there(peer: Peer, name: str) -> bool:
-    """Tell whether there is a queue of this name; the channel is fresh afterwards."""
+    """Return whether there is a queue of this name; the channel is fresh afterwards."""
     peer.send(spec.Queue.Declare(queue=name, passive=True))
     answer = peer.read_frame().method
     if isinstance(answer, spec.Queue.DeclareOk):
@@ -481,7 +481,7 @@ def test_other_connections_cannot_unbind_an_exclusive_queue(peer: Peer, new_peer
 def test_unbinding_what_is_not_bound_has_no_effect(peer: Peer, new_peer: NewPeer, name: str) -> None:
     declare(peer, name, exclusive=True)
     other = new_peer().open()
-    # Nobody looks whose queue it is, or whether there is one.
+    # Neither the owner nor the existence of the queue is checked.
     for queue, exchange in ((name, "amq.direct"), (f"{name}-missing", "amq.direct"), (name, f"{name}-missing")):
         other.ask(spec.Queue.Unbind(queue=queue, exchange=exchange, routing_key="key"), spec.Queue.UnbindOk)
 

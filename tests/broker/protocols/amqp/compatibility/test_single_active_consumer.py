@@ -1,4 +1,4 @@
-"""Queues of which one consumer at a time gets all, and who is next."""
+"""Queues of which one consumer at a time gets all messages, and which consumer is next."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def test_a_message_without_any_time_reaches_only_a_consumer_that_is_free(
     publish(channel, queue, "free", "busy", **properties)
     assert take(channel, dead).text == "busy"
     assert consumer.wait_for(1) == ["free"]
-    # Giving it back makes it wait, for which it has no time, even though the consumer is free again.
+    # Requeued, it has to wait, for which it has no time, even though the consumer is free again.
     other.basic_nack(consumer.last.tag, requeue=True)
     assert take(channel, dead).text == "free"
     assert consumer.settle() == ["free"]
@@ -184,14 +184,14 @@ def test_a_queue_that_nobody_uses_is_deleted_with_its_messages(connect: Connect,
 
 
 def is_kept(channel: Any, queue: str) -> bool:
-    """Get the only message and give it back; tell whether there was one."""
+    """Get the only message and requeue it; return whether there was one."""
     found = get(channel, queue)
     if found is not None:
         channel.basic_nack(found.tag, requeue=True)
     return found is not None
 
 
-# What keeps a queue alive; all tell whether it is the one with the message, and not another one of that name.
+# Uses that keep a queue alive; each returns whether it is the queue with the message, not another one of that name.
 USES: dict[str, Callable[[Any, str, dict[str, Any]], bool]] = {
     "declare": lambda channel, queue, arguments: has_one(channel.queue_declare(queue, arguments=arguments)),
     "passive": lambda channel, queue, _: has_one(channel.queue_declare(queue, passive=True)),
@@ -229,7 +229,7 @@ def lives_while_used(channel: Any, use: str, life_s: float) -> bool:
             if closed.reply_code != 404:
                 raise
             is_there = False
-        # At most so long the broker saw no use.
+        # At most this long the broker saw no use.
         longest_s = max(longest_s, time.monotonic() - used_s)
         used_s = now_s
     is_in_time = longest_s < life_s
@@ -277,7 +277,7 @@ def test_a_consumer_keeps_a_queue_alive_and_its_end_starts_the_clock(
 
 
 def exists_without_use(channel: Any, queue: str) -> bool:
-    """Tell whether the queue exists, in a way that is no use of it: binding it."""
+    """Return whether the queue exists, without counting as a use of it: by binding it."""
     other = channel.connection.channel()
     try:
         other.queue_bind(queue, "amq.direct", queue)

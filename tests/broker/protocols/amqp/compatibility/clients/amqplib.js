@@ -1,5 +1,5 @@
 // Node's amqplib against a broker: node amqplib.js URL SCENARIO NAME. Ends with 0 if all was as it should be.
-// NAME is one that nobody else uses, for queues and exchanges.
+// NAME is unique to this run, for queues and exchanges.
 "use strict";
 
 const assert = require("node:assert/strict");

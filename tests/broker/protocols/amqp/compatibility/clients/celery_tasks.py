@@ -1,4 +1,4 @@
-"""What the Celery worker of the tests can do. The broker and the queue come from the environment, since the worker is
+"""Tasks of the Celery worker of the tests. The broker and the queue come from the environment, since the worker is
 a process of its own.
 """
 
@@ -42,7 +42,7 @@ def fail(text: str) -> None:
 
 
 def succeed_after_retries(task: Any, wanted: int) -> int:
-    """Fail until it was tried so often, and return how often that was."""
+    """Fail until this many retries were made, and return their number."""
     if task.request.retries < wanted:
         raise task.retry(countdown=0)
     return int(task.request.retries)
