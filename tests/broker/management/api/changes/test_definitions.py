@@ -179,7 +179,10 @@ def test_nothing_is_done_when_something_is_wrong(api: httpx.Client, place: Place
         ({"bindings": [{"source": "amq.fanout", "destination": "no", "vhost": "/"}]}, "no queue 'no'"),
         ({"bindings": [{"source": "", "destination": "no", "destination_type": "x", "vhost": "/"}]}, "queue or exch"),
         ({"users": [{"name": "u", **SHA256, "hashing_algorithm": "flyball_argon2id"}]}, "not valid base64"),
-        ({"users": [{"name": "u", "password_hash": "eA==", "hashing_algorithm": "flyball_argon2id"}]}, "not a password hash"),
+        (
+            {"users": [{"name": "u", "password_hash": "eA==", "hashing_algorithm": "flyball_argon2id"}]},
+            "not a password hash",
+        ),
     ],
     ids=json.dumps,
 )
