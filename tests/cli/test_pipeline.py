@@ -52,7 +52,7 @@ def test_a_report_is_written_with_its_tables(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["report", "ingest", "profile", "identify", "capacity"])
-@pytest.mark.parametrize(("source", "problem"), [("empty", "no traces in"), ("missing", "there is no")])
+@pytest.mark.parametrize(("source", "problem"), [("empty", "no traces in"), ("missing", "does not exist")])
 def test_a_source_without_traces_is_said_in_one_line_before_spark_starts(
     tmp_path: Path, command: str, source: str, problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ from tests.pipeline.traces import START_US, Row, call, sample, write_calls, writ
 
 KEYS = {"GET /items/{item_id}": "small", "GET /": "small", "GET /about-me": "large"}
 KAPPA = 10.0
+# A small request costs 3 ms on average, a large one ten times as much.
 PROFILE = {
     "version": 1,
     "kind": "profile",
@@ -22,7 +23,6 @@ PROFILE = {
         "GET /about-me": {"mean": 30.0, "requests": 50},
     },
 }
-"""A small request costs 3 ms on average, a large one ten times as much."""
 
 
 def site_call(kind: str, at_s: float, result: str = "ok", response_ms: float = 10.0) -> Row:

@@ -1,4 +1,4 @@
-"""A few rows of traces, with everything that a test does not care about filled in."""
+"""A few rows of traces; columns that do not matter to a test have defaults."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pyspark.sql.types import StringType, StructType
 from flyball.pipeline.events import WINDOWS
 from flyball.pipeline.schemas import ADMISSIONS, CALLS, REQUESTS
 
+# When the runs of the tests begin.
 START_US = 1_700_000_000_000_000
-"""When the runs of the tests begin."""
 
 _USUAL: dict[str, object] = {"run": "r1", "kind": "put", "result": "ok", "weight": 1, "message_count": 1}
 

@@ -79,7 +79,7 @@ def test_rates_and_phases_are_those_of_the_traces(done: Done) -> None:
     assert measure(done.analysis, "clients.1.r1", "clients", "network") == pytest.approx(0.5)
 
 
-def test_published_figures_stand_beside_ours(done: Done) -> None:
+def test_published_figures_are_compared_with_ours(done: Done) -> None:
     [reference] = done.analysis.tables["references"].to_dict("records")
     assert reference["ratio"] == pytest.approx(2.0)
 
@@ -208,7 +208,7 @@ def looped(spark_process: SparkSession, tmp_path_factory: pytest.TempPathFactory
     return Done(source, out, analyse(spark_process, source, out), [])
 
 
-def test_closed_loops_are_a_table_beside_what_was_published(looped: Done) -> None:
+def test_closed_loops_are_compared_with_published_figures_in_a_table(looped: Done) -> None:
     [row] = pd.read_csv(looped.out / "tables" / "closed_loops.csv").to_dict("records")
     assert list(row)[:6] == ["broker", "controller", "gains", "actuator", "goal", "mean"]
     assert (row["run"], row["goal"], row["settling_samples"]) == ("loop.closed", 400, 0)

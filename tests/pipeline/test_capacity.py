@@ -49,7 +49,7 @@ def test_the_knee_of_two_lines_is_where_they_meet() -> None:
     assert knee.is_passed
 
 
-def test_the_knee_of_the_scalability_law_is_where_light_load_would_reach_the_peak() -> None:
+def test_knee_of_the_scalability_law_is_where_light_load_reaches_the_peak() -> None:
     knee = scalability_law(CLIENTS, contended(CLIENTS))
     assert knee.parameters == pytest.approx(
         {"per_client_per_s": 100, "contention": 0.05, "crosstalk": 0.001}, rel=1e-3

@@ -38,12 +38,12 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 @contextmanager
 def running(command: list[str], environment: dict[str, str], folder: Path, until: str) -> Iterator[str]:
-    """Run a program that stays; yield what `until` found in what it says, once it has said it."""
+    """Run a program in the background; yield the match of `until` in its output."""
     with subprocess.Popen(
         command, env=environment, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stderr is not None
-        # Somebody must read on, or the program stops when the pipe is full.
+        # The pipe must be read on, or the program stops when it is full.
         rest = threading.Thread(target=process.stderr.read)
         try:
             found = _awaited(process.stderr, until)

@@ -105,7 +105,7 @@ WORKERS, CONNECTIONS = "target.settings.workers", "target.settings.connections"
 def design(
     factors: dict[str, list[Any]], response: Any, repetitions: int = 2
 ) -> tuple[pd.DataFrame, list[Run], Experiment]:
-    """Make the runs of a full factorial, and throughputs that `response(*levels, repetition)` says."""
+    """Make the runs of a full factorial, with throughputs from `response(*levels, repetition)`."""
     runs, rows = [], []
     for levels in itertools.product(*factors.values()):
         for repetition in range(1, repetitions + 1):
@@ -175,7 +175,7 @@ def test_corners_with_more_repetitions_than_others_give_only_as_many() -> None:
     assert list(table["effect"][:2]) == pytest.approx([2, 1])
 
 
-def test_a_metric_that_only_nodes_measured_is_theirs_and_one_that_nobody_measured_gives_no_rows() -> None:
+def test_a_metric_of_nodes_alone_is_used_and_one_of_neither_gives_no_rows() -> None:
     measures, runs, experiment = design({WORKERS: [1, 3]}, lambda workers, repetition: workers + 0.0)
     measures["source"] = "nodes"
     table = factorial(measures, runs, experiment, metrics=("throughput", "store"))

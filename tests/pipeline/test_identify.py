@@ -1,4 +1,4 @@
-"""Plants with known parameters are found again, with their linear range, and doubtful data are called so."""
+"""Plants with known parameters are identified, with their linear range, and doubtful data are reported."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Shape = Callable[[float], float]
 
 
 def measurements(curve: Shape, actions: Numbers, a: float = A, noise: float = 0.05, seed: int = 1) -> Numbers:
-    """What a plant y(k+1) = a·y(k) + curve(u(k)) shows, with noise in the process."""
+    """The measurements of a plant y(k+1) = a·y(k) + curve(u(k)), with noise in the process."""
     random = np.random.default_rng(seed)
     found = [curve(actions[0]) / (1 - a)]
     for action in actions[:-1]:
@@ -62,7 +62,7 @@ def at_random(low: float, high: float, count: int = 2000) -> Numbers:
 
 
 def memoryless(actions: Numbers) -> Numbers:
-    """Little's law with a handler that saturates and 5 % of noise: what prefetch does, and no memory at all."""
+    """Little's law with a handler that saturates and 5 % of noise: the effect of prefetch, without memory."""
     noise = 1 + np.random.default_rng(3).normal(0, 0.05, len(actions))
     rates = 1250 * actions / (actions + 3.34) * noise
     return np.array([rates[0], *rates[:-1]])
@@ -189,7 +189,7 @@ def test_an_action_without_effect_is_warned_of(plants: dict[str, dict[str, Any]]
     assert "the action has no effect that could be told from chance" in plants["no effect"]["warnings"]
 
 
-def test_a_loop_that_stood_still_or_is_short_gives_a_reason_instead_of_parameters(
+def test_a_constant_or_short_loop_gives_a_reason_and_no_parameters(
     plants: dict[str, dict[str, Any]],
 ) -> None:
     assert "stood still or moved in step" in plants["still"]["reason"]

@@ -1,4 +1,4 @@
-"""Files become tables: each once, nothing that is malformed gets in, and nothing vanishes without being counted."""
+"""Files become tables: each once, malformed rows are rejected, and every rejected row is counted."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from tests.pipeline.traces import (
 
 
 class Found:
-    """What a store holds, and the rows of requests and calls that it has counted."""
+    """The content of a store, and the rows of requests and calls that it has counted."""
 
     def __init__(self, spark: SparkSession, store: Path, ingested: Ingested) -> None:
         self._spark = spark
@@ -448,7 +448,7 @@ def test_files_that_are_all_malformed_are_said_in_one_line(source: Path, take: I
 
 
 def test_a_missing_source_and_a_folder_of_other_things_are_refused(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(PipelineError, match="there is no"):
+    with pytest.raises(PipelineError, match="does not exist"):
         ingest(spark, tmp_path / "nowhere", tmp_path / "store")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "letter.txt").write_text("dear", encoding="utf-8")

@@ -49,7 +49,7 @@ def test_no_percentile_exceeds_the_maximum(spark: SparkSession) -> None:
     assert found["p999_ms"] <= found["max_ms"] == 1.000001
 
 
-def test_requests_that_did_not_wait_for_the_store_say_nothing_about_the_database(spark: SparkSession) -> None:
+def test_database_times_leave_out_requests_that_did_not_wait_for_the_store(spark: SparkSession) -> None:
     found = percentiles_of(spark, [{"store_ns": 0}] * 9 + [{"store_ns": 5_000_000}])
     assert found["put", "store"]["p50_ms"] == 0.0
     assert found["put", "database"]["p5_ms"] == pytest.approx(5.0, rel=ERROR_RATIO)

@@ -1,4 +1,4 @@
-"""The logs of the papers' systems become tables; lines that are none are counted and kept."""
+"""The logs of the papers' systems become tables; malformed lines are counted and kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Closed loops are judged over the right time, part by part, and open ones are told apart from them."""
+"""Closed loops are judged over the right time, part by part, and open ones are left out."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from flyball.pipeline.schemas import SAMPLES
 
 from .rows import START_US
 
+# Samples before the measured time begins.
 WARM_UP = 15
-"""Samples before the measured time begins."""
 FIRST_COLUMNS = [
     *("broker", "controller", "gains", "actuator", "goal", "mean", "std", "settling_samples", "overshoot"),
 ]
@@ -213,7 +213,7 @@ def test_a_missing_sample_leaves_an_action_without_an_answer(spark: SparkSession
     assert list(found["answer"].isna()) == [False, True, True]
 
 
-def test_a_long_loop_is_shown_in_as_many_points_as_a_plot_needs_with_its_extremes(spark: SparkSession) -> None:
+def test_a_long_loop_is_thinned_to_the_points_of_a_plot_with_its_extremes(spark: SparkSession) -> None:
     measured = np.full(5 * MOST_POINTS, 400.0)
     measured[777] = 9999.0
     found = loops(spark.createDataFrame(samples_of(measured), SAMPLES), [run_of()]).toPandas()

@@ -1,4 +1,4 @@
-"""What the lab says about experiments and runs is read, and what is wrong with it is named."""
+"""The lab's manifests of experiments and runs are read, and invalid ones are named with the problem."""
 
 from __future__ import annotations
 

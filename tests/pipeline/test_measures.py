@@ -1,4 +1,4 @@
-"""The numbers of runs and cells, and the papers' beside them."""
+"""The numbers of runs and cells, compared with the papers'."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_times_are_weighted_means_with_their_spread(spark: SparkSession) -> None
     assert row["high"] == pytest.approx(2.4, abs=0.03)
 
 
-def test_in_one_second_a_sample_is_worth_its_records_and_not_what_they_stand_for(spark: SparkSession) -> None:
+def test_in_one_second_a_sample_has_the_weight_of_its_records(spark: SparkSession) -> None:
     few = measured(spark, of_nodes=[{"store_ns": ms * MS, "weight": 64} for ms in (1, 5) * 8], length_s=1)
     many = measured(spark, of_nodes=[{"store_ns": ms * MS} for ms in (1, 5) * 8], length_s=1)
     one, other = (found["nodes", "response", "put"]["half_width"] for found in (few, many))
@@ -112,7 +112,7 @@ def test_the_metrics_of_the_telesto_report_have_its_names(spark: SparkSession) -
     }
 
 
-def test_the_response_time_of_the_telesto_report_is_the_clients_where_there_are_some(spark: SparkSession) -> None:
+def test_response_time_of_the_telesto_report_is_the_clients_if_there_are_any(spark: SparkSession) -> None:
     found = telesto_metrics(tables(spark, [{"store_ns": 8 * MS}], [{"response_ns": 9 * MS}], windows(spark, 1)))
     response = found[(found["metric"] == "middleware response time") & (found["kind"] == "all")]
     assert list(response["mean"]) == [9.0]
@@ -137,18 +137,18 @@ def test_runs_without_an_experiment_belong_to_no_cell() -> None:
     assert found.empty
 
 
-def test_a_reference_stands_beside_its_cell() -> None:
+def test_a_reference_is_compared_with_its_cell() -> None:
     [row] = beside(Reference("table 8", "throughput", 20.0, {"x": "a"}, low=-3.0, high=4.0))
     assert (row["cell"], row["ours"], row["theirs"], row["ratio"]) == ('{"x": "a"}', 10.0, 20.0, 0.5)
     assert (row["ours_low"], row["ours_high"], row["theirs_low"], row["theirs_high"]) == (-1.0, 2.0, -3.0, 4.0)
 
 
-def test_beside_a_symmetric_interval_ours_is_by_student() -> None:
+def test_interval_compared_with_a_symmetric_one_is_by_student() -> None:
     [row] = beside(Reference("table 7", "throughput", 20.0, {"x": "a"}, low=-3.0, high=3.0))
     assert (row["ours_low"], row["ours_high"]) == (-0.5, 0.5)
 
 
-def test_a_reference_that_names_no_factor_stands_beside_every_cell() -> None:
+def test_a_reference_that_names_no_factor_is_compared_with_every_cell() -> None:
     assert [row["cell"] for row in beside(Reference("table 1", "throughput", 20.0))] == ['{"x": "a"}', '{"x": "b"}']
 
 

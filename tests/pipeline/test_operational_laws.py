@@ -79,7 +79,7 @@ def test_more_messages_put_than_taken_break_the_flow_balance(spark: SparkSession
     assert row["says"] == "10 messages put, 5 received, seen by nodes"
 
 
-def test_where_nobody_takes_there_is_no_balance_to_keep(spark: SparkSession) -> None:
+def test_flow_balance_is_not_checked_without_takes(spark: SparkSession) -> None:
     assert "flow balance (nodes)" not in checked(spark, of_nodes=[{"kind": "put"}])
 
 

@@ -1,4 +1,4 @@
-"""Policies of admission are compared by what they let through, how long that took, and what load they made."""
+"""Policies of admission are compared by their admitted requests, response times and load."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def test_a_policy_is_found_whether_it_was_varied_or_not() -> None:
     assert clients_of(run_of(clients={"count": 8})) == 8
 
 
-def test_without_a_profile_nobody_knows_what_a_large_request_costs() -> None:
+def test_without_a_profile_the_cost_of_a_large_request_is_unknown() -> None:
     assert math.isnan(kappa_of(run_of(workload={"classes": KEYS})))
     only_small = dict.fromkeys(KEYS, "small")
     assert math.isnan(kappa_of(run_of(workload={"classes": only_small, "profile": PROFILE})))

@@ -1,4 +1,4 @@
-"""What requests cost, and the classes they fall into, from rows whose costs are known."""
+"""The costs of requests and their classes, from rows whose costs are known."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def around(key: str, cost: float, count: int, spread: float = 0.2) -> Costs:
     return [(key, float(cost * math.exp(random.normal(0, spread))), 1) for _ in range(count)]
 
 
+# Two keys that are cheap, one in the middle, one that is rare and expensive.
 THREE_CLASSES = [
     *around("GET /", 1.0, 500),
     *around("GET /items/{id}", 1.2, 300),
     *around("POST /bids", 30.0, 200),
     *around("GET /regions/{id}/items", 2000.0, 10),
 ]
-"""Two keys that are cheap, one in the middle, one that is rare and dear."""
 
 
 @pytest.fixture(scope="module")
@@ -276,7 +276,7 @@ def test_only_requests_that_were_served_say_what_it_costs(spark: SparkSession) -
 
 
 def test_a_unit_that_there_is_not_is_refused(spark: SparkSession) -> None:
-    with pytest.raises(PipelineError, match="there is no unit 'coins' of cost: give ms or connections"):
+    with pytest.raises(PipelineError, match="unknown unit of cost 'coins': give ms or connections"):
         profile_of_admissions(admissions(spark, [{}]), "coins")
 
 

@@ -1,4 +1,4 @@
-"""What became of a queue that many clients share: rates, waiting messages, and policies side by side."""
+"""The results of a queue that many clients share: rates, waiting messages, and a comparison of policies."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_second_that_is_not_whole_is_left_out() -> None:
     assert found["second"].tolist() == [0, 1]
 
 
-def test_a_message_that_is_consumed_before_its_producer_knows_does_not_wait_less_than_nothing() -> None:
+def test_a_message_consumed_before_its_confirm_gives_no_negative_backlog() -> None:
     assert queue_over_time(throughput_of("a", [5, 7], [6, 6]), [run_of(length_s=2)])["waiting"].tolist() == [0, 0]
 
 
@@ -55,7 +55,7 @@ def test_beginning_and_end_of_a_run_do_not_count() -> None:
     assert stable_throughput(over_time) == pytest.approx(10)
 
 
-def test_policies_stand_beside_each_other_with_what_they_cost() -> None:
+def test_policies_are_compared_with_their_costs() -> None:
     runs = [
         run_of("a", factors={"placement": "standard"}, domain={"transfers": 70}),
         run_of("b", factors={"placement": "optimised"}, domain={"transfers": 0}),

@@ -1,4 +1,4 @@
-"""Spark starts, is silent, uses this interpreter, and ends with whoever started it."""
+"""Spark starts, is silent, uses this interpreter, and ends with the process that started it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def busy() -> Iterator[tuple[subprocess.Popen[str], psutil.Process, Path]]:
 
 @pytest.fixture
 def closed_port() -> Iterator[int]:
-    """A port at which nobody listens, and nobody else can."""
+    """A port that is reserved and refuses connections."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         yield unused.getsockname()[1]
@@ -83,25 +83,25 @@ def test_a_master_that_is_not_there_is_named_at_once(scheme: str, closed_port: i
 @pytest.mark.parametrize("master", ["spark://127.0.0.1", "sc://:7", "spark://host:port"])
 def test_a_master_without_host_or_port_is_refused(master: str) -> None:
     scheme = master.partition("//")[0]
-    with pytest.raises(PipelineError, match=f"no master '{master}': give {scheme}//host:port"):
+    with pytest.raises(PipelineError, match=f"invalid master '{master}': give {scheme}//host:port"):
         spark_session(SparkSettings(master=master)).__enter__()
 
 
 @pytest.mark.parametrize("master", ["", "locally", "local[]", "local[two]", "http://127.0.0.1"])
-def test_what_is_no_master_is_refused(master: str) -> None:
-    with pytest.raises(PipelineError, match="no master"):
+def test_an_invalid_master_is_refused(master: str) -> None:
+    with pytest.raises(PipelineError, match="invalid master"):
         SparkSettings(master=master)
 
 
 @pytest.mark.parametrize("memory", ["", "lots", "-3g", "3 g"])
-def test_what_is_no_amount_of_memory_is_refused(memory: str) -> None:
+def test_an_invalid_amount_of_memory_is_refused(memory: str) -> None:
     with pytest.raises(PipelineError, match="give it as 512m or 3g"):
         SparkSettings(memory=memory)
 
 
 # PySpark does not close its pipe to a Java that ended before it was there.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_too_little_memory_is_told_in_one_line_and_changes_no_environment(tmp_path: Path) -> None:
+def test_too_little_memory_is_a_one_line_error_and_changes_no_environment(tmp_path: Path) -> None:
     before = dict(os.environ)
     log = tmp_path / "spark.log"
     with pytest.raises(PipelineError, match=rf"Spark did not start at local\[1\]: see {log}"):
@@ -111,7 +111,7 @@ def test_too_little_memory_is_told_in_one_line_and_changes_no_environment(tmp_pa
     gc.collect()
 
 
-def test_a_log_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="cannot write the log"):
         spark_session(SparkSettings(log=tmp_path / "missing" / "spark.log")).__enter__()
 
@@ -151,6 +151,6 @@ def test_packages_ui_and_event_log_are_settings_of_spark(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("entry", ["spark.x", "=1", "x=1"])
-def test_what_is_no_setting_is_refused(entry: str) -> None:
+def test_an_invalid_setting_is_refused(entry: str) -> None:
     with pytest.raises(PipelineError, match=r"give it as spark\.KEY=VALUE"):
         conf_of([entry])

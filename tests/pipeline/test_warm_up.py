@@ -63,7 +63,7 @@ def ramp_of(length: int, settles: int) -> Numbers:
 
 
 def verdict(first: int, counts: Numbers, length_s: int = 60) -> dict[str, Any]:
-    """Of a run whose trace begins at the second `first`, with so many requests in each."""
+    """The verdict on a run whose trace begins at the second `first`; `counts` are the requests per second."""
     series = pd.DataFrame(
         {"run": "r1", "source": "clients", "place": "node-1", "kind": "put", "second": np.arange(counts.size) + first}
     ).assign(requests=counts)

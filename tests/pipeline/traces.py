@@ -20,14 +20,14 @@ from flyball.trace.schema import (
     VERSION_KEY,
 )
 
+# The first of January 2026: when all of these traces begin.
 START_US = 1_767_225_600_000_000
-"""The first of January 2026: when all of these traces begin."""
 
 Row = dict[str, Any]
 
 
 def request(**columns: Any) -> Row:
-    """One row of a node's trace: a `put` of half a millisecond at the start, unless told otherwise."""
+    """One row of a node's trace: a `put` of half a millisecond at the start, unless `columns` differ."""
     row = {
         "kind": "put",
         "protocol": "thorbang",
@@ -50,7 +50,7 @@ def request(**columns: Any) -> Row:
 
 
 def call(**columns: Any) -> Row:
-    """One row of a client's trace: a `put` of one millisecond at the start, unless told otherwise."""
+    """One row of a client's trace: a `put` of one millisecond at the start, unless `columns` differ."""
     row = {
         "kind": "put",
         "protocol": "thorbang",
@@ -87,7 +87,7 @@ def sample(**columns: Any) -> Row:
 
 
 def admission(**columns: Any) -> Row:
-    """One row of an application's trace: a request that took 1 connection for 2 ms, unless told otherwise."""
+    """One row of an application's trace: a request that took 1 connection for 2 ms, unless `columns` differ."""
     row = {
         "key": "GET /",
         "class_number": 0,

@@ -1,6 +1,6 @@
-"""From traces to everything a report says: calls the stages in order and writes what they find.
+"""From traces to the tables and models of a report: calls the stages in order and writes their results.
 
-The only place that knows all stages. Statistics and models are theirs; how it looks is the report's.
+The only module that uses all stages. They compute statistics and models; the report lays them out.
 """
 
 from __future__ import annotations
@@ -52,37 +52,37 @@ from flyball.pipeline.throughput import THROUGHPUT, THROUGHPUT_OF_ALL, joined, m
 from flyball.pipeline.trace_store import Quarantined, Store
 from flyball.pipeline.warm_up import warm_up
 
+# Each is a file `<name>.json`.
 MODELS = ("profile", "model", "capacity")
-"""Each is a file `<name>.json`."""
 
+# Tables written only if the traces hold samples of control loops; the second only for closed loops.
 ONLY_OF_LOOPS = ("loops", "closed_loops")
-"""Tables that are there only if the traces hold samples of control loops, the second only of closed ones."""
 
+# Tables written only if admission policies were compared.
 ONLY_OF_POLICIES = ("policies", "policy_runs", "load_cdf", "response_over_time")
-"""Tables that are there only if policies of admission were compared."""
 
+# Tables written only if clients shared a queue; all but the first only if the experiment varied that factor.
 ONLY_OF_QUEUES = ("queue_over_time", "placement", "provisioning", "scaling")
-"""Tables that are there only if clients shared a queue, the others than the first only if that was varied."""
 
+# Called with the stage that begins, the number of stages done, and the number of all stages.
 Progress = Callable[[str, int, int], None]
-"""Called with the stage that begins, how many are done, and how many there are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """All that was found out about one folder of traces; small enough for memory, whatever the traces are."""
+    """The results for one folder of traces; they fit into memory, whatever the size of the traces."""
 
     experiments: list[Experiment]
     runs: list[Run]
+    # By name, as `docs/how-it-works/pipeline.md` lists them; a table without rows still has its columns.
+    #
+    # Here `throughput` sums all queues; `throughput.parquet` lists the busiest ones separately.
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
-    """By name, as `docs/how-it-works/pipeline.md` lists them; a table without rows has its columns all the same.
-
-    `throughput` has all queues together here; `throughput.parquet` has the busiest ones apart."""
+    # The content of the JSON files: those of `profile`, `model` and `capacity` that the data allow.
     models: Mapping[str, dict[str, Any]] = field(default_factory=dict)
-    """What the JSON files hold: `profile`, `model` and `capacity`, as far as the data allow."""
 
 
-def unseen(stage: str, done: int, of: int) -> None:
+def no_progress(stage: str, done: int, of: int) -> None:
     """Show no progress."""
 
 
@@ -90,14 +90,14 @@ def analyse(
     spark: SparkSession,
     source: str | Path,
     out: str | Path,
-    progress: Progress = unseen,
+    progress: Progress = no_progress,
     store: str | Path | None = None,
 ) -> Analysis:
-    """Find out all there is to know about the traces in `source`, or in a store, and write it into `out`.
+    """Analyse the traces in `source`, or in a store, and write the results into `out`.
 
     Writes OUT/tables/*.parquet and *.csv, the models as OUT/*.json. With `store` the files of `source` that are new
-    are taken into it, and all that it holds is analysed. Raises PipelineError, in one line, if the traces cannot be
-    used.
+    are ingested into it first, and the whole store is analysed. Raises PipelineError, in one line, if the traces
+    cannot be used.
     """
     stages = _Stages(progress)
     with one_line_errors("the analysis"), _opened(spark, source, out, stages, store) as opened, _beside() as beside:
@@ -118,7 +118,7 @@ def find_model(
     name: str,
     source: str | Path,
     out: str | Path,
-    progress: Progress = unseen,
+    progress: Progress = no_progress,
     unit: str = "ms",
 ) -> str:
     """Write one of the MODELS into `out` and return its file. Raises PipelineError if the traces do not allow it.
@@ -141,7 +141,7 @@ def find_model(
 
 
 class _Stages:
-    """Counts the stages as they begin."""
+    """Reports the stages as they begin."""
 
     def __init__(self, progress: Progress, of: int = 9) -> None:
         self._progress = progress
@@ -167,7 +167,7 @@ class _Opened:
 def _opened(
     spark: SparkSession, source: str | Path, out: str | Path, stages: _Stages, store: str | Path | None = None
 ) -> Iterator[_Opened]:
-    """Open a store, take what is new into one, or ingest traces into one that lasts for the block."""
+    """Open a store, ingest new files into one, or ingest traces into a temporary one that lasts for the block."""
     stages.begin("ingest")
     files = files_at(out, spark)
     passing = join(out, f".store-{uuid.uuid4().hex[:8]}")
@@ -194,9 +194,9 @@ def _opened(
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """What the passes over all events have left: small tables, which all statistics are made of."""
+    """The small tables that the passes over all events leave; all statistics are computed from them."""
 
-    # SECONDS, also those around the measured time.
+    # SECONDS, including those before and after the measured time.
     seconds: DataFrame
     # SPREAD of the measured time.
     spread: DataFrame
@@ -204,7 +204,7 @@ class _Counted:
 
 
 def _counted(found: Ingested, stages: _Stages) -> _Counted:
-    """Join what was counted into the points of each run."""
+    """Join the counts into the points of each run."""
     stages.begin("throughput")
     return _Counted(joined(found.seconds, found.windows), found.spread, found.windows)
 
@@ -245,14 +245,14 @@ def _inside(around: pd.DataFrame, windows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _add_loops(tables: dict[str, pd.DataFrame], opened: _Opened) -> None:
-    """Add what samples of control loops say, if there are any, also to the measures."""
+    """Add the results of control loops, if there are samples of any, to the tables and to the measures."""
     if not opened.found.rows.get("samples"):
         return
     tables["loops"] = _pandas(loops(opened.found.samples, opened.runs))
     if not (tables["loops"]["is_closed"] & (tables["loops"]["loop"] != ADMISSION)).any():
         return
     found = _pandas(closed_loops(_of_other_loops(opened.found), opened.runs)).sort_values(["run", "loop", "part"])
-    # A number of samples is a whole one, also beside loops that never settled.
+    # Numbers of samples stay integers, even if some loops never settled and are null.
     tables["closed_loops"] = found.astype({"settling_samples": "Int64"}).reset_index(drop=True)
     more = loop_measures(tables["closed_loops"])
     parts = [table for table in (tables["measures"], more) if len(table)]
@@ -264,7 +264,7 @@ def _of_other_loops(found: Ingested) -> DataFrame:
 
 
 def _add_policies(tables: dict[str, pd.DataFrame], opened: _Opened) -> None:
-    """Add how policies of admission compare, if any were."""
+    """Add the comparison of admission policies, if there were any."""
     found, runs = opened.found, compared_runs(opened.runs)
     if not runs:
         return
@@ -277,7 +277,7 @@ def _add_policies(tables: dict[str, pd.DataFrame], opened: _Opened) -> None:
 
 
 def _add_queues(tables: dict[str, pd.DataFrame], opened: _Opened) -> None:
-    """Add what became of queues that many clients shared, if there were any."""
+    """Add the results of queues that many clients shared, if there were any."""
     if not queue_runs(opened.runs):
         return
     over_time = queue_over_time(tables["throughput"], opened.runs)
@@ -293,7 +293,7 @@ def _add_queues(tables: dict[str, pd.DataFrame], opened: _Opened) -> None:
 
 
 def _left_out(opened: _Opened) -> list[Quarantined]:
-    """Return what traces should hold and the tables do not."""
+    """Return the gaps: records that the traces should hold and the tables lack."""
     dropped = opened.found.dropped
     lost = Quarantined(opened.source, "lacks records that nodes or clients could not write", dropped)
     return [*opened.found.quarantine, *([lost] if dropped else [])]
@@ -307,14 +307,14 @@ def _measures(counted: _Counted) -> pd.DataFrame:
 def _effects(opened: _Opened, measured: pd.DataFrame) -> pd.DataFrame:
     found = []
     for experiment in opened.experiments:
-        # An experiment that is no full factorial design, or not complete, has no effects to show.
+        # An experiment that is not a full factorial design, or not complete, has no effects to show.
         with contextlib.suppress(PipelineError):
             found.append(factorial(measured, opened.runs, experiment))
     return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=list(EFFECT_COLUMNS))
 
 
 def _add_logs(tables: dict[str, pd.DataFrame], found: Ingested, windows: pd.DataFrame) -> None:
-    """Put what only logs say beside what traces say."""
+    """Append the rows that only logs provide to the tables made of traces."""
     more: dict[str, pd.DataFrame] = {}
     if found.rows.get("intervals"):
         intervals = _pandas(found.intervals)
@@ -328,9 +328,9 @@ def _add_logs(tables: dict[str, pd.DataFrame], found: Ingested, windows: pd.Data
 
 @contextmanager
 def _beside() -> Iterator[ThreadPoolExecutor]:
-    """Do something beside the rest: a stage alone leaves cores idle while it is planned and ended.
+    """Run a function in parallel with the block: a single stage leaves cores idle while Spark plans and ends it.
 
-    Nobody waits for it if the rest fails: it ends with Spark, at the latest.
+    If the block fails, its result is not awaited: it ends with Spark, at the latest.
     """
     pool = ThreadPoolExecutor(1)
     try:
@@ -342,7 +342,7 @@ def _beside() -> Iterator[ThreadPoolExecutor]:
 def _models(
     opened: _Opened, profile_: Future[dict[str, Any] | None] | None, measured: pd.DataFrame, stages: _Stages
 ) -> dict[str, dict[str, Any]]:
-    """Return those models that the data allow."""
+    """Return the models that the data allow."""
     models: dict[str, dict[str, Any]] = {}
     stages.begin("profile")
     found_profile = _profile(opened.found) if profile_ is None else profile_.result()
@@ -353,7 +353,7 @@ def _models(
         with contextlib.suppress(PipelineError):
             models["model"] = plants(_of_other_loops(opened.found), opened.runs)
     stages.begin("capacity")
-    # What a site answers is not what it does: a refusal is an answer too.
+    # Responses are not a measure of work done: a refusal is a response too.
     found = capacity(measured, [run for run in opened.runs if run not in compared_runs(opened.runs)])
     if found["targets"]:
         models["capacity"] = found
@@ -371,7 +371,7 @@ def _profile(found: Ingested) -> dict[str, Any] | None:
 def _profile_in(found: Ingested, unit: str = "ms") -> dict[str, Any]:
     """Return the profile of an application's requests, or of those of nodes where no application has recorded any.
 
-    Raises PipelineError if there are neither, or if they do not tell costs in that unit.
+    Raises PipelineError if there are neither, or if they have no cost in that unit.
     """
     if found.rows.get("admissions"):
         return profile_of_admissions(part_of(found.admissions, found.rows["admissions"]), unit)
@@ -398,7 +398,7 @@ def _write(analysis: Analysis, out: str, files: Files) -> None:
             if name in analysis.models:
                 _write_model(name, analysis.models[name], out, files)
             else:
-                # What an earlier analysis found is not true of this one.
+                # Results of an earlier analysis must not be taken for those of this one.
                 files.delete(join(out, f"{name}.json"))
     except OSError as error:
         raise PipelineError(f"{folder} cannot be written to: {error.strerror}") from error

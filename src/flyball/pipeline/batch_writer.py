@@ -1,4 +1,4 @@
-"""Writes one batch of a store: what the rows of some files add up to, and which of them cannot be used."""
+"""Writes one batch of a store: the aggregates of the rows of some files, and the rows that were rejected."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from flyball.pipeline.trace_scan import (
 )
 from flyball.pipeline.trace_store import KEPT_ROWS, QUARANTINED_LINES, Batch, Store, total
 
-# Of more requests than these in one batch, costs are counted of a part.
+# If a batch has more requests than this, costs are counted for a sample of them.
 ENOUGH_ROWS = 10_000_000
 
-# Of a kind with more rows than these in one batch, times other than the response are counted of a part.
+# If a batch has more rows of a kind than this, times other than the response are counted for a sample of them.
 ENOUGH_OF_A_KIND = 1_000_000
 
-# Of the tables that are counted, the source of events that each is.
+# The tables that are aggregated, with the source of events that each is.
 _SOURCES = {"requests": "nodes", "calls": "clients"}
 
 
@@ -63,7 +63,7 @@ class BatchWriter:
         self._has_dropped = any(columns["dropped"])
 
     def lines(self, lines: Sequence[Mapping[str, Any]]) -> None:
-        """Keep the lines of logs that cannot be used."""
+        """Write the rejected lines of logs."""
         if lines:
             self._store.write_small(pa.Table.from_pylist(list(lines)), QUARANTINED_LINES, self._name)
             self._tables.append(QUARANTINED_LINES)
@@ -71,7 +71,7 @@ class BatchWriter:
     def rows(
         self, sound: Sequence[SoundFile], rejected: list[tuple[str, str, int]], file_count: int, problems: set[str]
     ) -> Batch:
-        """Write what the rows of files add up to; return the batch."""
+        """Write the aggregates of the rows of files; return the batch."""
         by_table: dict[str, list[SoundFile]] = {}
         for file in sound:
             by_table.setdefault(file.table, []).append(file)
@@ -110,7 +110,7 @@ class BatchWriter:
         return Batch(self._name, self._tables, [], rows, file_count, left_out, self._has_dropped, origins, extents)
 
     def _write_small(self, columns: Mapping[str, list[Any]], schema: StructType, table: str) -> None:
-        """Write a table that the driver has, without Spark."""
+        """Write a table that is in the driver's memory, without Spark."""
         self._store.write_small(pa.table(dict(columns), schema=to_arrow_schema(schema)), table, self._name)
         self._tables.append(table)
 
@@ -122,7 +122,7 @@ class BatchWriter:
         return self._store.read(self._spark, table, [Batch(self._name, [table])])
 
     def _keep(self, table: str, rows: DataFrame) -> None:
-        """Keep the rows of a table as they are."""
+        """Write the rows of a table unchanged."""
         sound = rows.where(is_sound(table)).select(*TABLES[table].names)
         self._write(sound, table)
         time = RULES[table].time_column
@@ -167,7 +167,7 @@ class BatchWriter:
             self._write(answers(within(clean["calls"], windows), compared), "answers")
 
     def _quarantine(self, table: str, rows: DataFrame) -> list[tuple[str, str, int]]:
-        """Keep the rows that cannot be used, with their reason; return how many there are of each file."""
+        """Write the rejected rows with their reason; return the number for each file."""
         name = f"quarantine/{table}"
         bad = rows.withColumn("reason", reason(table)).where("reason is not null")
         self._write(bad.select(*TABLES[table].names, "reason", as_place(sf.col("_file")).alias("file")), name)
@@ -176,7 +176,7 @@ class BatchWriter:
         return [(row["file"], row["reason"], row["count"]) for row in counted]
 
     def _origin(self, run: str, sound: Sequence[SoundFile]) -> int:
-        """Return from when the seconds of a run are counted: it stays so for all of its files."""
+        """Return the time from which the seconds of a run are counted: the same for all of its files."""
         if run in self._manifests:
             return self._manifests[run].measured.from_us
         if run in self._origins:
@@ -184,7 +184,7 @@ class BatchWriter:
         return min((file.first_us for file in sound if file.run == run and file.first_us is not None), default=0)
 
     def _windows(self, origins: Mapping[str, int]) -> list[tuple[str, int, int]]:
-        """Return what counts of each run: what the lab says, or else all that was recorded."""
+        """Return the measured time of each run: the one in its manifest, or else all that was recorded."""
         return [
             (run, measured.from_us, measured.until_us)
             if (measured := getattr(self._manifests.get(run), "measured", None))
@@ -193,7 +193,7 @@ class BatchWriter:
         ]
 
     def _alignments(self, origins: Mapping[str, int], sound: Sequence[SoundFile]) -> list[tuple[str, int, int]]:
-        """Return windows that say how the seconds of each run are joined into points."""
+        """Return windows with the length of the points into which the seconds of each run are joined."""
         found = []
         for run, origin in origins.items():
             if run in self._manifests:
@@ -201,14 +201,14 @@ class BatchWriter:
             else:
                 times = [file.last_us for file in sound if file.run == run and file.last_us is not None]
                 until = max([*times, *self._extents.get(run, [])], default=origin)
-                # A minute at most: what is known now may be but the beginning.
+                # A minute at most: the files so far may be only the beginning of the run.
                 until = min(until, origin + 60 * MOST_POINTS * 1_000_000)
             found.append((run, origin, max(until, origin + 1)))
         return found
 
 
 def part_of(rows: DataFrame, count: int) -> DataFrame:
-    """Return so many of `count` requests as are enough for a profile, each with the weight of those left out."""
+    """Sample enough of `count` requests for a profile; each sampled one carries the weight of those left out."""
     one_in = max(count // ENOUGH_ROWS, 1)
     if one_in == 1:
         return rows

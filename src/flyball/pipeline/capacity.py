@@ -1,4 +1,4 @@
-"""How much a target can do and who uses it: the knee of throughput, and what producers and consumers weigh.
+"""The capacity of a target and its use: the knee of throughput, and the weights of producers and consumers.
 
 Operational analysis (P. Denning, J. Buzen 1978) over small tables on the driver: no Spark here.
 """
@@ -19,6 +19,7 @@ from scipy import optimize, stats
 from flyball.pipeline.manifest import Run
 
 VERSION = 1
+# The keys of a workload that are numbers of clients.
 CLIENT_COUNTS = (
     "clients",
     "producers",
@@ -29,23 +30,22 @@ CLIENT_COUNTS = (
     "askers",
     "servers",
 )
-"""What a workload may call its numbers of clients."""
 CONFIDENCE = 0.9
+# Minimum number of client counts: fewer do not show a knee.
 FEWEST_LEVELS = 3
-"""Fewer numbers of clients do not show a knee."""
+# The knee has been passed where 1 % more clients bring less than this many % more throughput.
 SATURATED_BELOW = 0.5
-"""Where one per cent more clients bring less than so many per cent more throughput, the knee has been passed."""
+# The queue was level if the rates of puts and takes differ by less than this ratio.
 LEVEL_RATIO = 0.05
-"""If more was put than taken, or the reverse, by less than this, the queue was level."""
+# Condition number above which the rates of puts and takes are too collinear to separate their costs.
 LARGEST_CONDITION = 30.0
-"""Above it the rates of puts and of takes moved together too closely to tell their costs apart."""
 
 TWO_LINES = "two lines"
 SCALABILITY_LAW = "universal scalability law"
 
 Numbers = npt.NDArray[np.float64]
+# Means by run, source, metric and kind.
 Figures = Mapping[tuple[str, str, str, str], float]
-"""Means by run, source, metric and kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +55,12 @@ class Knee:
     model: str
     parameters: dict[str, float]
     throughput: Callable[[Numbers], Numbers]
+    # The largest number of clients that was measured.
     most_clients: float
-    """Up to where it was measured."""
+    # The error of ln throughput, which is about a relative one.
     rmse_ratio: float
-    """The error of ln throughput, which is about a relative one."""
+    # Akaike's criterion, corrected for few points: the lower, the better.
     score: float
-    """Akaike's criterion, corrected for few points: the lower, the better."""
 
     @property
     def max_throughput_per_s(self) -> float:
@@ -75,7 +75,7 @@ class Knee:
 
     @property
     def is_passed(self) -> bool:
-        """Whether throughput hardly grew any more at the end."""
+        """Whether throughput hardly grew at the end."""
         end = np.array([self.most_clients * 0.98, self.most_clients])
         low, high = np.log(self.throughput(end))
         return float(high - low) / -math.log(0.98) < SATURATED_BELOW
@@ -83,7 +83,7 @@ class Knee:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What one run put and took in messages per second, and how busy its nodes were, in CPU seconds per second."""
+    """The rates of puts and takes of one run, in messages per second, and the CPU use of its nodes, in s/s."""
 
     producers: int
     consumers: int
@@ -100,7 +100,7 @@ class Rates:
 def capacity(measures: pd.DataFrame, runs: Sequence[Run]) -> dict[str, Any]:
     """Return the capacity of each target whose runs differ in nothing but their numbers of clients.
 
-    What the data do not allow is None, with a reason.
+    A result that the data do not allow is None, with a reason.
     """
     figures = _figures(measures)
     targets = [_target(own, figures) for own in _alike(runs) if len({_clients(run) for run in own}) > 1]
@@ -166,7 +166,7 @@ def scalability_law(clients: Numbers, throughput: Numbers) -> Knee:
 
 
 def knee_of(clients: Numbers, throughput: Numbers) -> Knee:
-    """Return the curve that fits better; the simpler one where the points are too few to tell."""
+    """Return the curve that fits better; the simpler one where there are too few points to decide."""
     candidates = [two_lines(clients, throughput)]
     if len(clients) > 5:
         candidates.append(scalability_law(clients, throughput))
@@ -174,7 +174,7 @@ def knee_of(clients: Numbers, throughput: Numbers) -> Knee:
 
 
 def _score(error: float, count: int, parameters: int) -> float:
-    """Return the corrected criterion of Akaike; errors below 0.1 % are no merit."""
+    """Return the corrected criterion of Akaike; errors below 0.1 % do not improve it."""
     fitted = parameters + 1
     room = count - fitted - 1
     if room <= 0:
@@ -192,7 +192,7 @@ def _figures(measures: pd.DataFrame) -> Figures:
 
 
 def _figure(figures: Figures, run: str, metric: str, kind: str) -> float | None:
-    """Return what the clients measured, else what the nodes did."""
+    """Return the figure that the clients measured, or else the nodes'."""
     found = figures.get((run, "clients", metric, kind))
     return found if found is not None else figures.get((run, "nodes", metric, kind))
 
@@ -310,7 +310,7 @@ def _intervals(clients: Numbers, throughput: Numbers) -> dict[str, list[float]] 
 
 
 def _rates(run: Run, figures: Figures) -> Rates | None:
-    """Return what a run with producers and consumers put and took, or None for another one."""
+    """Return the rates of a run with producers and consumers, or None for a run without."""
     producers, consumers = (int(run.workload.get(name) or 0) for name in ("producers", "consumers"))
     put = _messages(figures, run.run, ("put",))
     taken = _messages(figures, run.run, ("take", "deliver"))
@@ -323,7 +323,7 @@ def _rates(run: Run, figures: Figures) -> Rates | None:
 
 
 def _messages(figures: Figures, run: str, kinds: Sequence[str]) -> float:
-    """Return messages per second; where nobody counted messages, a request stands for one."""
+    """Return messages per second; where messages were not counted, a request counts as one."""
     for metric in ("messages", "throughput"):
         found = [_figure(figures, run, metric, kind) or 0.0 for kind in kinds]
         if sum(found) > 0:
@@ -334,7 +334,7 @@ def _messages(figures: Figures, run: str, kinds: Sequence[str]) -> float:
 def _ratio(rates: Sequence[Rates]) -> dict[str, Any]:
     """Return how many consumers one producer needs so that the queue neither grows nor empties.
 
-    While a queue grows or empties nobody waits for the other side: a producer puts p = P/N and a consumer takes
+    While a queue grows or empties neither side waits for the other: a producer puts p = P/N and a consumer takes
     c = T/M messages per second, and p/c consumers keep up with a producer. Of such runs it is the median. A queue
     that stays level only says that its consumers were enough.
     """
@@ -350,7 +350,7 @@ def _ratio(rates: Sequence[Rates]) -> dict[str, Any]:
 
 
 def _weights(rates: Sequence[Rates], nodes: int, is_knee_passed: bool) -> dict[str, Any]:
-    """Return which part of a node's capacity one producer and one consumer take when nothing hinders them.
+    """Return the share of a node's capacity that one producer and one consumer use at full speed.
 
     By the utilisation law nodes are busy for U = P·D_put + T·D_take, with D the CPU time of a message on each side,
     found by least squares over the runs. Capacity is the largest U, provided that throughput had stopped to grow; a

@@ -1,6 +1,6 @@
 """An archive of the Java classes that Spark loads: with it a session starts in half the time.
 
-A cache and no more: without it, or with one that does not fit, everything works, only later. `warm_start` makes it.
+Only a cache: without it, or with one that does not match, Spark starts more slowly. `warm_start` makes it.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ import pyspark
 
 from flyball.pipeline.java import Java
 
+# Maximum number of archives kept, about 180 MB each; older ones belong to versions no longer installed.
 KEPT = 3
-"""So many archives are kept, of some 180 MB each; older ones belong to versions that are gone."""
 
 
 def archive_of(java: Java) -> Path:
-    """Return where the archive lies, or would lie: it fits one build of Java and one installation of Spark."""
-    identity = "\n".join([str(java.program), java.said, pyspark.__version__, str(Path(pyspark.__file__).resolve())])
+    """Return the path of the archive for this build of Java and this installation of Spark; it may not exist."""
+    identity = "\n".join(
+        [str(java.program), java.version_text, pyspark.__version__, str(Path(pyspark.__file__).resolve())]
+    )
     return _folder() / f"spark-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.jsa"
 
 

@@ -1,6 +1,6 @@
 """Requests of nodes and calls of clients in one form, and their place in the measured time of a run.
 
-Only selects columns: a stage that needs three of them makes Spark read three. Knows no statistics.
+Only selects columns: a stage that needs three of them makes Spark read three. Statistics are elsewhere.
 """
 
 from __future__ import annotations
@@ -11,17 +11,19 @@ from pyspark.sql.types import LongType, StringType
 
 from flyball.pipeline.schemas import CALLS, REQUESTS, require, table
 
+# The two sources of events.
 NODES, CLIENTS = "nodes", "clients"
-"""The two sources of events."""
 
+# The phases of a request in a node.
 PARTS = ("wait", "parse", "engine", "store", "emit")
-"""What the time of a request in a node consists of."""
 
 _TEXT, _WHOLE = StringType(), LongType()
 
+# The time of each run that is measured: from `from_us` to just before `until_us`, microseconds since 1970.
 WINDOWS = table(run=_TEXT, from_us=_WHOLE, until_us=_WHOLE)
-"""The time of each run that is measured: from `from_us` to just before `until_us`, microseconds since 1970."""
 
+# `at_us`: the time of the answer. `service_ns`: the latency without the client's own delay. A value that a source
+# does not have is 0.
 EVENTS = table(
     run=_TEXT,
     source=_TEXT,
@@ -42,8 +44,6 @@ EVENTS = table(
     message_count=_WHOLE,
     weight=_WHOLE,
 )
-"""`at_us`: when it was answered. `service_ns`: the latency without what the client was late. What a source does not
-know is 0."""
 
 # `second`: seconds since the measured time began, negative before it; a multiple of the run's `point_s`.
 PLACED = table(**{field.name: field.dataType for field in EVENTS}, second=_WHOLE)
@@ -106,7 +106,7 @@ def of_calls(calls: DataFrame) -> DataFrame:
 
 
 def placed(events: DataFrame, windows: DataFrame) -> DataFrame:
-    """Turn EVENTS into PLACED, also those before and after the measured time; runs without a window are left out."""
+    """Turn EVENTS into PLACED, including those outside the measured time; runs without a window are left out."""
     return _beside_windows(events, windows).select(*PLACED.names)
 
 

@@ -20,8 +20,8 @@ from flyball.pipeline.manifest import Experiment, Run
 COLUMNS = ("experiment", "metric", "term", "effect", "low", "high", "share_ratio", "source", "kind", "unit", "model")
 DEFAULT_METRICS = ("throughput", "response")
 CONFIDENCE = 0.9
+# Ratio of the largest to the smallest response from which effects are taken as multiplicative, not additive.
 MULTIPLICATIVE_FROM = 10.0
-"""Where the largest response is so many times the smallest, effects multiply rather than add."""
 
 Numbers = npt.NDArray[np.float64]
 
@@ -61,7 +61,7 @@ def effects_of(responses: Numbers, names: Sequence[str], is_multiplicative: bool
     * SS_j = 2^k·r·q_j², SST = Σ SS_j + SSE, and SS_j / SST is the share of the variation that term j explains.
 
     A multiplicative design is the same for ln y. Its effects are given as factors, e^q: the upper level multiplies
-    by it, the lower one divides, and 1 is no effect. The effect of the error is s_e, or e^s_e.
+    by it, the lower one divides, and 1 means no effect. The effect of the error is s_e, or e^s_e.
     """
     values = np.log(responses) if is_multiplicative else responses
     corner_count, repetitions = values.shape
@@ -96,13 +96,13 @@ def factorial(
     """Return the table `effects` of an experiment: a row for each metric and term, with the columns `COLUMNS`.
 
     Of a factor with more than two levels only the lowest and the highest count, so any full factorial serves. Metrics
-    are those that the clients saw, else the nodes'; a metric that nobody measured gives no rows. Of unequally many
+    are those that the clients saw, else the nodes'; a metric without measurements gives no rows. Of unequally many
     repetitions each corner gives as many as the one with the fewest. Raises PipelineError if no factor has two
     levels or if a corner was never run.
     """
     levels = {name: _ends(values) for name, values in experiment.factors.items() if _differ(values)}
     if not levels:
-        raise PipelineError(f"{experiment.name} is no factorial design: none of its factors has two levels")
+        raise PipelineError(f"{experiment.name} is not a factorial design: none of its factors has two levels")
     corners = _runs_of_corners(levels, runs, experiment)
     rows = []
     for metric in metrics:

@@ -1,6 +1,6 @@
 """Files of the pipeline by their URIs: on this machine, or wherever Spark's Hadoop client reaches.
 
-A place is a text: a path, or a URI such as `s3a://bucket/traces`. Everything that is not a table of Spark goes
+A place is a text: a path, or a URI such as `s3a://bucket/traces`. All files that are not tables of Spark go
 through here: manifests, models, reports, the lock of a store. Paths and `file:` need no Spark; other schemes go to
 Hadoop's FileSystem, in the Java of the session.
 """
@@ -35,7 +35,7 @@ class Entry(NamedTuple):
 
 
 class Files(Protocol):
-    """What the pipeline asks of a file system. Errors are OSErrors."""
+    """The file operations that the pipeline needs. Errors are OSErrors."""
 
     def exists(self, place: str) -> bool: ...
 
@@ -53,18 +53,18 @@ class Files(Protocol):
     def read(self, place: str) -> bytes: ...
 
     def write(self, place: str, content: bytes) -> None:
-        """Write a file so that it is there whole or not at all, and its folder if that is missing."""
+        """Write a file atomically; create its folder if that is missing."""
 
     def create(self, place: str, content: bytes) -> None:
-        """Write a new file. Raises FileExistsError if there is one: of several writers one succeeds."""
+        """Write a new file. Raises FileExistsError if it exists: of several writers one succeeds."""
 
     def modified_s(self, place: str) -> float: ...
 
     def rename(self, place: str, target: str) -> None:
-        """Move a file to a place where there is none, or replace the file there."""
+        """Move a file; a file at the new place is replaced."""
 
     def delete(self, place: str) -> None:
-        """Delete a file, or a folder with all that is in it, if it is there."""
+        """Delete a file, or a folder with its content, if it exists."""
 
 
 def is_uri(place: str | Path) -> bool:
@@ -254,7 +254,7 @@ class HadoopFiles:
 
 @contextmanager
 def _os_errors(place: str) -> Iterator[None]:
-    """Turn what Java raises into an OSError."""
+    """Turn Java's exceptions into OSErrors."""
     try:
         yield
     except Py4JJavaError as error:
@@ -263,7 +263,7 @@ def _os_errors(place: str) -> Iterator[None]:
         if kind == "FileNotFoundException":
             raise FileNotFoundError(errno.ENOENT, "there is no such file", place) from error
         if kind == "FileAlreadyExistsException" or "already exists" in said:
-            raise FileExistsError(errno.EEXIST, "it is there already", place) from error
+            raise FileExistsError(errno.EEXIST, "it exists already", place) from error
         raise OSError(errno.EIO, said, place) from error
     except Py4JError as error:
         raise OSError(errno.EIO, "Spark has ended", place) from error

@@ -1,8 +1,8 @@
-"""From files to a store: every new file is looked at once, and what its rows add up to is written as one batch.
+"""From files to a store: every new file is read once, and the aggregates of its rows are written as one batch.
 
-A stream finds new files and remembers them in a checkpoint; workers look at the end of each; Spark reads the sound
-ones in one scan for each table, which checks the rows and adds them up. A batch is there whole or not at all, so that
-all may be repeated after a crash.
+A stream finds new files and records them in a checkpoint; workers check the footer of each; Spark reads the valid
+ones in one scan per table, which checks the rows and aggregates them. A batch is atomic, so everything may be
+repeated after a crash.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ _LISTED = StructType(
     ]
 )
 
-# How the names of batches begin that hold files for a second look.
+# Prefix of the names of batches that hold files checked a second time.
 _AGAIN = "again-"
 
 
 def check_source(source: str | Path, log_format: LogFormat | None = None) -> None:
     """Raise PipelineError if there is nothing to ingest in `source`, nor a store. Needs no Spark and is quick.
 
-    What lies behind a URI of another scheme is seen when Spark has started.
+    URIs of other schemes are checked after Spark has started.
     """
     if not is_local(source):
         return
@@ -73,7 +73,7 @@ def check_source(source: str | Path, log_format: LogFormat | None = None) -> Non
 
 
 def check_ingestible(source: str | Path, spark: SparkSession | None = None) -> None:
-    """Raise PipelineError if `source` can never have files to take: it is not there, or it is a store."""
+    """Raise PipelineError if `source` can never have files to ingest: it does not exist, or it is a store."""
     with _readable(source):
         if not files_at(source, spark).exists(str(source)):
             raise PipelineError(_nowhere(source))
@@ -84,10 +84,10 @@ def check_ingestible(source: str | Path, spark: SparkSession | None = None) -> N
 def ingest(
     spark: SparkSession, source: str | Path, store: str | Path, log_format: LogFormat | None = None
 ) -> Ingested:
-    """Take the files in `source` that are new into `store` and open it.
+    """Ingest the files in `source` that are new into `store` and open it.
 
-    May be repeated at any time, also after a crash: no file is taken twice. A file that was left out is looked at
-    again when it has changed. Raises PipelineError if there is nothing to take and never was.
+    May be repeated at any time, also after a crash: no file is ingested twice. A file that was left out is checked
+    again when it has changed. Raises PipelineError if there is nothing to ingest and never was.
     """
     check_ingestible(source, spark)
     place = Store(store, spark)
@@ -100,10 +100,10 @@ def ingest(
 
 
 def ingest_once(spark: SparkSession, source: str | Path, store: str | Path) -> Ingested:
-    """Take all trace files in `source` into a new store that is thrown away after use, and open it.
+    """Ingest all trace files in `source` into a new temporary store and open it.
 
-    Nobody has to remember what was taken, so there is no stream: it takes seconds to start. Raises PipelineError if
-    there is nothing to take.
+    The ingested files need not be recorded, so no stream is used, which takes seconds to start. Raises PipelineError
+    if there is nothing to ingest.
     """
     check_ingestible(source, spark)
     source = _resolved(source)
@@ -120,7 +120,7 @@ def ingest_once(spark: SparkSession, source: str | Path, store: str | Path) -> I
 
 
 def take_new(spark: SparkSession, source: str | Path, store: Store, log_format: LogFormat | None = None) -> None:
-    """Take the files in `source` that are new, or whole now. Raises PipelineError if Spark or the disk fail."""
+    """Ingest the files in `source` that are new, or complete now. Raises PipelineError if Spark or the disk fail."""
     source = _resolved(source)
     with one_line_errors(f"reading {source}"), _readable(source):
         if files_at(source, spark).is_folder(source):
@@ -130,7 +130,7 @@ def take_new(spark: SparkSession, source: str | Path, store: Store, log_format: 
 
 
 def _retake(spark: SparkSession, store: Store, source: str, log_format: LogFormat | None) -> None:
-    """Look again at files that were left out and have changed, and at empty ones: the stream passes over both."""
+    """Check changed files that were left out, and empty ones, again: the stream skips both."""
     batches = store.batches()
     left_out: dict[str, Mapping[str, Any]] = {}
     if total(batches).left_out:
@@ -161,7 +161,7 @@ def _stream(spark: SparkSession, source: str, store: Store, log_format: LogForma
         .schema(_LISTED)
         .option("recursiveFileLookup", True)
         .option("pathGlobFilter", either(names_of(log_format)))
-        # A file that comes late is as good as others, however old it is.
+        # A file that comes late counts like others, whatever its age.
         .option("maxFileAge", "3650d")
         .load(as_pattern(source))
         .select("path", "modificationTime", "length")
@@ -181,7 +181,7 @@ def _stream(spark: SparkSession, source: str, store: Store, log_format: LogForma
 def _take_batch(
     store: str, source: str, key: str, log_format: LogFormat | None, files: DataFrame, number: int
 ) -> None:
-    """Take one batch of new files. With Spark Connect this runs where Spark is: all it knows is in files."""
+    """Ingest one batch of new files. With Spark Connect this runs in Spark's process: all its state is in files."""
     spark = files.sparkSession
     rows = files.select("path", sf.unix_micros("modificationTime"), "length").toArrow().to_pydict().values()
     found = [ListedFile(place_of(path), size, modified) for path, modified, size in zip(*rows, strict=True)]
@@ -189,7 +189,7 @@ def _take_batch(
 
 
 class _Incomplete:
-    """Knows which runs the lab has begun and not ended."""
+    """The runs that the lab has begun and not ended."""
 
     def __init__(self, spark: SparkSession, source: str) -> None:
         files = files_at(source, spark)
@@ -217,7 +217,7 @@ class _Incomplete:
 
 
 class _Taking:
-    """Takes files of a source into a store."""
+    """Ingests the files of a source into a store."""
 
     def __init__(self, spark: SparkSession, store: Store, source: str, log_format: LogFormat | None) -> None:
         self._spark = spark
@@ -227,7 +227,7 @@ class _Taking:
         self._waiting = _Incomplete(spark, source)
 
     def take(self, name: str, files: Sequence[ListedFile]) -> None:
-        """Take files as the batch of that name; those that are in the store already are passed over."""
+        """Ingest files as the batch of that name; those that are in the store already are skipped."""
         if self._store.has(name):
             return
         mine = self._new(files)
@@ -239,7 +239,7 @@ class _Taking:
         try:
             self._take(name, mine, waiting, facts)
         except (PySparkException, Py4JError):
-            # A page in the middle of a file may be damaged, which its end does not show.
+            # A page in the middle of a file may be damaged, which its footer does not show.
             damaged = check_places(self._spark, [row["file"] for row in facts if not row["problem"]], is_deep=True)
             problems = {row["file"]: row["problem"] for row in damaged if row["problem"]}
             if not problems:
@@ -249,7 +249,7 @@ class _Taking:
             )
 
     def _new(self, files: Sequence[ListedFile]) -> list[ListedFile]:
-        """Leave out what is in the store: a file may be reached from several sources."""
+        """Leave out files that are in the store: a file may be reached from several sources."""
         found = {file.place: file for file in files}
         batches = self._store.batches()
         if found and batches:
@@ -260,7 +260,7 @@ class _Taking:
         return sorted(found.values(), key=lambda file: file.place)
 
     def _facts(self, name: str, files: Sequence[ListedFile]) -> list[dict[str, Any]]:
-        """Return what the end of each file says; of logs, what the traces say that are made of them."""
+        """Return the facts in the footer of each file; for logs, those of the traces made of them."""
         if self._log_format is None:
             return [{**row, "uri": row["file"]} for row in check_places(self._spark, [file.place for file in files])]
         folder = join(self._store.place, "_logs", name)
@@ -316,12 +316,12 @@ def _readable(source: str | Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise PipelineError(
-            f"{error.filename or source}: {error.strerror}. Repeat the command when that is cured"
+            f"{error.filename or source}: {error.strerror}. Fix that and repeat the command"
         ) from error
 
 
 def _nowhere(source: str | Path) -> str:
-    return f"there is no {source}: give a folder of traces"
+    return f"{source} does not exist: give a folder of traces"
 
 
 def _nothing_in(source: str | Path, log_format: LogFormat | None) -> str:

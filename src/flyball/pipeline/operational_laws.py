@@ -40,13 +40,13 @@ class _Law:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What one source saw of a run: sums over its measured time, of each kind."""
+    """The sums that one source recorded over the measured time of a run, for each kind."""
 
     length_s: float
     kinds: pd.DataFrame
-    # How many requests were in the system at a time, on average.
+    # The mean number of requests in the system.
     under_way: float
-    # For how many requests a record stood, where it was most.
+    # The largest weight: the number of requests that one record stands for.
     heaviest: float
 
     def sampling_error(self, *kinds: str) -> float:
@@ -145,7 +145,7 @@ def _little(source: str, own: _Seen) -> _Law:
 
 
 def _flow_balance(source: str, own: _Seen) -> _Law | None:
-    """What goes in comes out: messages put against messages taken, where both happen."""
+    """Compare messages put with messages taken, where both happen: the flow must balance."""
     messages = own.kinds["messages"]
     put, received = float(messages.get("put", 0)), float(sum(messages.get(kind, 0) for kind in RECEIVED))
     if not put or not received:
@@ -186,7 +186,7 @@ def _utilisation(of_run: pd.DataFrame, seen: Mapping[str, _Seen]) -> Iterator[_L
 
 
 def _of_both(seen: Mapping[str, _Seen], run: Run | None) -> Iterator[_Law]:
-    """Laws between what clients and what nodes saw of the same requests."""
+    """Compare what clients and nodes recorded of the same requests."""
     if len(seen) < 2:
         return
     outside, inside = seen[CLIENTS].kinds, seen[NODES].kinds

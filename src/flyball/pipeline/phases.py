@@ -15,6 +15,7 @@ from flyball.pipeline.latency import SPREAD, quantile_columns, with_all_kinds
 from flyball.pipeline.schemas import require, table
 from flyball.pipeline.throughput import SECONDS
 
+# The metric that each phase is; the last three are the ThorBangMQ report's, which together are the total.
 METRIC_OF = {
     "wait": "wait",
     "parse": "parse",
@@ -26,7 +27,6 @@ METRIC_OF = {
     "worker": "engine",
     "persistence": "store",
 }
-"""The metric that each phase is; the last three are the ThorBangMQ report's, which together are the total."""
 
 _TEXT, _WHOLE, _REAL = StringType(), LongType(), DoubleType()
 _KEYS = {"run": _TEXT, "node": _TEXT, "kind": _TEXT, "phase": _TEXT}

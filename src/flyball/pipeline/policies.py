@@ -1,7 +1,7 @@
-"""How policies of admission compare: what each let through of small and large requests, and what it made of the load.
+"""The comparison of admission policies: the small and large requests that each admitted, and the resulting load.
 
-Works on calls of the kinds `small` and `large` and on the samples of the loop `admission`. How a policy decides is
-not known here; how a run was set up is the lab's `run.json`.
+Works on calls of the kinds `small` and `large` and on the samples of the loop `admission`. The
+policies themselves are elsewhere; the set-up of a run is in the lab's `run.json`.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ from flyball.pipeline.schemas import SAMPLES, require, table
 SMALL, LARGE = "small", "large"
 CLASSES = (SMALL, LARGE)
 
+# The policy that admits everything.
 UNCONTROLLED = "none"
-"""The policy that admits everything."""
 
 RESULTS = ("ok", "refused", "failed")
 
 _TEXT, _WHOLE, _REAL = StringType(), LongType(), DoubleType()
 
+# How calls of the measured time ended, and how long they took: `bucket` and `most_ms` are those of SPREAD.
 ANSWERS = table(
     run=_TEXT,
     kind=_TEXT,
@@ -44,8 +45,8 @@ ANSWERS = table(
     sum_ms=_REAL,
     most_ms=_REAL,
 )
-"""How calls of the measured time ended, and how long they took: `bucket` and `most_ms` are those of SPREAD."""
 
+# For each class and second. Times are of calls that were not refused, null if there is none.
 RESPONSE_OVER_TIME = table(
     run=_TEXT,
     kind=_TEXT,
@@ -57,27 +58,27 @@ RESPONSE_OVER_TIME = table(
     p50_ms=_REAL,
     p95_ms=_REAL,
 )
-"""Of each class in each second. Times are of calls that were not refused, null if there is none."""
 
+# Sums over the samples of the loop `admission` in each second of the measured time.
 LOADS = table(run=_TEXT, second=_WHOLE, samples=_WHOLE, load=_REAL, load2=_REAL, setpoint=_REAL)
-"""Sums over the samples of the loop `admission` in each second of the measured time."""
 
+# The load, in cost/s, that was not exceeded in `ratio` of all samples.
 LOAD_CDF = table(run=_TEXT, ratio=_REAL, load=_REAL)
-"""The load, in cost/s, that was not exceeded in `ratio` of all samples."""
 
+# Number of steps of the CDF of the load.
 LOAD_STEPS = 200
-"""Into so many parts the CDF of the load is divided."""
 
 _KEYS = ("policy", "clients")
 _TIMES = ("p50", "p95", "p99")
 
+# Of the table `policies`: a row for each run.
 COLUMNS = (
     *(*_KEYS, "goodput", "errors"),
     *("p50_small", "p99_small", "p50_large", "p99_large"),
     *("load_mean", "load_std", "r"),
 )
-"""Of the table `policies`: a row for each run."""
 
+# Of the table `policy_runs`: COLUMNS and all that goes beyond them. Ratios are of calls, of a class or of both.
 RUN_COLUMNS = (
     *("experiment", "run", "repetition", *_KEYS, "calls"),
     *("goodput", "goodput_half_width", "errors", "errors_half_width", "refused", "failed"),
@@ -85,7 +86,6 @@ RUN_COLUMNS = (
     *(f"mean_{kind}_half_width" for kind in CLASSES),
     *("load_mean", "load_half_width", "load_std", "r", "kappa"),
 )
-"""Of the table `policy_runs`: COLUMNS and all that goes beyond them. Ratios are of calls, of a class or of both."""
 
 
 def compared_runs(runs: Sequence[Run]) -> list[Run]:
@@ -128,13 +128,13 @@ def response_over_time(counted: DataFrame) -> DataFrame:
 
 
 def class_percentiles(counted: DataFrame) -> DataFrame:
-    """Turn ANSWERS into percentiles of each run and class: how long those waited that were not refused."""
+    """Turn ANSWERS into percentiles of each run and class: the response times of calls that were not refused."""
     require(counted, ANSWERS, "the table of answers")
     return _waited(counted).groupBy("run", "kind").agg(*quantile_columns())
 
 
 def _waited(counted: DataFrame) -> DataFrame:
-    # A refusal says nothing about response times. A time-out does: somebody has waited as long.
+    # A refusal says nothing about response times. A time-out does: a client has waited that long.
     return counted.where("result != 'refused'")
 
 
@@ -169,7 +169,7 @@ def load_cdf(samples: DataFrame, runs: Sequence[Run]) -> DataFrame:
 
 
 def _measured(samples: DataFrame, runs: Sequence[Run]) -> DataFrame:
-    """Keep the samples of the loop `admission` in the measured time, beside its beginning."""
+    """Keep the samples of the loop `admission` in the measured time, with the time's beginning."""
     require(samples, SAMPLES, "the samples")
     rows = [(run.run, run.measured.from_us, run.measured.until_us) for run in runs]
     known = samples.sparkSession.createDataFrame(rows, "run string, from_us bigint, until_us bigint")
@@ -186,7 +186,7 @@ def policy_runs(
 ) -> pd.DataFrame:
     """Return the table `policy_runs`, with RUN_COLUMNS, from RESPONSE_OVER_TIME, percentiles of classes and LOADS.
 
-    A run in which no call ended has no row. What cannot be told is NaN.
+    A run in which no call ended has no row. A value that cannot be determined is NaN.
     """
     shapes = {(row["run"], row["kind"]): row for row in percentiles.to_dict("records")}
     rows = []
@@ -241,7 +241,7 @@ def _ended(own: pd.DataFrame, run: Run) -> dict[str, Any]:
     by_second = own.groupby("second")[list(RESULTS)].sum()
     calls = int(by_second.to_numpy().sum())
     errors = by_second["refused"] + by_second["failed"]
-    # Seconds in which no call ended say nothing of errors, but everything of goodput.
+    # Seconds in which no call ended have no error ratio, but count as zero goodput.
     ratio = batch_means(errors.to_numpy(float), by_second.sum(axis=1).to_numpy(float))
     return {
         "calls": calls,
@@ -301,5 +301,5 @@ def _length_s(run: Run) -> float:
 
 
 def _rounded(value: Any) -> Any:
-    """Return a number with six digits that count: more are noise, and in the way of a reader."""
+    """Return a number with six significant digits: more are noise and hard to read."""
     return float(f"{value:.6g}") if isinstance(value, float) else value

@@ -1,4 +1,4 @@
-"""What each kind of request costs, and which kinds are small and large: the profile that admission control reads.
+"""The cost of each kind of request and its class, small or large: the profile that admission control reads.
 
 One pass of Spark turns requests into weighted points on a logarithmic scale; classes and figures come from those.
 """
@@ -24,31 +24,31 @@ from flyball.errors import PipelineError
 from flyball.pipeline.schemas import ADMISSIONS, REQUESTS, require, table
 
 VERSION = 1
+# Costs that differ by less than 1/200 are taken as one point, which bounds the number of points.
 BUCKETS_PER_E = 200
-"""Costs that differ by less than 1/200 are taken as one point, which bounds the number of points."""
 FEW_CLASSES = 4
 MOST_CLASSES = 6
+# If the silhouette has dropped by this at FEW_CLASSES, more are not tried: each number of classes takes a while.
 HOPELESS = 0.1
-"""If the silhouette has fallen by so much at FEW_CLASSES, more are not tried: each number takes Spark a while."""
+# Minimum number of rows for classes.
 FEWEST_ROWS = 20
-"""Of fewer rows no classes are made."""
+# Minimum silhouette for clear classes: two halves of one normal distribution reach 0.71, of a uniform one 0.8.
 LEAST_SILHOUETTE = 0.82
-"""Below it classes are not clear: two halves of a single normal hump reach 0.71, of a flat one 0.8."""
+# Two classes that differ by this factor are kept, clear or not: otherwise expensive requests would delay cheap ones.
 WIDE_RATIO = 5.0
-"""If two classes differ by this factor there are two, clear or not: else the dear would hold up the cheap."""
+# Minimum gain of the silhouette for one more class.
 CLEARLY_BETTER = 0.02
-"""By so much the silhouette must gain for one class more."""
 SEED = 1
+# Maximum move of the centres at which k-means ends, in standard deviations of ln cost.
 TOLERANCE = 0.01
-"""How far centres may still move when k-means ends, in standard deviations of ln cost."""
 
+# The columns that `profile_of` needs, in addition to a number `cost`.
 ROWS = table(key=REQUESTS["kind"].dataType, weight=REQUESTS["weight"].dataType)
-"""What `profile_of` needs, besides a number `cost`."""
 
 # Spark's k-means refuses arrays that might hold null.
 _POINT = table(features=ArrayType(DoubleType(), containsNull=False), weight=DoubleType())
 
-# How often requests of a kind had a cost: sums over all that fall into a bucket, which is null for a cost of 0.
+# Number of requests of a kind with a cost: sums over all that fall into a bucket, which is null for a cost of 0.
 POINTS = table(
     key=StringType(),
     protocol=StringType(),
@@ -61,11 +61,11 @@ POINTS = table(
 )
 
 COST_OF_REQUESTS = "parse + engine + store + emit, in which the node worked or held a connection for the request"
+# By unit.
 COSTS_OF_ADMISSIONS = {
     "ms": "busy: how long the request held connections of the database, all together",
     "connections": "how many times the request took a connection of the database",
 }
-"""By unit."""
 
 Numbers = npt.NDArray[np.float64]
 
@@ -103,7 +103,7 @@ def profile_of_costs(counted: DataFrame) -> dict[str, Any]:
 
     The cost leaves out `wait_ns`: that is the work for the requests before. `store_ns` is part of it, though the node
     is free meanwhile: it is how long the request occupies the database, which is what admission control rations.
-    Requests that failed are left out and counted, since a time-out says nothing about what was asked for. Raises
+    Requests that failed are left out and counted, since a time-out says nothing about the cost of the request. Raises
     PipelineError if there is no request.
     """
     require(counted, POINTS, "the costs")
@@ -125,7 +125,7 @@ def profile_of_admissions(admissions: DataFrame, unit: str = "ms") -> dict[str, 
     """
     require(admissions, ADMISSIONS, "the admissions")
     if unit not in COSTS_OF_ADMISSIONS:
-        raise PipelineError(f"there is no unit {unit!r} of cost: give {' or '.join(COSTS_OF_ADMISSIONS)}")
+        raise PipelineError(f"unknown unit of cost {unit!r}: give {' or '.join(COSTS_OF_ADMISSIONS)}")
     cost = sf.col("busy_ns") / sf.lit(1e6) if unit == "ms" else sf.col("connections")
     points = _points(admissions.select("key", "outcome", "weight", cost.alias("cost")), "key", "outcome")
     is_served = points["outcome"] == "served"
@@ -145,7 +145,7 @@ def profile_of(rows: DataFrame, unit: str, cost: str = "as recorded") -> dict[st
 
 
 def _points(rows: DataFrame, *keys: str) -> pd.DataFrame:
-    """Return how often each cost was seen, to within a bucket, for each combination of `keys`."""
+    """Return the frequency of each cost, to within a bucket, for each combination of `keys`."""
     return _on_driver(_counted(rows, *keys))
 
 
@@ -194,7 +194,7 @@ def _profile(spark: SparkSession, points: pd.DataFrame, unit: str, cost: str) ->
 
 
 def _clusters(spark: SparkSession, points: pd.DataFrame) -> Clusters:
-    # What is free is small whatever the others cost. Among them it would be a class of its own, far from all others.
+    # Free requests are small, whatever the others cost. Clustered with them they would be a class of their own.
     paid = points[~points["is_free"]]
     by_bucket = paid.groupby("bucket", sort=True)[["rows", "weight", "cost_sum"]].sum()
     places = (by_bucket.index.to_numpy(dtype=float) + 0.5) / BUCKETS_PER_E
@@ -227,7 +227,7 @@ def _clusters(spark: SparkSession, points: pd.DataFrame) -> Clusters:
 def _importance(points: pd.DataFrame) -> Numbers:
     """Return the weights of points: a request counts half for itself and half for what it costs.
 
-    By number alone, few but dear requests would not be seen, and those are what admission control is for.
+    By number alone, rare but expensive requests would not count, and admission control exists for those.
     """
     weights = points["weight"].to_numpy(dtype=float)
     costs = points["cost_sum"].to_numpy(dtype=float)
@@ -282,7 +282,7 @@ def _classes(points: pd.DataFrame, bounds: tuple[float, ...]) -> list[dict[str, 
 
 
 def _keys(points: pd.DataFrame, bounds: tuple[float, ...]) -> dict[str, dict[str, Any]]:
-    """Return the figures of each key: how often, how dear, and the class of most of its requests."""
+    """Return the figures of each key: its frequency, its cost, and the class of most of its requests."""
     return {str(key): _key(own, np.log(np.array(bounds))) for key, own in points.groupby("key", sort=True)}
 
 

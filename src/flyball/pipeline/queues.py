@@ -1,6 +1,6 @@
-"""What became of queues in experiments with clustered ones: rates and waiting messages over time, policies compared.
+"""Results of experiments with clustered queues: rates and ready messages over time, and a comparison of policies.
 
-Works on the driver with the small table THROUGHPUT. Which node had which message is not known here.
+Works on the driver with the small table THROUGHPUT. It does not say which node had which message.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from flyball.pipeline.measures import COLUMNS as MEASURE_COLUMNS
 from flyball.pipeline.measures import RECEIVED, whole_points
 
 WORKLOAD = "clustered"
-# The factors that tell which policy a run had; each has a table of its name.
+# The factors that name the policy of a run; each has a table of its name.
 PLACEMENT, PROVISIONING = "placement", "provisioning"
-# The factor that tells how many nodes a run had.
+# The factor that is the number of nodes of a run.
 NODES = "nodes"
 
-# What is measured of a queue that many clients share, in messages: the mean of the stable part, and the highest rate.
+# Metrics of a queue that many clients share, in messages: the mean of the stable part, and the highest rate.
 QUEUE_UNITS = {"queue_rate": "1/s", "queue_peak": "1/s"}
-# Over so many seconds the highest rate is a mean.
+# The highest rate is a mean over this many seconds.
 PEAK_S = 10
 
 # Messages/s that came into the queue and went out in each second or longer point, and how many waited at its end.
@@ -32,11 +32,11 @@ OVER_TIME_COLUMNS = ("run", "second", "produced", "consumed", "waiting")
 
 PLACEMENT_COLUMNS = ("policy", "throughput", "transfers", "experiment", "run", "repetition")
 PROVISIONING_COLUMNS = ("policy", "nodes", "throughput", "experiment", "run", "repetition")
-# Throughput is in messages/s, of the stable part; transfers are messages that members gave each other, null if nobody
-# counted them; nodes are the most that served the queue at a time.
+# Throughput is in messages/s, of the stable part; transfers are messages that members gave each other, null if they
+# were not counted; nodes is the maximum number that served the queue at once.
 SCALING_COLUMNS = ("nodes", "throughput", "experiment", "run", "repetition")
 
-# So many seconds at both ends of a run do not count, as in the Selfware report, but at most EDGE_RATIO of it.
+# Seconds left out at both ends of a run, as in the Selfware report, but at most EDGE_RATIO of the run.
 EDGE_S = 5
 EDGE_RATIO = 0.1
 
@@ -70,7 +70,7 @@ def _over_time(throughput: pd.DataFrame, run: Run) -> pd.DataFrame:
             "second": list(seconds),
             "produced": produced.to_numpy() / length if length > 1 else produced.to_numpy(),
             "consumed": consumed.to_numpy() / length if length > 1 else consumed.to_numpy(),
-            # A consumer may hear of a message before its producer hears that it is committed.
+            # A consumer may receive a message before its producer receives the confirmation.
             "waiting": (produced - consumed).cumsum().clip(lower=0).to_numpy(),
         }
     )

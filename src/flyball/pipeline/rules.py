@@ -1,7 +1,7 @@
-"""What a row of a trace must be like: the rules of `docs/reference/traces.md`, as expressions of Spark.
+"""The rules that a row of a trace must obey: those of `docs/reference/traces.md`, as expressions of Spark.
 
-Knows no files. A column that a file lacks is null: of OPTIONAL ones the default is taken, a row without another one
-cannot be used.
+Independent of files. A column that a file lacks is null: OPTIONAL ones get their default, a row without any other
+column is rejected.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from flyball.pipeline import schemas
 
 # No duration, size or count is larger: nanoseconds of eleven days. So sums of a few do not overflow.
 MOST = 10**15
-# No row stands for more requests, with all that its file was sampled: squares of weights can be added up.
+# Maximum number of requests per row, including the file's sampling: squares of weights can be summed.
 MOST_WEIGHT = 10**6
-# No request has more messages, so that these can be weighted and added up.
+# Maximum number of messages per request, so that they can be weighted and summed.
 MOST_MESSAGES = 10**9
 # The years 1999 and 2100: what is outside comes from a clock that was not set.
 FIRST_US = 915_148_800_000_000
@@ -40,14 +40,14 @@ _FINITE: Range = (-math.inf, math.inf)
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The columns of one table and what may stand in them."""
+    """The columns of one table and their valid values."""
 
-    # When it happened, in microseconds since 1970.
+    # The column with the time, in microseconds since 1970.
     time_column: str
     columns: Mapping[str, pa.DataType]
-    # Least and largest value.
+    # Minimum and maximum.
     ranges: Mapping[str, Range]
-    # Columns that a file may lack, with what stands in for them.
+    # Columns that a file may lack, with their defaults.
     optional: Mapping[str, str | int] = field(default_factory=dict)
 
     @property
@@ -88,7 +88,7 @@ RULES: Mapping[str, Rules] = {
 
 
 def problem_of_columns(schema: pa.Schema, rules: Rules) -> str | None:
-    """Return what keeps a file of this schema from being read, or None. Further columns do no harm."""
+    """Return why a file of this schema cannot be read, or None. Further columns are ignored."""
     missing = [name for name in rules.columns if name not in schema.names and name not in rules.optional]
     if missing:
         return f"lacks the columns {', '.join(missing)}" if len(missing) > 1 else f"lacks the column {missing[0]}"

@@ -1,4 +1,4 @@
-"""The tables of the pipeline: what traces hold, and what the stages make of them.
+"""The tables of the pipeline: those of the traces, and those that the stages make of them.
 
 The first four are those of `docs/reference/traces.md`, with the column `run` that says which run of an experiment a
 row belongs to: it is empty for traces that belong to none.
@@ -11,8 +11,8 @@ from pyspark.sql.types import DataType, DoubleType, LongType, StringType, Struct
 
 from flyball.errors import PipelineError
 
+# The version of the trace files that this pipeline reads.
 SCHEMA_VERSION = 1
-"""The version of the trace files that this pipeline reads."""
 
 _TEXT, _WHOLE, _REAL = StringType(), LongType(), DoubleType()
 
@@ -89,6 +89,7 @@ ADMISSIONS = table(
     weight=_WHOLE,
 )
 
+# The work of ThorBangMQ's server between two lines of its log.
 INTERVALS = table(
     run=_TEXT,
     node=_TEXT,
@@ -100,11 +101,12 @@ INTERVALS = table(
     worker_ns=_WHOLE,
     persistence_ns=_WHOLE,
 )
-"""What ThorBangMQ's server did between two lines of its log."""
 
+# The idle time of Telesto's workers before a request.
 DOWNTIMES = table(run=_TEXT, node=_TEXT, at_us=_WHOLE, downtime_ns=_WHOLE)
-"""How long Telesto's workers had nothing to do before a request."""
 
+# The tables that can be ingested. The first four come in trace files, the last two only in the logs of the papers'
+# systems.
 TABLES = {
     "requests": REQUESTS,
     "calls": CALLS,
@@ -113,7 +115,6 @@ TABLES = {
     "intervals": INTERVALS,
     "downtimes": DOWNTIMES,
 }
-"""What can be ingested. The first four come in trace files, the last two only in the logs of the papers' systems."""
 
 
 def require(frame: DataFrame, schema: StructType, what: str) -> None:

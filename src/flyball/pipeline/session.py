@@ -1,8 +1,8 @@
-"""How a Spark session is made: here and nowhere else.
+"""The only module that creates Spark sessions.
 
-Spark on this machine is silent: what it and its Java print goes to a log file. Any other master serves as well, and
-so does a process that `spark-submit` has started. What a user sets wins over Spark's own `spark-defaults.conf`, and
-that over what is set here.
+Spark on this machine is silent: its output and Java's go to a log file. Any other master works as well, and so does a
+process that `spark-submit` has started. A user's settings override Spark's own `spark-defaults.conf`, which overrides
+the defaults here.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _SETTINGS = {
     # Nodes close a file every five seconds: with Spark's 4 MB for opening one, a day of them makes 540 tasks.
     "spark.sql.files.openCostInBytes": "262144",
 }
-# Results depend on these: they are not a user's to set.
+# Results depend on these: a user cannot override them.
 _FIXED = {"spark.sql.session.timeZone": "UTC"}
 _SETTINGS_ON_THIS_MACHINE = {
     # By default Spark lists the files of a stream with a task for each.
@@ -53,7 +53,7 @@ _SETTINGS_ON_THIS_MACHINE = {
     "spark.driver.bindAddress": "127.0.0.1",
 }
 
-# Where Spark's Java can be reached that started this process.
+# The environment variable with the port of the Java that started this process.
 _IS_SUBMITTED = "PYSPARK_GATEWAY_PORT"
 _DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
 _CONNECT = "sc://"
@@ -69,41 +69,41 @@ _DEFAULT_MEMORY = "3g"
 
 @dataclass(frozen=True, slots=True)
 class SparkSettings:
-    """Where Spark runs, and how much it may take. Raises PipelineError for what Spark does not understand."""
+    """Where Spark runs, and its resources. Raises PipelineError for invalid values."""
 
+    # `local[N]`, `spark://host:port`, `yarn`, `k8s://...` or, for Spark Connect, `sc://host:port`.
+    #
+    # None leaves it to `spark-submit` or `spark-defaults.conf`; the default is this machine.
     master: str | None = None
-    """`local[N]`, `spark://host:port`, `yarn`, `k8s://...` or, for Spark Connect, `sc://host:port`.
-
-    None leaves it to `spark-submit` or `spark-defaults.conf`; where they say nothing it is this machine."""
+    # Of the driver, which on one machine does all the work, and of each executor in a cluster.
     memory: str | None = None
-    """Of the driver, which on one machine does all the work, and of each executor in a cluster."""
+    # Whether the session lasts seconds: Java then compiles less, which doubles the time of large jobs.
     is_brief: bool = False
-    """Whether it is for seconds: Java then compiles in haste, which costs large jobs twice the time."""
+    # None leaves it to the cores of this machine, or on a cluster to Spark, which coalesces small ones.
     shuffle_partitions: int | None = None
-    """None leaves it to the cores of this machine, or on a cluster to Spark, which joins small ones."""
+    # The file for Spark's own messages; None discards them.
     log: Path | None = None
-    """Where Spark's own messages go; None throws them away."""
+    # Further options of Java.
     java_options: tuple[str, ...] = ()
-    """What else Java is told when it starts."""
+    # Further settings of Spark.
     conf: Mapping[str, str] = field(default_factory=dict)
-    """Any settings of Spark."""
+    # Maven coordinates of further packages, `org.apache.spark:spark-hadoop-cloud_2.13:4.3.0` for example.
     packages: tuple[str, ...] = ()
-    """Maven coordinates of what Spark needs besides, `org.apache.spark:spark-hadoop-cloud_2.13:4.3.0` for example."""
     has_ui: bool = False
+    # The folder of Spark's event log, for a history server.
     event_log: str | None = None
-    """The folder of Spark's event log, for a history server."""
 
     def __post_init__(self) -> None:
         if self.master is not None and not _MASTER.fullmatch(self.master):
             raise PipelineError(
-                f"no master {self.master!r}: give local[N], spark://host:port, yarn, k8s://... or sc://host:port"
+                f"invalid master {self.master!r}: give local[N], spark://host:port, yarn, k8s://... or sc://host:port"
             )
         if self.memory is not None and not re.fullmatch(r"\d+[mg]", self.memory, re.IGNORECASE):
-            raise PipelineError(f"no amount of memory {self.memory!r}: give it as 512m or 3g")
+            raise PipelineError(f"invalid amount of memory {self.memory!r}: give it as 512m or 3g")
 
     @property
     def wanted(self) -> dict[str, str]:
-        """What the user has asked for, as settings of Spark."""
+        """The user's choices as settings of Spark."""
         found = dict(self.conf)
         if self.master is not None:
             found["spark.master"] = self.master
@@ -119,19 +119,19 @@ class SparkSettings:
 
 
 def conf_of(entries: Iterable[str]) -> dict[str, str]:
-    """Return settings given as KEY=VALUE. Raises PipelineError for what is not."""
+    """Return settings given as KEY=VALUE. Raises PipelineError for any other text."""
     found = {}
     for entry in entries:
         key, equals, value = entry.partition("=")
         if not equals or not key.startswith("spark."):
-            raise PipelineError(f"no setting of Spark {entry!r}: give it as spark.KEY=VALUE")
+            raise PipelineError(f"invalid setting of Spark {entry!r}: give it as spark.KEY=VALUE")
         found[key] = value
     return found
 
 
 @contextmanager
 def spark_session(settings: SparkSettings) -> Iterator[SparkSession]:
-    """Make a session that ends with the block, also with a Ctrl-C in it. Raises PipelineError if Spark cannot be had.
+    """Make a session that ends with the block, also after Ctrl-C. Raises PipelineError if Spark cannot start.
 
     No process outlives it; if Python is killed, Java notices and ends as well.
     """
@@ -147,9 +147,9 @@ def spark_session(settings: SparkSettings) -> Iterator[SparkSession]:
 
 
 def _known_defaults() -> dict[str, str]:
-    """Return what is set besides by `spark-defaults.conf`, or by the `spark-submit` that runs this process."""
+    """Return the settings of `spark-defaults.conf`, or of the `spark-submit` that runs this process."""
     if _IS_SUBMITTED in os.environ:
-        # Its Java has read the file, and what was given on the command line.
+        # Its Java has read the file and the command line.
         SparkContext._ensure_initialized()
         return dict(SparkConf().getAll())
     home = os.environ.get("SPARK_CONF_DIR") or str(Path(os.environ.get("SPARK_HOME") or _spark_home(), "conf"))
@@ -204,12 +204,12 @@ def _started(settings: SparkSettings, known: Mapping[str, str], master: str) -> 
         finally:
             _restore(on_interrupt)
         yield session
-        # Only now: after an error or a Ctrl-C Java may still be at work, and would not listen.
+        # Not earlier: after an error or Ctrl-C Java may still be busy and would not answer.
         session.stop()
 
 
 def _conf(settings: SparkSettings, known: Mapping[str, str], master: str, java: Java, folder: Path) -> SparkConf:
-    """Return what Spark is told: what is set here gives way to `known`, and that to what the user has asked for."""
+    """Return the settings for Spark: `known` overrides the defaults here, and the user's settings override both."""
     options = [f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}", "-XX:+UseSerialGC", *settings.java_options]
     archive = archive_of(java)
     if archive.is_file() and not settings.java_options:
@@ -229,7 +229,7 @@ def _conf(settings: SparkSettings, known: Mapping[str, str], master: str, java: 
 
 
 def _launch(conf: SparkConf, log: IO[bytes]) -> Popen[bytes] | None:
-    """Start Java, deaf to the terminal's Ctrl-C, and make it the one that sessions use.
+    """Start Java so that it ignores the terminal's Ctrl-C, and make it the one that sessions use.
 
     None if `spark-submit` has started it, and this process with it.
     """
@@ -243,13 +243,13 @@ def _launch(conf: SparkConf, log: IO[bytes]) -> Popen[bytes] | None:
 
 
 def _end(process: Popen[bytes] | None) -> None:
-    """End Java, whatever it is doing: when its input ends it stops all, removes its files and exits."""
+    """End Java, even if it is busy: at the end of its input it stops all jobs, removes its files and exits."""
     gateway, context = SparkContext._gateway, SparkContext._active_spark_context
     if process is None:
         if context is not None:
             context.stop()
         return
-    # A thread of Spark that listens to Java would print a stack trace when Java is gone.
+    # A thread of Spark that listens to Java would print a stack trace when Java has ended.
     server = getattr(context, "_accumulatorServer", None)
     if server is not None:
         server.handle_error = lambda *_: None
@@ -259,7 +259,7 @@ def _end(process: Popen[bytes] | None) -> None:
         try:
             process.wait()
         except BaseException:
-            # Somebody pressed Ctrl-C again.
+            # Ctrl-C was pressed again.
             process.kill()
             raise
         with contextlib.suppress(Exception):
@@ -273,7 +273,7 @@ def _end(process: Popen[bytes] | None) -> None:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Let nothing be logged or warned about: whoever waits for an answer of Java would complain that it is gone."""
+    """Suppress logs and warnings: threads that wait for an answer of Java would report that it has ended."""
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -300,7 +300,7 @@ def _environment(changes: Mapping[str, str]) -> Iterator[None]:
 
 
 def _python_of_workers(master: str) -> dict[str, str]:
-    """Return what workers must know: they would otherwise run whatever python3 is on the PATH."""
+    """Return the environment of workers: without it they would run the first python3 on the PATH."""
     if _is_on_this_machine(master):
         return {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     return {"PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}
@@ -328,13 +328,13 @@ def _addresses(master: str, scheme: str, default_port: int | None) -> list[tuple
     for address in master.removeprefix(scheme).partition("/")[0].split(","):
         host, _, port = address.rpartition(":") if ":" in address else (address, "", str(default_port or ""))
         if not host or not port.isdigit():
-            raise PipelineError(f"no master {master!r}: give {scheme}host:port")
+            raise PipelineError(f"invalid master {master!r}: give {scheme}host:port")
         found.append((host.strip("[]"), int(port)))
     return found
 
 
 def _reach(master: str, scheme: str, default_port: int | None) -> None:
-    """Raise PipelineError unless somebody listens there: Spark itself would try for minutes."""
+    """Raise PipelineError unless that port accepts connections: Spark itself would try for minutes."""
     reason = ""
     for address in _addresses(master, scheme, default_port):
         try:

@@ -1,4 +1,4 @@
-"""What Spark complains about, in one line and without Java's stack."""
+"""Errors of Spark in one line, without Java's stack trace."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def one_line_errors(what: str) -> Iterator[None]:
     except PySparkException as error:
         raise _translated(what, str(error)) from error
     except Py4JError as error:
-        # Java is gone, or was asked for something while it went.
+        # Java has ended, or got a request while it ended.
         raise _translated(what, str(error) or "Spark has ended") from error
 
 
 def _translated(what: str, said: str) -> PipelineError:
     ours = _OURS.search(said)
     if ours:
-        # It was ours before Spark carried it from another process.
+        # Our own error, raised in another process of Spark.
         return PipelineError(ours[1].strip())
     first = next((line.strip() for line in said.splitlines() if line.strip()), "no reason given")
     return PipelineError(f"{what} failed: {first[:_MOST_CHARACTERS]}. Give --log FILE to see all that Spark says.")

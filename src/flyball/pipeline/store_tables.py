@@ -1,4 +1,4 @@
-"""The tables of a store: what is known about each file, and aggregates of requests and calls that can be added up."""
+"""The tables of a store: the facts of each file, and additive aggregates of requests and calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flyball.pipeline.throughput import SECONDS
 
 _TEXT, _WHOLE = StringType(), LongType()
 
-# One row for each look at a file. `problem` says why the whole file is left out, and is null if it is taken.
+# One row for each check of a file. `problem` says why the whole file is left out, and is null if it is ingested.
 FILES = StructType(
     [
         StructField("file", _TEXT),
@@ -33,7 +33,7 @@ FILES = StructType(
 # Rows that could not be used, by file and reason.
 REJECTED = table(file=_TEXT, reason=_TEXT, rows=_WHOLE)
 
-# Columns of which the least or largest counts; all others are added up.
+# Columns aggregated by minimum or maximum; all others are summed.
 _LEAST = ("first_us",)
 _LARGEST = ("last_us", "most_ms")
 

@@ -1,4 +1,4 @@
-"""A store as tables of Spark: what all stages are made of, and the rows behind it while their files are there."""
+"""A store as tables of Spark: the input of all stages, and the rows themselves while their files exist."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from flyball.pipeline.trace_scan import (
 )
 from flyball.pipeline.trace_store import INCOMPLETE, KEPT_ROWS, Batch, Quarantined, Store, latest, quarantined, total
 
-# Of the files and rows that were left out, as many are reported one by one.
+# Maximum number of left-out files and rows that are reported one by one.
 MOST_QUARANTINED = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Ingested:
-    """What a store holds, as tables of Spark, and what is known about them without reading them."""
+    """The content of a store as tables of Spark, and the facts about them that need no reading."""
 
     # SECONDS, counted from the beginning of each run's measured time.
     seconds: DataFrame
@@ -40,13 +40,13 @@ class Ingested:
     answers: DataFrame
     samples: DataFrame
     admissions: DataFrame
-    # From the logs of ThorBangMQ's servers: what they counted in each interval.
+    # From the logs of ThorBangMQ's servers: the counts of each interval.
     intervals: DataFrame
     # From the logs of Telesto: how long workers waited for requests.
     downtimes: DataFrame
-    # run, from_us, until_us: the part of each run that counts.
+    # run, from_us, until_us: the measured time of each run.
     windows: DataFrame
-    # What was left out, and why.
+    # The files and rows that were left out, and why.
     quarantine: list[Quarantined]
     # Rows of each table that has some.
     rows: dict[str, int]
@@ -55,7 +55,7 @@ class Ingested:
 
 
 def open_store(spark: SparkSession, store: str | Path) -> Ingested:
-    """Open what has been ingested. Raises PipelineError if it is not a store, or holds no row that can be used."""
+    """Open a store. Raises PipelineError if it is not a store, or holds no valid row."""
     place = Store(store, spark)
     place.check()
     batches = place.batches()
@@ -88,7 +88,7 @@ def open_store(spark: SparkSession, store: str | Path) -> Ingested:
 
 
 def drill_down(spark: SparkSession, store: str | Path, table: str) -> DataFrame:
-    """Read the rows of requests or calls that a store has counted, from the trace files that are still there."""
+    """Read the rows of requests or calls that a store has counted, from the trace files that still exist."""
     place = Store(store, spark)
     taken = latest(place.read(spark, "files")).where((sf.col("table") == table) & sf.col("problem").isNull())
     files = [row["file"] for row in taken.select("file").toArrow().to_pylist()]
@@ -100,7 +100,7 @@ def drill_down(spark: SparkSession, store: str | Path, table: str) -> DataFrame:
 
 
 def _window(run: str, known: Batch, manifests: Mapping[str, Run]) -> tuple[int, int]:
-    """Return what counts of a run: what the lab says, or else all that was recorded."""
+    """Return the measured time of a run: the one in its manifest, or else all that was recorded."""
     if run in manifests and 0 < manifests[run].measured.from_us < manifests[run].measured.until_us:
         return manifests[run].measured.from_us, manifests[run].measured.until_us
     first, last = known.extents[run]
@@ -116,9 +116,10 @@ def _still_there(found: list[Quarantined], spark: SparkSession) -> list[Quaranti
 
 
 def _dropped(files: DataFrame) -> int:
-    """Add up what writers have dropped; each file says how many were missing since its writer began.
+    """Sum the records that writers have dropped; each file has the number since its writer began.
 
-    Sorted by name the files of one writer are in order of time. Fewer than before mean that it began anew.
+    Sorted by name the files of one writer are in order of time. A smaller number than before means that the writer
+    was restarted.
     """
     writer = sf.regexp_replace("file", r"-[^-/]*-[^-/]*$", "")
     known = latest(files).where("problem is null").select("file", "dropped", writer.alias("writer"))
@@ -130,7 +131,7 @@ def _dropped(files: DataFrame) -> int:
 
 def _nothing_usable(store: Store, quarantine: list[Quarantined]) -> str:
     if not quarantine:
-        return f"the traces in {store.place} hold no rows: nothing was asked of the node while it recorded"
+        return f"the traces in {store.place} hold no rows: the node got no requests while it recorded"
     first = quarantine[0]
     others = len(quarantine) - 1
     return f"no trace can be used: {first.file} {first.reason}" + (f", and {others} more" if others else "")

@@ -1,6 +1,6 @@
-"""What happened in each second or longer point: requests, messages, and sums of every time that was measured.
+"""Counts of each second or longer point: requests, messages, and sums of every measured time.
 
-This is the one pass over the events that counts and adds; means, deviations, series over time and the operational
+This is the one pass over the events that counts and sums; means, deviations, series over time and the operational
 laws all come from its small table. Sums are in milliseconds as doubles: whole nanoseconds would overflow.
 """
 
@@ -13,6 +13,9 @@ from pyspark.sql.types import DoubleType, LongType, StringType
 from flyball.pipeline.events import CLIENTS, NODES, PARTS, PLACED, WINDOWS, point_of_window
 from flyball.pipeline.schemas import require, table
 
+# The times that are measured, by metric: the sum of columns of an event, in nanoseconds.
+#
+# `engine` and `store` are also the ThorBangMQ report's worker and persistence, `socket` its "Socket I/O & Queuing".
 TIMES = {
     "response": "latency_ns",
     "service": "service_ns",
@@ -24,24 +27,23 @@ TIMES = {
     "emit": "emit_ns",
     "socket": "wait_ns + parse_ns + emit_ns",
 }
-"""The times that are measured, by metric: the sum of columns of an event, in nanoseconds.
 
-`engine` and `store` are also the ThorBangMQ report's worker and persistence, `socket` is its "Socket I/O & Queuing".
-"""
-
+# The times that each source measures.
 METRICS_OF = {
     NODES: ("response", "wait", "parse", "engine", "store", "emit", "socket"),
     CLIENTS: ("response", "service", "think"),
 }
-"""The times that each source knows."""
 
+# Times of nodes whose sum is the sum of others.
 _ADDS_UP = {"response": PARTS, "socket": ("wait", "parse", "emit")}
-"""Times of nodes whose sum is the sum of others."""
 
 _TEXT, _WHOLE, _REAL = StringType(), LongType(), DoubleType()
 _KEYS = {"run": _TEXT, "source": _TEXT, "place": _TEXT, "kind": _TEXT, "queue": _TEXT, "second": _WHOLE}
 _SUMS = {f"{metric}_{what}": _REAL for metric in TIMES for what in ("ms", "ms2")}
 
+# `stored`: requests that waited for the store. `weight2`: the sum of squared weights, which gives the uncertainty
+# of counts from a sample. `<metric>_ms` and `<metric>_ms2`: the sums of a time and of its square. `records`: how
+# many rows, and when the first and last began.
 SECONDS = table(
     **_KEYS,
     records=_WHOLE,
@@ -53,25 +55,22 @@ SECONDS = table(
     weight2=_WHOLE,
     **_SUMS,
 )
-"""`stored`: requests that waited for the store. `weight2`: the sum of squared weights, which says how uncertain the
-counts are that a sample gives. `<metric>_ms` and
-`<metric>_ms2`: the sums of a time and of its square. `records`: how many rows, and when the first and last began."""
 
 _NOT_IN_SERIES = ("queue", "records", "first_us", "last_us")
 
+# SECONDS of all queues together: at most about MOST_POINTS rows for each kind, which the driver can hold.
 SERIES = table(**{field.name: field.dataType for field in SECONDS if field.name not in _NOT_IN_SERIES})
-"""SECONDS of all queues together: at most about MOST_POINTS rows for each kind, which the driver can hold."""
 
 THROUGHPUT = table(**_KEYS, requests=_WHOLE, messages=_WHOLE)
 
 # The columns that a series of throughput has for all queues together.
 THROUGHPUT_OF_ALL = [name for name in THROUGHPUT.names if name != "queue"]
 
-# The busiest queues of a run, this many, have rows of their own in THROUGHPUT.
+# The number of busiest queues of a run that have rows of their own in THROUGHPUT.
 MOST_QUEUES = 100
 
+# Value of the column `queue` for all other queues together.
 OTHER_QUEUES = "(others)"
-"""Stands in the column `queue` for the rest together."""
 
 _CARRIES_MESSAGES = "kind in ('put', 'take', 'peek', 'list', 'deliver', 'settle', 'purge')"
 

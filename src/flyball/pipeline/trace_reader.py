@@ -1,6 +1,6 @@
-"""What the end of a trace file says about it: which table it holds, how many rows, and whether it can be used at all.
+"""The footer of a trace file: the table that the file holds, its number of rows, and whether it can be used.
 
-Runs in the workers of Spark, on a file or on its bytes. Knows neither Spark nor where the rows go.
+Runs in the workers of Spark, on a file or on its bytes. Independent of Spark and of the store.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from flyball.pipeline.filesystem import is_local, path_of
 from flyball.pipeline.rules import FIRST_US, LAST_US, MOST_WEIGHT, RULES, problem_of_columns
 from flyball.pipeline.schemas import SCHEMA_VERSION
 
-# What trace files are called. A name that begins with a dot is a file that is not complete.
+# Patterns of the names of trace files. A name that begins with a dot is a file that is not complete.
 TRACE_NAMES = ("trace-*.parquet", "calls-*.parquet", "samples-*.parquet", "admissions-*.parquet")
 
 REASON = "reason"
@@ -26,7 +26,7 @@ TABLE_KEY = b"flyball.table"
 _SAMPLE_RATIO_KEY = b"flyball.sample_ratio"
 _DROPPED_KEY = b"flyball.dropped"
 
-# What is found out about one file, as Spark has it. `problem` is null if the file can be used.
+# The facts of one file, as a schema of Spark. `problem` is null if the file can be used.
 FACTS = (
     "file string, table string, rows bigint, factor bigint, dropped bigint, first_us bigint, last_us bigint,"
     " problem string"
@@ -157,7 +157,7 @@ def _whole(text: bytes) -> int:
 
 
 def _said(error: Exception) -> str:
-    """Return what is wrong in words that mean something to those who know nothing of Parquet's insides."""
+    """Return the error of Parquet in words that need no knowledge of its format."""
     if isinstance(error, FileNotFoundError):
         return "is gone"
     text = " ".join(str(error).split())

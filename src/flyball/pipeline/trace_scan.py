@@ -20,10 +20,10 @@ from flyball.pipeline.trace_reader import FACTS, TRACE_NAMES, check_files, check
 
 _PLAIN = re.compile(r"[A-Za-z0-9/:._=-]+")
 
-# So many files are given to Spark by name; of more it lists the folder, and passes over the others.
+# Maximum number of files given to Spark by name; of more it lists the folder, and skips the others.
 _FEW_FILES = 2000
 
-# A task looks at this many files.
+# Number of files that one task checks.
 _FILES_OF_A_TASK = 500
 
 
@@ -40,9 +40,9 @@ class ListedFile:
 class SoundFile:
     """A file that can be read."""
 
-    # What Spark is to read: the file itself, or the trace that was made of a log.
+    # The file that Spark reads: the file itself, or the trace that was made of a log.
     uri: str
-    # What is told to the user.
+    # The name shown to the user.
     file: str
     run: str
     table: str
@@ -67,7 +67,7 @@ def files_in(spark: SparkSession, source: str, log_format: LogFormat | None) -> 
 
 
 def check_places(spark: SparkSession, places: Sequence[str], *, is_deep: bool = False) -> list[dict[str, Any]]:
-    """Let workers look at files: at those of this machine where they lie, at others as Spark reads them."""
+    """Let workers check files: those of this machine by path, others as Spark reads them."""
     if not places:
         return []
     check = check_files_deeply if is_deep else check_files
@@ -96,14 +96,16 @@ def scan(spark: SparkSession, table: str, files: Sequence[SoundFile], source: st
         rows = listing.parquet(as_pattern(source))
         if others:
             # Spark does not open what this leaves out.
-            rows = rows.where(~_place_of_row(others).isin(list(map(_told(others), others))))
+            rows = rows.where(~_place_of_row(others).isin(list(map(_path_in_rows(others), others))))
     facts = {(file.run, file.factor) for file in files}
     if len(facts) == 1 and others is None and places == [file.file for file in files]:
         [(run, factor)] = facts
         rows = rows.withColumns({"run": sf.lit(run), "_file": _place_of_row(places)})
     else:
-        told = _told(places)
-        known = [(told(place), one.file, one.run, one.factor) for place, one in zip(places, files, strict=True)]
+        path_in_rows = _path_in_rows(places)
+        known = [
+            (path_in_rows(place), one.file, one.run, one.factor) for place, one in zip(places, files, strict=True)
+        ]
         listed = spark.createDataFrame(known, "place_of string, _file string, run string, _factor bigint")
         listed = listed.withColumn("_key", sf.xxhash64("place_of")).drop("place_of")
         # Spark finds a number in a third of the time that a text takes.
@@ -119,7 +121,7 @@ def scan(spark: SparkSession, table: str, files: Sequence[SoundFile], source: st
 
 
 def _others(spark: SparkSession, places: Sequence[str], source: str | None) -> list[str] | None:
-    """Return the trace files in `source` that are not meant; None if it is not a folder or has too many of them."""
+    """Return the trace files in `source` that are not among `places`; None if it is not a folder, or for too many."""
     if source is None or not files_at(source, spark).is_folder(source):
         return None
     listed = {file.place for file in files_in(spark, source, None)}
@@ -127,26 +129,26 @@ def _others(spark: SparkSession, places: Sequence[str], source: str | None) -> l
     return others if len(others) <= _FEW_FILES and listed.issuperset(places) else None
 
 
-def as_place(told: Column) -> Column:
-    """Return the place of a file from what Spark tells of it."""
-    return sf.regexp_replace(told, "^file:/+", "/")
+def as_place(path_in_rows: Column) -> Column:
+    """Return the place of a file from the path that Spark reports."""
+    return sf.regexp_replace(path_in_rows, "^file:/+", "/")
 
 
 def _is_plain(places: Iterable[str]) -> bool:
-    """Whether Spark tells the places as they are: it encodes all but the most common characters."""
+    """Whether Spark reports the places unchanged: it encodes all but the most common characters."""
     return all(map(_PLAIN.fullmatch, places))
 
 
 def _place_of_row(places: Sequence[str]) -> Column:
-    """Return in which file a row is, as `_told` has it for these places."""
+    """Return the file of a row, as `_path_in_rows` gives it for these places."""
     if _is_plain(places):
         return sf.col("_metadata.file_path")
     decoded = "url_decode(replace(_metadata.file_path, '+', '%2B'))"
     return sf.expr(f"regexp_replace({decoded}, '^file:/+', '/')")
 
 
-def _told(places: Sequence[str]) -> Callable[[str], str]:
-    """Return what makes of a place what Spark tells of it."""
+def _path_in_rows(places: Sequence[str]) -> Callable[[str], str]:
+    """Return the function that maps a place to the path that Spark reports for its rows."""
     if _is_plain(places):
         return lambda place: place if is_uri(place) else f"file:{place}"
     return lambda place: place

@@ -1,8 +1,8 @@
-"""A store of what was found out about traces: additive aggregates, in batches that are there whole or not at all.
+"""A store of aggregates of traces: they are additive, and written in atomic batches.
 
-Each batch is a folder in each table and one file that names them, which is written last: what has no such file does
-not count. A batch may be taken again after a crash with the same result. Compaction writes one batch that replaces
-others, and takes effect in the same way. One process may write at a time.
+Each batch is a folder in each table and one file that names them, which is written last: data without such a file
+do not count. A batch may be ingested again after a crash with the same result. Compaction writes one batch that
+replaces others, and takes effect in the same way. One process may write at a time.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _CHECKPOINTS = "_checkpoints"
 _MANIFESTS = "_manifests"
 _LOCK = "_lock"
 
-# A writer renews its lock this often, and has died if it has not for so long.
+# Interval at which a writer renews its lock, and the age of a lock at which its writer counts as dead.
 HEARTBEAT_S = 10.0
 STALE_S = 60.0
 
@@ -68,18 +68,18 @@ class Quarantined(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What a batch added. All of it is small, whatever the batch holds."""
+    """A summary of one batch. It is small, whatever the batch holds."""
 
     name: str
-    # Tables that it has rows of.
+    # The tables that it has rows of.
     tables: list[str] = field(default_factory=list)
-    # Batches that it takes the place of.
+    # The batches that it replaces.
     replaces: list[str] = field(default_factory=list)
-    # Rows that can be used, by table.
+    # Number of valid rows, by table.
     rows: dict[str, int] = field(default_factory=dict)
-    # How many files it looked at.
+    # Number of files that it checked.
     files: int = 0
-    # How many of them cannot be used, or have rows that cannot.
+    # Number of files that were rejected, or have rejected rows.
     left_out: int = 0
     # Whether writers have dropped records.
     has_dropped: bool = False
@@ -112,7 +112,7 @@ class Store:
             raise PipelineError(f"{self.place} cannot be used as a store: {error.strerror}") from error
 
     def check(self) -> None:
-        """Raise PipelineError unless this is a store of a version that is known."""
+        """Raise PipelineError unless this is a store of a known version."""
         if not self.is_there():
             raise PipelineError(
                 f"{self.place} is not a store: make one with `flyball pipeline ingest SOURCE --out STORE`"
@@ -128,16 +128,16 @@ class Store:
             )
 
     def checkpoint_of(self, key: str) -> str:
-        """Return where the stream of that name keeps what it has seen."""
+        """Return the checkpoint folder of the stream of that name."""
         return filesystem.uri_of(join(self.place, _CHECKPOINTS, key))
 
     @property
     def manifests(self) -> str:
-        """The folder with what the lab says about experiments and runs."""
+        """The folder with the manifests of experiments and runs."""
         return join(self.place, _MANIFESTS)
 
     def folder(self, table: str, batch: str) -> str:
-        """Return the URI of what a batch has of a table."""
+        """Return the URI of the rows of a table in a batch."""
         return filesystem.uri_of(join(self.place, table, f"batch={batch}"))
 
     def batches(self) -> list[Batch]:
@@ -152,21 +152,21 @@ class Store:
         return [batch for name, batch in sorted(found.items()) if name not in replaced]
 
     def has(self, batch: str) -> bool:
-        """Whether a batch has been taken, also if another one has replaced it since."""
+        """Whether a batch is committed, even if another one has replaced it since."""
         return self._files.exists(join(self.place, _BATCHES, f"{batch}.json")) or any(
             batch in one.replaces for one in self.batches()
         )
 
     def commit(self, batch: Batch) -> None:
-        """Let a batch count."""
+        """Commit a batch."""
         self._files.write(join(self.place, _BATCHES, f"{batch.name}.json"), json.dumps(asdict(batch)).encode())
 
     def write(self, rows: DataFrame, table: str, batch: str) -> None:
-        """Write what a batch has of a table; what an attempt before has left of it goes."""
+        """Write the rows of a table in a batch; those of an earlier attempt are removed."""
         rows.write.mode("overwrite").parquet(self.folder(table, batch))
 
     def write_small(self, rows: pa.Table, table: str, batch: str) -> None:
-        """Write what a batch has of a small table, which the driver has."""
+        """Write the rows of a small table, in the driver's memory, in a batch."""
         sink = pa.BufferOutputStream()
         pq.write_table(rows, sink)
         folder = join(self.place, table, f"batch={batch}")
@@ -174,7 +174,7 @@ class Store:
         self._files.write(join(folder, "part-0.parquet"), sink.getvalue().to_pybytes())
 
     def read(self, spark: SparkSession, table: str, batches: Sequence[Batch] | None = None) -> DataFrame:
-        """Read a table, or what some batches have of it."""
+        """Read a table, or its rows in some batches."""
         known = self.batches() if batches is None else batches
         folders = [self.folder(table, batch.name) for batch in known if table in batch.tables]
         schema = SCHEMAS[table]
@@ -203,7 +203,7 @@ class Store:
             if table in AGGREGATES:
                 rows = AGGREGATES[table].merged(rows)
             self.write(rows.coalesce(1) if table not in AGGREGATES else rows, table, name)
-        # Earlier compactions' lists stay: a stream may ask for a batch again whose checkpoint it could not write.
+        # Earlier compactions' lists stay: a stream may repeat a batch whose checkpoint it could not write.
         replaced = [*names, *(old for batch in batches for old in batch.replaces[-1000:])]
         self.commit(_joined(name, tables, batches, replaced))
         self._remove_replaced(self.batches())
@@ -219,7 +219,7 @@ class Store:
                     self._files.delete(join(self.place, _BATCHES, f"{old}.json"))
 
     def copy_manifests(self, source: str, spark: SparkSession | None = None) -> None:
-        """Keep what the lab says about the experiments and runs in `source`. Raises PipelineError if it is wrong."""
+        """Copy the manifests of the experiments and runs in `source`. Raises PipelineError if one is invalid."""
         files = files_at(source, spark)
         read_experiments(source, files)
         read_runs(source, files)
@@ -232,7 +232,7 @@ class Store:
                 if name == RUN_FILE and self._files.exists(target) and self._files.read(target) != texts[target]:
                     run = name_of(folder).removeprefix("run=")
                     raise PipelineError(
-                        f"{self.place} holds another run {run!r}: take {source} into a store of its own"
+                        f"{self.place} holds another run {run!r}: ingest {source} into a store of its own"
                     )
         for target, text in texts.items():
             if not self._files.exists(target) or self._files.read(target) != text:
@@ -313,7 +313,7 @@ def _joined(name: str, tables: list[str], batches: Sequence[Batch], replaced: li
 
 
 def total(batches: Sequence[Batch]) -> Batch:
-    """Return what batches hold together."""
+    """Return the summary of all batches together."""
     return _joined("", sorted({table for batch in batches for table in batch.tables}), batches, [])
 
 
@@ -328,7 +328,7 @@ def quarantined(store: Store, spark: SparkSession, most: int) -> list[Quarantine
 
 
 def latest(files: DataFrame) -> DataFrame:
-    """Keep what is known last about each file: one that was taken stays so."""
+    """Keep the latest facts of each file: an ingested file stays ingested."""
     facts = sf.struct(*(name for name in FILES.names if name != "file"))
     rank = sf.struct(sf.col("problem").isNull(), sf.col("modified_us"))
     return files.groupBy("file").agg(sf.max_by(facts, rank).alias("facts")).select("file", "facts.*")

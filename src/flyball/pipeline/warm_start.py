@@ -2,8 +2,8 @@
 
     python -m flyball.pipeline.warm_start
 
-It runs a small job of every sort that the pipeline has, and Java writes down what it has loaded. Where that does not
-work nothing is lost: Java ends without an archive, and Spark starts as ever.
+It runs a small job of each type that the pipeline uses, and Java records the classes that it has loaded. If that
+fails, Java ends without an archive, and Spark starts at its usual speed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def make_archive() -> Path | None:
             archive.parent.mkdir(parents=True, exist_ok=True)
         except OSError:
             return None
-        # Beside its place: from another file system it could not be moved there in one step.
+        # In the same folder: a move from another file system would not be atomic.
         unfinished = archive.with_name(f".{archive.name}.{Path(folder).name}")
         options = (f"-XX:ArchiveClassesAtExit={unfinished}",)
         with spark_session(SparkSettings("local[1]", "1g", is_brief=True, java_options=options)) as spark:

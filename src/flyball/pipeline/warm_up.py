@@ -1,4 +1,4 @@
-"""How long a run took to settle, against how long it was given before measuring began.
+"""The time that a run took to settle, compared with its warm-up before measuring began.
 
 Small tables on the driver: no Spark.
 """
@@ -12,8 +12,8 @@ import pandas as pd
 from flyball.pipeline.events import point_s
 from flyball.pipeline.intervals import batch_means
 
+# MSER-5 uses means of 5 samples.
 BATCH = 5
-"""MSER-5 looks at means of 5 samples."""
 
 COLUMNS = ("run", "source", "given_s", "needed_s", "is_enough", "says")
 
@@ -26,7 +26,7 @@ def settled_after(values: Numbers, batch: int = BATCH) -> int | None:
     MSER-5 (K. P. White, M. J. Cobb, S. C. Spratt: A Comparison of Five Steady-State Truncation Heuristics for
     Simulation, WSC 2000): of n batches z, drop the d first that minimise Σ(z - mean of the rest)² / (n - d)² over
     the rest. Only the first half is searched, since the few batches at the end may be alike by chance; a minimum at
-    its end says that the series has not settled. Of fewer than four batches nothing can be said.
+    its end says that the series has not settled. Fewer than four batches give no result.
     """
     count = values.size // batch
     if count < 4:

@@ -9,7 +9,7 @@ import pytest
 from flyball.pipeline.report import formatting
 
 
-def test_intervals_are_in_the_notation_of_the_seeds() -> None:
+def test_intervals_are_in_the_notation_of_the_papers() -> None:
     assert formatting.student(10, 5) == "10.0 ± 5.0"
     assert formatting.quantiles(10, -3, 5) == "10.0 ± [-3.0, 5.0]"
 

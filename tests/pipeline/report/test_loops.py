@@ -108,7 +108,7 @@ def test_a_report_without_loops_says_nothing_about_them(tmp_path: Path) -> None:
     assert "losed loop" not in page_of(analysis, tmp_path).text
 
 
-def test_the_numbers_of_the_paper_stand_beside_ours(tmp_path: Path) -> None:
+def test_numbers_of_the_paper_are_compared_with_ours(tmp_path: Path) -> None:
     table = page_of(made_loops.closed(), tmp_path).table("How closed loops did")
     assert table.column("Controller") == ["λ-PI", "P, printed"] * 2
     assert table.column("Broker") == ["RabbitMQ"] * 2 + ["Flyball"] * 2
@@ -198,7 +198,7 @@ def test_each_run_has_a_plot_of_its_loop_with_its_disturbances() -> None:
     assert "after goal 800: goal 800, 800.0 ± 8.0, settled after 4 samples" in figure.says
 
 
-def test_runs_are_told_apart_by_their_titles() -> None:
+def test_titles_distinguish_runs() -> None:
     _, *runs = figures(made_loops.closed(repetitions=2), "loop")
     assert [run.title for run in runs[:2]] == [
         "λ-PI on RabbitMQ, repetition 1",

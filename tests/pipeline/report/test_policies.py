@@ -97,7 +97,7 @@ def test_a_site_that_never_collapses_leaves_the_goal_open() -> None:
     assert "150 clients are held" in said[1].says
 
 
-def test_a_site_that_fails_from_the_beginning_holds_nobody() -> None:
+def test_a_site_that_fails_from_the_beginning_holds_no_clients() -> None:
     first, *_ = goals(compared(changes={"none": {"failed": 0.5}}))
     assert "no number of clients is held: goodput 40.0/s, 50 % errors already with 50" in first.says
 
@@ -217,7 +217,7 @@ def test_a_long_run_is_thinned_over_time() -> None:
     assert small.data[0]["y"][0] is None, "nothing was answered there"
 
 
-def test_load_reference_and_budget_are_shown_for_policies_that_have_a_reference() -> None:
+def test_load_reference_and_budget_are_shown_for_policies_with_a_reference() -> None:
     [figure] = figures(compared(), "admission")
     assert figure.title == "DPS, 400 clients: load, reference and budget"
     assert [trace["name"] for trace in figure.data] == ["Budget u", "Load y", "Reference r"]
@@ -257,7 +257,7 @@ def test_every_plot_can_be_written_as_json_and_says_its_numbers(kind: str, clien
         assert figure.numbers is not None
 
 
-def test_published_numbers_of_clients_stand_beside_ours(tmp_path: Path) -> None:
+def test_published_numbers_of_clients_are_compared_with_ours(tmp_path: Path) -> None:
     table = page_of(compared(["none", "integral", "dps"]), tmp_path).table("Published numbers")
     rows = [row for row in table.rows[1:] if row[1] == "clients held"]
     assert [(row[0], row[3], row[4], row[5]) for row in rows] == [
@@ -267,7 +267,7 @@ def test_published_numbers_of_clients_stand_beside_ours(tmp_path: Path) -> None:
     ]
 
 
-def test_effect_of_classes_on_the_reference_stands_beside_the_paper(tmp_path: Path) -> None:
+def test_effect_of_classes_on_the_reference_is_compared_with_the_paper(tmp_path: Path) -> None:
     analysis = compared(["integral", "classes"], [400], changes={"integral": {"r": 50.0}, "classes": {"r": 70.0}})
     runs = [replace(run, workload={**run.workload, "finds_reference": True}) for run in analysis.runs]
     table = page_of(replace(analysis, runs=runs), tmp_path).table("Published numbers")

@@ -48,7 +48,7 @@ def test_a_report_begins_with_title_headline_and_warnings(report: Any) -> None:
     assert "1 experiment in 8 runs against Flyball over ThorBangMQ, on 2026-01-01." in page.text
 
 
-def test_cells_are_in_the_notation_of_the_seeds(report: Any) -> None:
+def test_cells_are_in_the_notation_of_the_papers(report: Any) -> None:
     cells = report(made.analysis(made.experiment())).table("Throughput and response time, measured by clients")
     assert cells.column("Clients") == ["1", "4", "16", "64"]
     assert all(" ± " in text for text in cells.column("Throughput [requests/s]"))
@@ -67,7 +67,7 @@ def test_every_latency_table_has_percentiles_with_intervals(report: Any, repetit
         assert all(sign in text for head in heads for text in table.column(head))
 
 
-def test_the_numbers_of_the_seed_stand_beside_ours(report: Any) -> None:
+def test_published_numbers_are_compared_with_ours(report: Any) -> None:
     page = report(made.analysis(made.experiment(differs="The paper had slower disks.")))
     table = page.table("Published numbers")
     assert set(table.column("Published in")) == {"table 8"}
@@ -186,7 +186,7 @@ def test_models_are_shown_as_lines_and_tables(report: Any) -> None:
     assert page.table("Rows").column("Cost") == ["1.5"]
 
 
-def test_a_number_of_the_seed_that_we_have_not_measured_is_counted_and_plotted(report: Any) -> None:
+def test_a_published_number_without_ours_is_counted_and_plotted(report: Any) -> None:
     analysis = made.analysis(made.experiment())
     references = analysis.tables["references"].iloc[[0, 0]].reset_index(drop=True)
     references.loc[1, "cell"] = '{"workload.clients": 256}'

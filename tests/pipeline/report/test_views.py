@@ -50,7 +50,7 @@ def test_a_curve_has_a_line_for_each_level_of_its_series_and_error_bars() -> Non
     assert axis_title(figure, "yaxis") == "Throughput [requests/s]"
 
 
-def test_the_numbers_of_the_seed_stand_in_the_plot_as_diamonds() -> None:
+def test_published_numbers_are_diamonds_in_the_plot() -> None:
     (figure,) = figures(made.analysis(made.experiment()), View("curve", x="workload.clients"))
     ours, theirs = figure.data
     assert theirs["name"] == "table 8"
@@ -93,7 +93,7 @@ def test_a_view_of_clients_falls_back_to_nodes_where_only_they_measured() -> Non
     assert "nodes" in figure.note
 
 
-def test_bars_stand_beside_each_other_by_level() -> None:
+def test_bars_are_grouped_by_level() -> None:
     factors: dict[str, list[Any]] = {"target.store": ["embedded", "memory"], "workload.clients": [1, 4]}
     (figure,) = figures(made.analysis(made.experiment(factors=factors)), View("bars", x="target.store"))
     bars = [trace for trace in figure.data if trace["type"] == "bar"]
@@ -176,7 +176,7 @@ def test_a_breakdown_stacks_the_phases_in_their_order() -> None:
     assert figure.data[0]["y"][:2] == ["clients 1: put", "clients 1: take"]
 
 
-def test_a_breakdown_beside_the_thorbangmq_report_has_its_three_components() -> None:
+def test_a_breakdown_compared_with_the_thorbangmq_report_has_its_components() -> None:
     (figure,) = figures(made.analysis(made.experiment()), View("breakdown", "socket"))
     assert names(figure) == ["Socket I/O and queueing", "Request worker", "Persistence"]
 

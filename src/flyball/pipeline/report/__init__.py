@@ -1,6 +1,6 @@
-"""Reports that a person wants to read: one HTML file that opens offline, from what an analysis found.
+"""Reports for people: one HTML file that opens offline, made from the results of an analysis.
 
-It reads an analysis and its own assets, nothing else: no Spark and no files of results.
+It reads only an analysis and its own assets: no Spark and no files of results.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Plots that take a whole apart: the time of a request into phases, variation into the effects of factors."""
+"""Plots of the parts of a whole: the time of a request into phases, variation into the effects of factors."""
 
 from __future__ import annotations
 

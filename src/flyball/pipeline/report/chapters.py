@@ -1,4 +1,4 @@
-"""Cuts an analysis into chapters: one for each experiment, and one for traces that belong to none.
+"""Divides an analysis into chapters: one for each experiment, and one for traces that belong to none.
 
 A chapter holds its part of every table, with the cell of each run; it is independent of HTML and plots.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 CLIENTS = "clients"
 NODES = "nodes"
 
-# The loop of admission control, which is shown in another way than the others.
+# The loop of admission control, which has its own plots and tables.
 ADMISSION = "admission"
 
 _BY_RUN = (
@@ -45,7 +45,7 @@ class Chapter:
     # From a run to its cell: the JSON text of its factors.
     cell_of: Mapping[str, str]
     tables: Mapping[str, pd.DataFrame]
-    # What its open loops have shown, as in `model.json`.
+    # The plants identified from its open loops, as in `model.json`.
     plants: Sequence[Mapping[str, Any]] = ()
 
     @property
@@ -108,12 +108,12 @@ class Chapter:
         return factor_names({name: None for factors in self.cells.values() for name in factors})
 
     def cell_name(self, cell: str) -> str:
-        """Say what sets this cell apart from the others."""
+        """Return the label of a cell: the factors that distinguish it from the others."""
         factors = self.cells.get(cell) or json.loads(cell)
         return cell_name({name: factors[name] for name in self.factors if name in factors}, self.names)
 
     def line_name(self, factors: Mapping[str, Any], x: str | None, first: str | None = None) -> str:
-        """Say what sets a line over `x` apart from others: the factors on no axis, `first` before them."""
+        """Return the label of a line over `x`: the factors on no axis, `first` before them."""
         others = [name for name in self.factors if name != x and name in factors]
         ordered = sorted(others, key=lambda name: name != first)
         return ", ".join(f"{self.names[name]} {level(factors[name])}" for name in ordered)
@@ -203,7 +203,7 @@ def _plants(analysis: Analysis, experiment: str) -> list[Mapping[str, Any]]:
 
 
 def _table(analysis: Analysis, name: str) -> pd.DataFrame:
-    """Return a table of the analysis, or one without rows if the stage that makes it had nothing to work on."""
+    """Return a table of the analysis, or one without rows if the stage that makes it had no input."""
     found = analysis.tables.get(name)
     return pd.DataFrame(columns=list(COLUMNS[name])) if found is None else found
 

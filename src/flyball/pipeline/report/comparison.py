@@ -69,7 +69,7 @@ class Pair:
 
 
 def write_comparison(analyses: Mapping[str, Analysis], path: Path) -> None:
-    """Write a comparison of named analyses to `path`: one HTML file; others are held against the first.
+    """Write a comparison of named analyses to `path`: one HTML file; the others are compared with the first.
 
     Raises PipelineError if there are fewer than two, or if they have no experiment in common.
     """
@@ -91,7 +91,7 @@ def write_comparison(analyses: Mapping[str, Analysis], path: Path) -> None:
 
 
 def _pairs(chapters: Mapping[str, Sequence[Chapter]]) -> list[Pair]:
-    """Return experiments that all have; if they have none in common but one each, these."""
+    """Return the experiments that all have in common; if there are none and each has just one, these."""
     by_name = {name: {chapter.name: chapter for chapter in found} for name, found in chapters.items()}
     first = next(iter(by_name.values()))
     common = [name for name in first if all(name in found for found in by_name.values())]
@@ -138,7 +138,7 @@ def _rows(chapter: Chapter, metric: str, source: str) -> dict[str, pd.Series[Any
 def _compare(
     pair: Pair, metric: str, rows: Mapping[str, Mapping[str, pd.Series[Any]]], cells: Sequence[str]
 ) -> tuple[Table, list[Compared]]:
-    """Hold each cell of the others against the same one of the first."""
+    """Compare each cell of the others with the same cell of the first."""
     first, *others = pair.chapters
     unit = unit_of(metric)
     head = ["Cell", f"{first} [{unit}]"]

@@ -1,6 +1,6 @@
 """The parts of a section of a report, as plain data: texts, tables, lists of facts.
 
-The templates say how it looks; nothing here knows HTML, so no text of the data can become markup.
+The templates define the layout; this module is independent of HTML, so no text of the data can become markup.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Caution:
-    """Something that the reader must know before trusting a number."""
+    """A warning that the reader needs before trusting a number."""
 
     says: str
-    # The runs that it is about, or further lines.
+    # The affected runs, or further lines.
     names: Sequence[str] = ()
-    # Whether results are wrong, and not only to be read with care.
+    # Whether results are wrong, and not only uncertain.
     is_bad: bool = False
 
 

@@ -1,4 +1,4 @@
-"""Whether two measured means differ: Welch's interval for their difference, and words for it."""
+"""The difference of two measured means: Welch's interval for it, and its wording."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CONFIDENCE = 0.90
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean and what is known of its error."""
+    """A mean with its standard error, if that is known."""
 
     mean: float
     # The standard error of the mean; None if there is no interval.
@@ -25,7 +25,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How far another mean lies from the first one."""
+    """The difference of another mean from the first one."""
 
     ratio: float
     # The interval of the difference, other minus first; None if one of them has no interval.
@@ -44,7 +44,7 @@ class Difference:
 
 
 def estimate(mean: float, half_width: float | None, count: int) -> Estimate:
-    """Return what an interval of 90 % over `count` values says about the error of its mean."""
+    """Return the estimate whose 90 % interval over `count` values is given."""
     if half_width is None or not is_number(half_width) or half_width < 0 or count < 2:
         return Estimate(mean, None, 0)
     return Estimate(mean, half_width / float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1)), count - 1)

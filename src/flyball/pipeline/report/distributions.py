@@ -1,4 +1,4 @@
-"""Plots of how a run went over time and of how its response times are distributed."""
+"""Plots of a run over time and of the distribution of its response times."""
 
 from __future__ import annotations
 
@@ -167,11 +167,11 @@ def percentiles(chapter: Chapter, view: View) -> list[Figure]:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """One value for each point of time, and how much each counts in a mean; a gap is not a number."""
+    """One value for each point of time, and its weight in a mean; a gap is NaN."""
 
     values: thinning.Floats
     weights: thinning.Floats | None = None
-    # How many seconds each value stands for.
+    # The number of seconds that each value covers.
     point_s: int = 1
 
     @property

@@ -1,6 +1,6 @@
 """A plot: plotly's data and layout as plain dictionaries, with words for those who cannot see it.
 
-Colours are names, `series-1` or `series-1/0.2`: the page knows them in light and dark. It imports no plotly.
+Colours are names, `series-1` or `series-1/0.2`: the page defines them for light and dark. It imports no plotly.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pandas as pd
 from flyball.pipeline.report.content import Table
 from flyball.pipeline.report.formatting import is_number
 
-# Series that a colour can tell apart; further ones differ in their dashes.
+# Number of series with a colour of their own; further ones differ in their dashes.
 COLOURS = 8
 
 REFERENCE_COLOUR = "reference"
@@ -57,12 +57,12 @@ def colour(index: int, opacity: float = 1.0) -> str:
 
 
 def line(index: int, **more: Any) -> dict[str, Any]:
-    """Return how the line of a series looks."""
+    """Return the style of the line of a series."""
     return {"color": colour(index), "dash": _DASHES[index // COLOURS % len(_DASHES)], "width": 2, **more}
 
 
 def marker(index: int) -> dict[str, Any]:
-    """Return how the points of a series look; colour is not all that tells them apart."""
+    """Return the style of the points of a series; it differs in more than colour."""
     return {"color": colour(index), "symbol": _SYMBOLS[index % len(_SYMBOLS)], "size": 8}
 
 
@@ -118,7 +118,7 @@ def loop_lines(rows: pd.DataFrame, names: Mapping[str, str]) -> list[Trace]:
 
 
 def hollow_diamond(hue: str) -> dict[str, Any]:
-    """Return how a number looks that others have published."""
+    """Return the style of a published number."""
     return {"symbol": "diamond", "size": 11, "color": "surface", "line": {"width": 2, "color": hue}}
 
 
@@ -162,7 +162,7 @@ def words_at(
 
 
 def plain(text: str) -> str:
-    """Return a text of the data for plotly, which would take some markup in it at its word."""
+    """Return a text of the data for plotly with its markup escaped: plotly would render some."""
     return escape(text, quote=False)
 
 

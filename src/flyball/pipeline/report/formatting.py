@@ -1,4 +1,4 @@
-"""How numbers, intervals, metrics and factors are written for a reader.
+"""Formatting of numbers, intervals, metrics and factors for a reader.
 
 Intervals are in the papers' notation: `10.0 ± 5.0` by Student, `10.0 ± [-3.0, 5.0]` by quantiles.
 """
@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-# Stands where there is no number.
+# Shown where there is no number.
 NOTHING = "–"
 
 # The kind that stands for requests of every kind.
@@ -77,7 +77,7 @@ def unit_of(metric: str, unit: str = "ms") -> str:
 
 
 def is_higher_better(metric: str) -> bool:
-    """Whether more of it is what one wants."""
+    """Whether larger values are better."""
     return metric in _HIGHER_IS_BETTER
 
 
@@ -103,7 +103,7 @@ def proper(name: str) -> str:
 
 
 def target_name(target: Mapping[str, Any]) -> str:
-    """Return what was put under load: a server that the lab did not start by its label, or else by where it is."""
+    """Return the name of the server under load: one that the lab did not start by its label, or else its address."""
     if target.get("kind") != "foreign":
         return proper(str(target.get("kind", "")))
     addresses = ", ".join(target.get("addresses", ()))
@@ -116,7 +116,7 @@ def capital(text: str) -> str:
 
 
 def amount(value: float | None, decimals: int | None = None) -> str:
-    """Return a number as short as it stays honest: three digits that count, thousands set apart."""
+    """Return a number with three significant digits and thousands separators."""
     if not is_number(value):
         return NOTHING
     assert value is not None
@@ -205,7 +205,7 @@ def factor_names(factors: Iterable[str]) -> dict[str, str]:
 
 
 def cell_name(factors: Mapping[str, Any], names: Mapping[str, str]) -> str:
-    """Return what sets a cell apart: `clients 10, handler time 0.01 s, RabbitMQ`."""
+    """Return the label of a cell: `clients 10, handler time 0.01 s, RabbitMQ`."""
     return ", ".join(factor_text(name, value, names) for name, value in factors.items()) or "this run"
 
 
@@ -219,7 +219,7 @@ def factor_text(name: str, value: object, names: Mapping[str, str]) -> str:
 
 
 def is_number(value: float | None) -> bool:
-    """Whether it is there and finite."""
+    """Whether it is not null and finite."""
     return value is not None and math.isfinite(value)
 
 

@@ -1,6 +1,6 @@
-"""Which closed loops held their goal: the repetitions of a cell together, in numbers and in plain words.
+"""The closed loops that held their goal: the repetitions of a cell together, in numbers and in plain words.
 
-It reads the table of closed loops; what the figures in it mean is written with the stage that makes them.
+It reads the table of closed loops; the stage that makes it defines its figures.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class LoopResult:
     """One controller in one cell of an experiment, from one disturbance to the next; means over the repetitions."""
 
     cell: str
-    # The controller, and what else sets it apart from others on the same broker.
+    # The controller, and the factors that distinguish it from others on the same broker.
     label: str
     # The label, the broker where there are several, and the disturbance.
     name: str
@@ -87,7 +87,7 @@ class Published:
 
 
 def loop_results(chapter: Chapter) -> list[LoopResult]:
-    """Return what each closed loop of a chapter did, in the order of its cells; parts one after the other."""
+    """Return the result of each closed loop of a chapter, in the order of its cells; parts one after the other."""
     rows = chapter.tables["closed_loops"]
     order = {cell: place for place, cell in enumerate(chapter.cells)}
     groups = rows.groupby(["cell", "loop", "part", "disturbance", "goal"], sort=False)
@@ -96,7 +96,7 @@ def loop_results(chapter: Chapter) -> list[LoopResult]:
 
 
 def published_of(chapter: Chapter) -> list[Published]:
-    """Return what was published of loops: a mean, and its standard deviation if that was published as well."""
+    """Return the published figures of loops: a mean, and its standard deviation if that was published as well."""
     rows = chapter.tables["references"]
     stds = {
         (row.label, row.cell): float(row.theirs)  # type: ignore[arg-type]
@@ -113,7 +113,7 @@ def loops_table(chapter: Chapter) -> list[Passage]:
     found = loop_results(chapter)
     if not found:
         return []
-    # The lab's loops are about messages; what those of other traces measure is not known.
+    # The lab's loops are about messages; the unit of loops in other traces is unknown.
     unit = " [messages/s]" if chapter.experiment else ""
     theirs: dict[str, list[Published]] = {}
     for one in published_of(chapter):
@@ -142,7 +142,7 @@ def loops_table(chapter: Chapter) -> list[Passage]:
 
 
 def settling_text(samples: float | None) -> str:
-    """Return after how many samples a loop had settled."""
+    """Return the number of samples after which a loop had settled."""
     return "never" if samples is None else whole(samples)
 
 
@@ -163,7 +163,7 @@ def _verdict(one: LoopResult) -> Mark:
 
 
 def _setting(found: Sequence[LoopResult]) -> str:
-    """Say what all the loops have in common, which needs no column."""
+    """Return the values that all the loops have in common, which need no column."""
     goals, brokers, actuators, runs = (
         {getattr(one, name) for one in found} for name in ("goal", "broker", "actuator", "runs")
     )

@@ -1,4 +1,4 @@
-"""Plots of closed control loops: how controllers compare, and how each run went."""
+"""Plots of closed control loops: a comparison of controllers, and each run over time."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def _place(one: LoopResult, *, is_one: bool) -> str:
 def _published_traces(
     chapter: Chapter, found: Sequence[LoopResult], names: Mapping[tuple[str, str, float], str], *, is_ratio: bool
 ) -> list[Trace]:
-    """Return what others measured as hollow diamonds; one that belongs to several brokers is drawn once."""
+    """Return published figures as hollow diamonds; one that belongs to several brokers is drawn once."""
     goals = {one.cell: one.goal for one in reversed(found) if not one.disturbance}
     found_at: dict[str, tuple[float, float | None, str]] = {}
     for one in published_of(chapter):

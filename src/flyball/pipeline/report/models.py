@@ -1,6 +1,6 @@
-"""Shows the models that the pipeline has learned: first what matters of each kind, then all of it, folded.
+"""Shows the models that the pipeline has learned: first the main facts of each kind, then all of them, folded.
 
-It knows the names of some facts of each model, and shows what it does not know as it is.
+The main facts have their own labels; all others are shown unchanged.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Plots of control loops that were held open: what each action brought, and the plant that was found in it."""
+"""Plots of open control loops: the measurement after each action, and the plant identified from it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_LEVELS = 40
 
 
 def open_loop(chapter: Chapter, view: View) -> list[Figure]:
-    """Loops that were held open: what each action brought, with the plant that was found in it."""
+    """Open loops: the measurement after each action, with the plant identified from it."""
     rows = chapter.tables["loops"]
     rows = rows[~rows["is_closed"].astype(bool) & rows["answer"].notna() & (rows["loop"] != ADMISSION)]
     order = {cell: place for place, cell in enumerate(chapter.cells)}
@@ -62,7 +62,7 @@ def _figure(chapter: Chapter, view: View, cell: str, name: str, own: pd.DataFram
 
 
 def _quantities(chapter: Chapter) -> tuple[str, str, str]:
-    """Return what action and measurement are called, and the measurement's unit in brackets."""
+    """Return the names of action and measurement, and the measurement's unit in brackets."""
     if chapter.experiment is None:
         return "Action", "Measurement", ""
     actuator = next((str(run.workload.get("actuator", "")) for run in chapter.runs), "")

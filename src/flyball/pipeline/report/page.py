@@ -1,6 +1,6 @@
 """Renders sections with the templates: one HTML file with its style, its script and plotly's inside, to open offline.
 
-It knows how a page is put together, but not what is measured.
+It assembles the page; its content comes from the sections.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from flyball.pipeline.report.content import Section
 
 
 def write_page(path: Path, title: str, sections: Sequence[Section], footer: str) -> None:
-    """Write the page to `path`; its folder is made if it is not there."""
+    """Write the page to `path`; its folder is created if it is missing."""
     templates = _templates()
     page = templates.get_template("page.html").render(
         title=title,

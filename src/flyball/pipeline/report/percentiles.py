@@ -1,7 +1,7 @@
 """Percentiles of response times with their intervals of 90 %.
 
 Over several repetitions an interval is by Student, of the repetitions' percentiles. Within a single run it is between
-two order statistics: those that the number of requests leaves in doubt, read from the histogram.
+two order statistics: read from the histogram, at ranks given by the number of requests.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from flyball.pipeline.report.formatting import ALL, NOTHING, amount, is_number, 
 
 # The columns of `measures` that every table of latencies has.
 PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
-# What a reader has to know of the notation; the page says it once.
+# Explanation of the notation; shown once on the page.
 NOTATION = "9.0 [8.5, 9.7] is a percentile of a single run between two order statistics"
 
 Floats = npt.NDArray[np.float64]
@@ -35,7 +35,7 @@ class Percentile:
     value: float
     low: float
     high: float
-    # Of how many runs it is the mean.
+    # The number of runs that it is the mean of.
     repetitions: int = 1
 
     @property
@@ -47,7 +47,7 @@ class Percentile:
             return amount(self.value)
         if self.repetitions > 1:
             return student(self.value, self.high - self.value)
-        # From 100 on a decimal says nothing that the interval does not take back.
+        # From 100 on decimals are below the width of the interval.
         decimals = 0 if self.value >= 100 else None
         return f"{amount(self.value, decimals)} [{amount(self.low, decimals)}, {amount(self.high, decimals)}]"
 
@@ -100,7 +100,7 @@ def _order_statistics(chapter: Chapter, row: pd.Series[Any], share: float) -> tu
 
 
 def _independent_requests(chapter: Chapter, row: pd.Series[Any]) -> float:
-    """Return how many requests the run's records are worth: (Σw)²/Σw² of a sample, all if all were recorded."""
+    """Return the effective number of requests in the records: (Σw)²/Σw² of a sample, all if all were recorded."""
     rows = chapter.tables["series"]
     rows = rows[(rows["run"] == row["run"]) & (rows["source"] == row["source"])]
     rows = rows if row["kind"] == ALL else rows[rows["kind"] == row["kind"]]

@@ -1,6 +1,6 @@
-"""Which policy of admission did best, and whether the paper's goals were reached: in numbers and in plain words.
+"""The best admission policy, and whether the paper's goals were reached: in numbers and in plain words.
 
-It reads the table of policies' runs; what the figures in it mean is written with the stage that makes them.
+It reads the table of policies' runs; the stage that makes it defines its figures.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ OURS = ("dps", "memoryless", "static", "round_robin", "strict", "classes", "inte
 
 # Goodput is held if it is within 10 % of the best.
 NEAR_BEST_RATIO = 0.9
-# A site with more errors has collapsed. With control a refusal is none of them: it is meant.
+# A site with more errors has collapsed. With control a refusal is not an error: it is intended.
 MOST_FAILED_RATIO = 0.05
 WANTED_CLIENTS_RATIO = 2.5
 # What the admission paper held without and with control.
 PAPER_CLIENTS = (150, 400)
 MOST_STD_RATIO = 0.2
 MOST_P99_RATIO = 0.1
-# How far the admitted ratio of large requests may be from what the law says.
+# How far the admitted ratio of large requests may be from the value of the law.
 LAW_ERROR = 0.05
 # Small requests that are admitted in this ratio hardly wait, and the law does not bind.
 ALL_ADMITTED_RATIO = 0.99
@@ -65,7 +65,7 @@ _MEANINGS = (
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One policy with one number of clients; means over the repetitions. NaN is what is not known."""
+    """One policy with one number of clients; means over the repetitions. An unknown value is NaN."""
 
     policy: str
     clients: int
@@ -97,7 +97,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class ClientCapacity:
-    """How many clients the site held without control and with Flyball."""
+    """The number of clients that the site held without control and with Flyball."""
 
     # The uncontrolled site with the most clients that it held; None if it held none.
     without: Judged | None
@@ -120,7 +120,7 @@ def policy_name(policy: str) -> str:
 
 
 def judged_of(chapter: Chapter) -> list[Judged]:
-    """Return what each policy of a chapter did with each number of clients, in the order of the experiment."""
+    """Return the results of each policy of a chapter with each number of clients, in the order of the experiment."""
     rows = chapter.tables["policy_runs"]
     levels = [str(level) for level in chapter.experiment.factors.get("policy", [])] if chapter.experiment else []
     order = {policy: place for place, policy in enumerate(dict.fromkeys([*levels, *rows["policy"]]))}
@@ -147,7 +147,7 @@ def client_capacity(found: Sequence[Judged]) -> ClientCapacity | None:
 
     Without control a number is held if goodput is within 10 % of the best of this policy and fewer than 5 % of the
     calls end in an error. With control goodput has to be within 10 % of the best of all policies, and fewer than 5 %
-    of the calls may fail: a refusal is what control is for.
+    of the calls may fail: a refusal is intended.
     """
     counts = sorted({one.clients for one in found})
     if len(counts) < 2:
@@ -175,7 +175,7 @@ def _most_clients(found: Sequence[Judged], best: float, errors: Callable[[Judged
 
 
 def goals_of(found: Sequence[Judged]) -> list[Goal]:
-    """Say in plain words how Flyball did, against no control and against the goals."""
+    """Compare Flyball in plain words with no control and with the goals."""
     ours = ours_of(found)
     if ours is None:
         return []
@@ -328,7 +328,7 @@ def _tail_goals(ours: Judged, plain: Judged) -> list[Goal]:
 
 
 def lawful_ratio(admitted_small: float, kappa: float) -> float:
-    """Return what the law (1 - A_l) / A_l = κ (1 - A_s) / A_s says of large requests."""
+    """Return the admitted ratio of large requests by the law (1 - A_l) / A_l = κ (1 - A_s) / A_s."""
     return admitted_small / (kappa * (1 - admitted_small) + admitted_small)
 
 

@@ -53,7 +53,7 @@ def goodput(chapter: Chapter, view: View) -> list[Figure]:
 
 
 def policies(chapter: Chapter, view: View) -> list[Figure]:
-    """Policies as bars: how calls ended, and of each class within which time 50, 95 and 99 % were answered."""
+    """Policies as bars: the results of calls, and the 50th, 95th and 99th percentile of each class."""
     found = overloaded(judged_of(chapter))
     if not found:
         return []
@@ -63,7 +63,7 @@ def policies(chapter: Chapter, view: View) -> list[Figure]:
 
 
 def load_cdf(chapter: Chapter, view: View) -> list[Figure]:
-    """How the database load is distributed under each policy; vertical lines: references. Figure 2 of the paper."""
+    """The distribution of the database load under each policy; vertical lines: references. Figure 2 of the paper."""
     found = overloaded(judged_of(chapter))
     rows = chapter.tables["load_cdf"]
     curves = {one: rows[rows["run"].isin(_runs_of(chapter, one))].groupby("ratio")["load"].mean() for one in found}
@@ -126,7 +126,7 @@ def admission(chapter: Chapter, view: View) -> list[Figure]:
 
 
 def _named(view: View, figure: Figure) -> Figure:
-    """Return a plot with what the view is called below it: of several plots of a view each has its own title."""
+    """Return a plot with the name of the view below it: of several plots of a view each has its own title."""
     return replace(figure, note=f"{view.title}. {figure.note}".rstrip()) if view.title else figure
 
 
@@ -183,7 +183,7 @@ def _errors(found: Sequence[Judged]) -> Figure:
 
 
 def _ended(found: Sequence[Judged]) -> Figure:
-    """How the calls of each policy ended, as bars."""
+    """The results of the calls of each policy, as bars."""
     title = f"How calls ended, {found[0].clients:,} clients"
     calls = [one.goodput / (1 - one.errors) if one.errors < 1 else float("nan") for one in found]
     parts = {

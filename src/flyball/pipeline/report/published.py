@@ -1,4 +1,4 @@
-"""Published numbers and ours: by how much they differ, and why."""
+"""Published numbers and ours, their difference, and its reason."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from flyball.pipeline.report.policies import Judged, clients_held, judged_of, po
 # Within these ratios a difference is in percent, beyond them as a multiple.
 PERCENT_RATIOS = (0.5, 2.0)
 
-# The admission paper, section 1: clients that the site bears, by policy.
+# The admission paper, section 1: the number of clients that the site holds, by policy.
 CLIENTS_HELD = {"none": 150, "integral": 300, "dps": 400}
 # The admission paper, section 2.1: database requests per second, without and with classes.
 REFERENCE_LOADS = (90, 120)
@@ -99,7 +99,7 @@ def _of_cells(chapter: Chapter, published: pd.DataFrame) -> list[_Row]:
 
 
 def _of_outcomes(chapter: Chapter) -> list[_Row]:
-    """Return what the admission paper says of whole policies, not of single runs."""
+    """Return the figures of the admission paper for whole policies, not for single runs."""
     if not chapter.name.startswith("admission/"):
         return []
     found = judged_of(chapter)

@@ -1,4 +1,4 @@
-"""Plots of a queue and its clients: rates and waiting messages over time, and the one over the other."""
+"""Plots of a queue and its clients: rates and waiting messages over time, and rates over waiting messages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NOTE = "Of the first run of the cell. Seen by clients: a message waits from its
 
 
 def queue_over_time(chapter: Chapter, view: View) -> list[Figure]:
-    """A plot for each cell: what came in and went out each second, and how many messages waited."""
+    """A plot for each cell: the messages that came in and went out each second, and the number that waited."""
     return [_over_time(chapter, view, cell, rows) for cell, rows in _first_runs(chapter)]
 
 

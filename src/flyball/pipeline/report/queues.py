@@ -1,7 +1,7 @@
 """The effect of policies of placement and of provisioning, and of more nodes, on a clustered queue.
 
-In numbers and words, from the tables of placement, provisioning and scaling. How their figures are found is written
-with the stage.
+In numbers and words, from the tables of placement, provisioning and scaling. The stage that
+makes them defines their figures.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ STANDARD, OPTIMISED = "standard", "optimised"
 STATIC, DYNAMIC = "static", "dynamic"
 # The Selfware report: 0.35 against 0.3 messages/ms.
 WANTED_GAIN = 1.17
-# The Selfware report: what a second queue brought.
+# The Selfware report: the gain of a second queue.
 PAPER_GROWTH = 3.7 / 1.9
 # Throughput that nodes should reach, in multiples of that of one node.
 WANTED_GROWTH = {2: 1.9, 4: 3.7}
 
 
 def queue_policies(chapter: Chapter) -> list[Passage]:
-    """Return how policies compare, a row for each, and what that says about the goals; nothing if none was varied."""
+    """Return the comparison of policies, a row for each, and the goals reached; nothing if none was varied."""
     shown: list[Block] = []
     placed, provided = chapter.tables["placement"], chapter.tables["provisioning"]
     if len(placed):
@@ -40,7 +40,7 @@ def queue_policies(chapter: Chapter) -> list[Passage]:
 
 
 def placement_words(rows: pd.DataFrame) -> str:
-    """Say what optimised placement brought."""
+    """Return the gain of optimised placement in words."""
     gain = _ratio(rows, OPTIMISED, STANDARD)
     if gain is None:
         return "Only one policy was tried: there is nothing to compare."
@@ -53,7 +53,7 @@ def placement_words(rows: pd.DataFrame) -> str:
 
 
 def provisioning_words(rows: pd.DataFrame) -> str:
-    """Say what dynamic provisioning brought."""
+    """Return the gain of dynamic provisioning in words."""
     gain = _ratio(rows, DYNAMIC, STATIC)
     if gain is None:
         return "Only one policy was tried: there is nothing to compare."
@@ -83,7 +83,7 @@ def _verdict(found: float, wanted: float) -> str:
 
 def _table(caption: str, rows: pd.DataFrame, column: str, name: str) -> Table:
     body: list[list[str]] = []
-    # What is compared with comes before what it is compared to.
+    # The baselines come before the policies compared with them.
     for policy in sorted(dict.fromkeys(rows["policy"]), key=lambda policy: policy not in (STANDARD, STATIC)):
         own = rows[rows["policy"] == policy]
         rates = own["throughput"].astype(float)

@@ -1,4 +1,4 @@
-"""The report on one folder of results: summary first, then each experiment, then how it was run."""
+"""The report on one folder of results: summary first, then each experiment, then its settings and commands."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _INTERVALS = (
 def write_report(analysis: Analysis, path: Path, source: str = "results") -> None:
     """Write the report to `path`: one HTML file that needs no network and no other file.
 
-    `source` is where the results lie, for the command that makes the report again.
+    `source` is the folder of the results, for the command that repeats the report.
     """
     chapters = chapters_of(analysis)
     title = title_of(chapters)

@@ -1,6 +1,6 @@
 """The sections of a report: one for each experiment, then models, settings and the quarantine.
 
-It puts plots and tables in order; what they show is made by the views and the summary.
+It arranges plots and tables; the views and the summary make their content.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _TOLERANCES = (
 def chapter_section(chapter: Chapter, *, is_only: bool = False) -> Section:
     """Return the section of one experiment: about, headline, plots, tables, references, laws.
 
-    The only one of a report leaves to the summary what that says already.
+    If a report has only one, it omits the content of the summary.
     """
     experiment = chapter.experiment
     figures, missing = _figures(chapter)
@@ -81,14 +81,14 @@ def chapter_section(chapter: Chapter, *, is_only: bool = False) -> Section:
 
 
 def models_section(models: Mapping[str, Mapping[str, Any]]) -> list[Section]:
-    """Return what the pipeline has learned for the controllers, if anything."""
+    """Return the models that the pipeline has learned for the controllers, if any."""
     intro = "Learned from these traces, for the controllers. The same is in the JSON files next to this page."
     passages = [Passage("", [intro]), *(model_passage(name, model) for name, model in models.items())]
     return [Section("models", "Models found", "section.html", {"passages": passages})] if models else []
 
 
 def runs_section(chapters: Sequence[Chapter], source: str) -> Section:
-    """Return how it was run: settings, versions and runs of each experiment, and the commands to repeat them."""
+    """Return the set-up: settings, versions and runs of each experiment, and the commands to repeat them."""
     passages = [Passage(chapter.title, _runs(chapter)) for chapter in chapters if chapter.runs]
     again = shlex.join(["flyball", "pipeline", "report", source, "--out", "report"])
     data = {"commands": _commands(chapters), "again": again, "passages": passages}
@@ -96,7 +96,7 @@ def runs_section(chapters: Sequence[Chapter], source: str) -> Section:
 
 
 def quarantine_section(analysis: Analysis) -> list[Section]:
-    """Return what could not be read, if anything."""
+    """Return the files and rows that could not be read, if any."""
     rows = analysis.tables.get("quarantine")
     if rows is None or rows.empty:
         return []
@@ -155,7 +155,7 @@ def _cells(chapter: Chapter) -> list[Passage]:
         if rows:
             caption = f"Throughput and response time, measured by {source}; 90 % intervals{_repetitions(chapter)}"
             table = Table(caption, _cell_head(chapter, source), rows, numbers_from=names)
-            # Where a loop or a policy decides what comes, its own table says more.
+            # Where a loop or a policy decides the throughput, its own table is more informative.
             is_aside = chapter.has_loops or chapter.has_policies
             shown.append(replace(table, summary=caption) if is_aside else folded(table))
         kinds = sorted({kind for metric in _MAIN_METRICS for kind in chapter.kinds(metric, source)})
@@ -249,7 +249,7 @@ def _strain(laws: pd.DataFrame) -> pd.Series[float]:
 
 def _commands(chapters: Sequence[Chapter]) -> list[str]:
     experiments = {chapter.name: chapter.experiment for chapter in chapters if chapter.experiment}
-    # What others begin with comes before them.
+    # Experiments whose results others begin with come before them.
     ordered = sorted(experiments.values(), key=lambda experiment: _steps_before(experiment, experiments))
     commands: dict[str, None] = {}
     for experiment in ordered:

@@ -1,4 +1,4 @@
-"""Which rows of a chapter a view is about, and how many of them a plot can show."""
+"""The rows of a chapter that a view shows, and the number of them that fit into a plot."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flyball.pipeline.manifest import View
 from flyball.pipeline.report.chapters import Chapter
 from flyball.pipeline.report.formatting import ALL, quantiles, student
 
-# Lines of a plot of distributions, and facts in its words: more cannot be told apart.
+# Lines of a plot of distributions, and facts in its words: more cannot be distinguished.
 MOST_LINES = 8
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ def x_of(chapter: Chapter, view: View) -> str | None:
 
 
 def of_kind(kind: str) -> str:
-    """Return what a title says about the kind of requests."""
+    """Return the part of a title about the kind of requests."""
     return "" if kind == ALL else f", {kind}"
 
 

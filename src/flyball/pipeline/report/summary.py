@@ -1,4 +1,4 @@
-"""The summary of a report: the headline numbers, and what is wrong with them."""
+"""The summary of a report: the headline numbers, and the warnings about them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def title_of(chapters: Sequence[Chapter]) -> str:
 
 
 def lead(analysis: Analysis, chapters: Sequence[Chapter]) -> str:
-    """Say in a sentence or two what was run."""
+    """Describe the runs in a sentence or two."""
     targets = sorted({target_name(run.target) for run in analysis.runs if run.target.get("kind")})
     protocols = sorted({str(run.workload.get("protocol", "")) for run in analysis.runs} - {""})
     experiments = [chapter for chapter in chapters if chapter.experiment]
@@ -90,7 +90,7 @@ def tiles_of(chapter: Chapter) -> list[Tile]:
 
 
 def warnings(analysis: Analysis, chapters: Sequence[Chapter]) -> list[Caution]:
-    """Return all that is wrong or to be read with care, the worst first."""
+    """Return all warnings, the worst first."""
     runs = analysis.runs
     found = [
         *_failed_checks(runs),
@@ -145,8 +145,8 @@ def _latency(chapters: Sequence[Chapter]) -> Tile | None:
 def _best(chapters: Sequence[Chapter], metric: str) -> Tile | None:
     """Return the highest throughput or the shortest response, and where it was reached.
 
-    Where a loop decides how many messages come, what waits grows, and neither says anything; nor do they where a
-    policy refuses requests, which is an answer too.
+    Neither means anything where a loop decides the rate of messages, so that the backlog grows, or where a policy
+    refuses requests, since a refusal is a response too.
     """
     candidates = []
     for chapter in chapters:

@@ -1,4 +1,4 @@
-"""The kinds of views that an experiment may ask for, and those that it gets if it asks for none."""
+"""The kinds of views that an experiment may ask for, and the default ones."""
 
 from __future__ import annotations
 
