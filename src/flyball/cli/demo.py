@@ -34,7 +34,7 @@ def demo(
     """
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
-        fail(f"the demo needs further packages ({', '.join(missing)}): pip install 'flyball[control,pipeline]'")
+        fail(f"the demo needs additional packages ({', '.join(missing)}): pip install 'flyball[control,pipeline]'")
     try:
         # Here, not above: it takes long to import, and the other commands do not need it.
         from flyball.cli.demo_story.story import Wish, run_demo

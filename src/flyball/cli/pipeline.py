@@ -482,7 +482,7 @@ def _packages_needed() -> Iterator[None]:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _EXTRA_PACKAGES:
             raise
-        raise PipelineError("the pipeline needs further packages: pip install 'flyball[pipeline]'") from error
+        raise PipelineError("the pipeline needs additional packages: pip install 'flyball[pipeline]'") from error
 
 
 @contextmanager
