@@ -10,8 +10,9 @@ from pyspark.sql import SparkSession
 
 from flyball.errors import PipelineError
 from flyball.pipeline.analysis import analyse
-from flyball.pipeline.filesystem import Files, files_at, is_local, join, path_of, uri_of
+from flyball.pipeline.filesystem import files_at
 from flyball.pipeline.ingest import ingest
+from flyball.pipeline.places import Files, is_local, join, path_of, uri_of
 from flyball.pipeline.trace_store import Store
 from tests.pipeline.traces import write_experiment, write_steady_run
 

@@ -389,7 +389,7 @@ def test_a_full_disk_is_said_in_one_line(source: Path, take: Ingest, monkeypatch
         raise OSError(errno.ENOSPC, "No space left on device", "store/a.json")
 
     with monkeypatch.context() as patch:
-        patch.setattr("flyball.pipeline.filesystem.LocalFiles.write", full)
+        patch.setattr("flyball.pipeline.places.LocalFiles.write", full)
         with pytest.raises(PipelineError, match=r"store/a.json|No space left on device"):
             take()
     assert sequences(take().requests) == [1]

@@ -401,14 +401,15 @@ def write_comparison_of(sources: Sequence[Place], out: Place, means: Means | Non
 
 
 def _inside(folder: Place, name: str) -> Place:
-    from flyball.pipeline.filesystem import join
+    from flyball.pipeline.places import join
 
     return folder / name if isinstance(folder, Path) else join(folder, name)
 
 
 def _written(write: Callable[[Path], None], out: Place, spark: SparkSession) -> Place:
     """Write the page of a report into `out`, on whatever file system that is; return its place."""
-    from flyball.pipeline.filesystem import files_at, is_local, path_of
+    from flyball.pipeline.filesystem import files_at
+    from flyball.pipeline.places import is_local, path_of
 
     page = _inside(out, "report.html")
     if is_local(out):
@@ -424,7 +425,7 @@ def _written(write: Callable[[Path], None], out: Place, spark: SparkSession) -> 
 def _may_be_there(out: Place) -> bool:
     """Whether there may be a store: behind a URI of another scheme that is seen when Spark has started."""
     with _packages_needed():
-        from flyball.pipeline.filesystem import is_local, path_of
+        from flyball.pipeline.places import is_local, path_of
     return not is_local(out) or path_of(out).exists()
 
 
@@ -440,7 +441,7 @@ def _distinct_names(sources: Sequence[Place]) -> list[str]:
 
 def _bytes_in(sources: Sequence[Place]) -> int:
     """Return how much there is to read, as far as that is known before Spark has started."""
-    from flyball.pipeline.filesystem import is_local, path_of
+    from flyball.pipeline.places import is_local, path_of
 
     if not all(map(is_local, sources)):
         return _FEW_BYTES

@@ -26,7 +26,7 @@ from flyball.pipeline.batch_writer import part_of
 from flyball.pipeline.capacity import capacity
 from flyball.pipeline.factorial import COLUMNS as EFFECT_COLUMNS
 from flyball.pipeline.factorial import factorial
-from flyball.pipeline.filesystem import Files, files_at, join, name_of, uri_of
+from flyball.pipeline.filesystem import files_at
 from flyball.pipeline.ingest import check_ingestible, ingest_once, take_new
 from flyball.pipeline.latency import histogram, percentiles
 from flyball.pipeline.log_tables import downtime_of, phases_of, throughput_of
@@ -35,6 +35,7 @@ from flyball.pipeline.manifest import Experiment, Run, read_experiments, read_ru
 from flyball.pipeline.measures import cells, measures, references, telesto_metrics, whole_points
 from flyball.pipeline.operational_laws import laws
 from flyball.pipeline.phases import phases
+from flyball.pipeline.places import Files, join, name_of, uri_of
 from flyball.pipeline.policies import (
     class_percentiles,
     compared_runs,

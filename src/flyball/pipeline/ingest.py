@@ -23,11 +23,12 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 
 from flyball.errors import PipelineError
 from flyball.pipeline.batch_writer import BatchWriter
-from flyball.pipeline.filesystem import as_pattern, files_at, is_local, is_uri, join, name_of, path_of
+from flyball.pipeline.filesystem import files_at
 from flyball.pipeline.log_formats import LogFormat
 from flyball.pipeline.log_traces import as_traces
 from flyball.pipeline.logs import LOG_NAMES
 from flyball.pipeline.manifest import EXPERIMENT_FILE, RUN_FILE, find_files
+from flyball.pipeline.places import as_pattern, is_local, is_uri, join, name_of, path_of
 from flyball.pipeline.spark_errors import one_line_errors
 from flyball.pipeline.stored import Ingested, open_store
 from flyball.pipeline.trace_scan import (

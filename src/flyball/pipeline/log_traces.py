@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from flyball.pipeline.filesystem import Files, join, path_of
 from flyball.pipeline.log_formats import LogFormat
 from flyball.pipeline.logs import opener_of
+from flyball.pipeline.places import Files, join, path_of
 from flyball.pipeline.rules import FIRST_US, LAST_US, RULES
 from flyball.pipeline.schemas import SCHEMA_VERSION
 from flyball.pipeline.trace_reader import REASON, TABLE_KEY, VERSION_KEY, Malformed, Part

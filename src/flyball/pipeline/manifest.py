@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from flyball.errors import PipelineError
-from flyball.pipeline.filesystem import LOCAL, Files
+from flyball.pipeline.places import LOCAL, Files
 
 EXPERIMENT_FILE = "experiment.json"
 RUN_FILE = "run.json"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from flyball.pipeline.filesystem import is_local, path_of
+from flyball.pipeline.places import is_local, path_of
 from flyball.pipeline.rules import FIRST_US, LAST_US, MOST_WEIGHT, RULES, problem_of_columns
 from flyball.pipeline.schemas import SCHEMA_VERSION
 

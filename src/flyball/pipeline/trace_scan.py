@@ -11,9 +11,10 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from flyball.pipeline.filesystem import as_pattern, files_at, is_local, is_uri, name_of, uri_of
+from flyball.pipeline.filesystem import files_at
 from flyball.pipeline.log_formats import LogFormat
 from flyball.pipeline.logs import LOG_NAMES
+from flyball.pipeline.places import as_pattern, is_local, is_uri, name_of, uri_of
 from flyball.pipeline.rules import MOST_WEIGHT, RULES, schema_of, with_defaults
 from flyball.pipeline.schemas import TABLES
 from flyball.pipeline.trace_reader import FACTS, TRACE_NAMES, check_files, check_files_deeply

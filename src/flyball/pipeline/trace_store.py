@@ -27,9 +27,9 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
 from flyball.errors import PipelineError
-from flyball.pipeline import filesystem
-from flyball.pipeline.filesystem import as_pattern, files_at, join, name_of
+from flyball.pipeline.filesystem import files_at
 from flyball.pipeline.manifest import EXPERIMENT_FILE, RUN_FILE, find_files, read_experiments, read_runs
+from flyball.pipeline.places import as_pattern, is_uri, join, name_of, uri_of
 from flyball.pipeline.schemas import TABLES
 from flyball.pipeline.store_tables import AGGREGATES, FILES, REJECTED
 
@@ -93,7 +93,7 @@ class Store:
     """A folder with tables."""
 
     def __init__(self, place: str | Path, spark: SparkSession | None = None) -> None:
-        self.place = str(Path(place).resolve()) if not filesystem.is_uri(place) else str(place).rstrip("/")
+        self.place = str(Path(place).resolve()) if not is_uri(place) else str(place).rstrip("/")
         self._files = files_at(place, spark)
 
     def is_there(self) -> bool:
@@ -129,7 +129,7 @@ class Store:
 
     def checkpoint_of(self, key: str) -> str:
         """Return the checkpoint folder of the stream of that name."""
-        return filesystem.uri_of(join(self.place, _CHECKPOINTS, key))
+        return uri_of(join(self.place, _CHECKPOINTS, key))
 
     @property
     def manifests(self) -> str:
@@ -138,7 +138,7 @@ class Store:
 
     def folder(self, table: str, batch: str) -> str:
         """Return the URI of the rows of a table in a batch."""
-        return filesystem.uri_of(join(self.place, table, f"batch={batch}"))
+        return uri_of(join(self.place, table, f"batch={batch}"))
 
     def batches(self) -> list[Batch]:
         """Return the batches that count, in the order of their names."""
