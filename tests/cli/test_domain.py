@@ -419,7 +419,7 @@ def test_apply_asks_at_a_terminal(
         asked = b""
         while not asked.endswith(b"[y/N]: "):
             asked += os.read(main, 1000)
-        assert b"Do this 1 step?" in asked
+        assert b"Apply 1 step?" in asked
         os.write(main, answer)
         with contextlib.suppress(OSError):  # Linux reports the end of a terminal as an error.
             while os.read(main, 1000):

@@ -246,7 +246,7 @@ def test_experiments_of_a_paper_run_in_order_of_their_needs(tmp_path: Path, monk
     assert len(made) == len(set(made)) == 7
     assert made[-1] == "report"
     assert result.exit_code == 1
-    assert "needs the results of prefetch/identification" in result.stderr
+    assert "begins with the results of prefetch/identification" in result.stderr
 
 
 def test_an_experiment_without_what_it_needs_says_what_to_run_first(tmp_path: Path) -> None:

@@ -182,7 +182,7 @@ def test_when_the_node_goes_away_it_says_so_and_when_it_is_back_it_goes_on(tmp_p
             gone_at = seen.last["at"]
             await asyncio.to_thread(first.stop)
             await until(lambda: seen.problem is not None)
-            assert "away: " in drawn(seen, 100, 30)
+            assert "unreachable: " in drawn(seen, 100, 30)
             second = await asyncio.to_thread(north(tmp_path / "second", f"127.0.0.1:{place.port}").__enter__)
             await until(lambda: seen.problem is None)
             assert seen.last["at"] > gone_at
