@@ -128,7 +128,7 @@ def test_identify_finds_the_plant_of_a_table_and_leaves_a_model_and_a_figure(tab
     assert lines[0] == "loop samples, a sample every 10 s"
     assert f"gain {plant.gain:.4g}" in lines
     assert any(re.fullmatch(r"a 0\.2\d+ \(90%: 0\.\d+ to 0\.\d+\)", line) for line in lines)
-    assert any(re.fullmatch(r"test R² 0\.9\d+, RMSE [\d.]+, \d+ samples .*", line) for line in lines)
+    assert any(re.fullmatch(r"test R² 0\.9\d+, RMSE [\d.]+, \d+ held-out samples", line) for line in lines)
     assert (tmp_path / "out" / "model.svg").read_text(encoding="utf-8").count("one-step prediction") == 1
 
 
@@ -209,7 +209,7 @@ def test_a_table_that_says_nothing_is_one_line(tmp_path: Path, content: str, tol
         (
             ["--queue", "orders", "--handler-ms", "1", "--count", "20"],
             2,
-            "--count 20 is too low: this model needs at least 31",
+            "--count 20 is too low: this model needs at least 36",
         ),
         (["--queue", "orders"], 2, "use --handler MODULE:FUNCTION, or --handler-ms 1"),
         (
@@ -281,6 +281,29 @@ def test_design_finds_the_gains_of_the_law_that_is_asked_for(
     assert "poles</text>" in re.sub(r">\s*poles", ">poles", (tmp_path / "design.svg").read_text(encoding="utf-8"))
 
 
+def test_a_forced_design_says_so_and_exits_with_0(model: Path, tmp_path: Path) -> None:
+    result = control("design", model, "--law", "p", "--gains", "kp=0.0205", "--out", tmp_path, "--force")
+    assert result.exit_code == 0
+    assert "certificate   NOT SOUND, forced\n" in result.stdout
+    assert "forced: loops start although the certificate is not sound: it is unstable" in result.stderr
+    certificate = read_design((tmp_path / "design.json").read_text(encoding="utf-8")).certificate
+    assert certificate is not None
+    assert certificate.is_forced
+    assert certificate.may_start
+
+
+def test_a_design_repeats_what_speaks_against_its_model(model: Path, tmp_path: Path) -> None:
+    document = json.loads(model.read_text(encoding="utf-8"))
+    for plant in document["plants"]:
+        del plant["diagnostics"]
+    earlier = tmp_path / "earlier.json"
+    earlier.write_text(json.dumps(document), encoding="utf-8")
+    result = control("design", earlier, "--out", tmp_path)
+    assert "certificate   NOT SOUND\n" in result.stdout
+    assert "  model: diagnostics missing" in result.stdout
+    assert_one_line(result, "the certificate refuses this pi law, so no loop starts with it: diagnostics missing")
+
+
 def test_a_law_without_model_is_designed_without_one(tmp_path: Path) -> None:
     result = control("design", "--law", "multiplicative", "--out", tmp_path, "--limits", "2", "50")
     assert "plant         every concave curve through the origin\n" in result.stdout
@@ -291,7 +314,7 @@ def test_a_law_without_model_is_designed_without_one(tmp_path: Path) -> None:
 def test_uncertified_design_is_written_with_exit_code_1(model: Path, tmp_path: Path) -> None:
     result = control("design", model, "--law", "p", "--gains", "kp=0.0205", "--out", tmp_path)
     assert "certificate   NOT SOUND\n" in result.stdout
-    assert_one_line(result, "the certificate refuses this p law: ")
+    assert_one_line(result, "the certificate refuses this p law, so no loop starts with it: ")
     assert (tmp_path / "design.svg").exists()
     (told,) = documents(control("design", model, "--law", "p", "--gains", "kp=0.0205", "--out", tmp_path, "--json"))
     assert not told["certificate"]["is_sound"]
@@ -476,7 +499,7 @@ def test_a_rate_needs_no_model(url: str, tmp_path: Path) -> None:
     flags = ["--rate", 50, "--handler-ms", 1, "--sample-time", 0.2, "--seconds", 2]
     result = live("run", url, *flags, "--out", tmp_path)
     lines = result.stdout.splitlines()
-    assert re.fullmatch(SAMPLE + r"[\d.]+ messages/s, goal 50, action [\d.]+", lines[0])
+    assert re.fullmatch(SAMPLE + r"[\d.]+ messages/s, setpoint 50, action [\d.]+", lines[0])
     shown = dict(line.split(maxsplit=1) for line in lines if line.startswith(("goal", "mean")))
     assert shown["goal"] == "50 messages/s"
     assert float(shown["mean"].split()[0]) == pytest.approx(50, rel=0.3)
@@ -538,11 +561,11 @@ def test_a_handler_of_ones_own_gets_each_message(url: str, tmp_path: Path, monke
     assert_one_line(failing, "message requeued", 0)
     for name, told in (
         ("own_handlers:plain", "must be an `async def` that takes a message"),
-        ("own_handlers:no", "own_handlers has no no"),
+        ("own_handlers:no", "own_handlers has no function no"),
         ("no_such_module:x", "cannot import no_such_module: ModuleNotFoundError"),
     ):
         assert_one_line(live("run", url, *flags, "--handler", name), told)
-    assert_one_line(live("run", url, *flags, "--handler", "x"), "--handler x: give MODULE:FUNCTION", 2)
+    assert_one_line(live("run", url, *flags, "--handler", "x"), "invalid --handler x: use MODULE:FUNCTION", 2)
     assert_one_line(
         live("run", url, *flags, "--handler", "x:y", "--handler-ms", 1), "no handler given: use --handler", 2
     )
@@ -562,7 +585,7 @@ def test_an_empty_queue_is_told_since_it_teaches_nothing(
     node = start_memory_node()
     with Client.connect(str(node.address("amqp"))) as client:
         client.create_queue(QUEUE)
-    flags = ["--handler-ms", 1, "--sample-time", 0.02, "--count", 35, "--signal", "prbs", "--out", tmp_path]
+    flags = ["--handler-ms", 1, "--sample-time", 0.02, "--count", 40, "--signal", "prbs", "--out", tmp_path]
     result = live("identify", f"amqp://guest:guest@{node.address('amqp')}/", *flags, "--quiet")
     first, second = result.stderr.splitlines()
     assert first.startswith("flyball: the queue ran empty: ")
@@ -731,7 +754,7 @@ def test_on_a_terminal_one_line_changes_and_the_figures_stand_alone(url: str, tm
     os.close(theirs)
     shown = os.read(ours, 65536).decode()
     os.close(ours)
-    assert "messages/s, goal 100, action" in shown
+    assert "messages/s, setpoint 100, action" in shown
     assert [line.split()[0] for line in done.stdout.splitlines()] == [
         "goal",
         "mean",

@@ -28,6 +28,7 @@ curves = st.lists(st.tuples(st.floats(0.1, 100), st.floats(0.1, 100)), min_size=
     )
 )
 
+# Of any gains, sensible or not.
 laws: st.SearchStrategy[Law[Any]] = st.one_of(
     st.builds(Proportional, gains, gains),
     st.builds(Integral, gains),
@@ -38,4 +39,3 @@ laws: st.SearchStrategy[Law[Any]] = st.one_of(
     st.builds(SelfTuning, poles, st.floats(0.5, 1.0)),
     st.builds(lambda curve, pole: Scheduled(curve[0], curve[1], pole), curves, poles),
 )
-"""Of any gains, sensible or not."""

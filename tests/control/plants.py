@@ -15,7 +15,7 @@ PAPER_PLANT = Plant(a=0.26, b=59.73)
 
 
 def measured(plant: Plant, actions: Sequence[float], noise: float = 0.0, seed: int = 1) -> Numbers:
-    """What the plant shows while these actions are taken, with noise in the process; at first it is settled."""
+    """The measurements of a plant that is settled at first, with noise in the process."""
     random = np.random.default_rng(seed)
     reach = plant.delay + plant.order
     settled = (plant.offset + sum(plant.all_b) * actions[0]) / (1 - sum(plant.all_a))

@@ -1,4 +1,4 @@
-"""What holds for a controller whatever its law, its gains and its measurements are."""
+"""Invariants of a controller, whatever its law, its gains and its measurements are."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from flyball.control import design
 from flyball.control.laws import Law, Pid, ProportionalIntegral
+from flyball.control.margins import closed_loop_poles, gain_margin
 from flyball.control.plant import OperatingPoint, Plant
-from flyball.control.stability import closed_loop_poles, gain_margin
 from flyball.errors import ControlError
 
 PAPER_PLANT = Plant(a=0.26, b=59.73)
@@ -169,7 +169,8 @@ def test_laws_have_the_types_of_their_kind() -> None:
         (lambda: design.place_pi(PAPER_PLANT, 0.1 + 0.1j, 0.1), "come in pairs"),
         (lambda: design.place_pi(Plant(a=0.5, b=0.0), 0.1, 0.1), "no effect"),
         (lambda: design.place_pi(Plant(a=0.5, b=1.0, delay=1), 0.1, 0.1), "use lambda tuning"),
-        (lambda: design.lambda_pi(Plant(a=0.5, b=1.0, ar=(0.1,), bs=(0.1,))), "order 1"),
+        (lambda: design.place_pi(Plant(a=0.5, b=1.0, ar=(0.1,), bs=(0.1,)), 0.1, 0.1), "order 1"),
+        (lambda: design.lambda_pi(Plant(a=0.9, b=1.0, ar=(0.2,), bs=(0.1,))), "does not: identify again"),
         (lambda: design.lambda_pi(Plant(a=1.0, b=1.0)), "place the poles instead"),
         (lambda: design.lambda_pi(PAPER_PLANT, 1.0), "below 1"),
     ],

@@ -12,11 +12,18 @@ from flyball.control.design import lambda_pi
 from flyball.control.documents import Design, design_from_json, design_text, design_to_json, read_design
 from flyball.control.laws import Multiplicative
 from flyball.control.limits import Limits
-from flyball.control.plant import Plant
+from flyball.control.plant import Check, Diagnostics, Plant
 from flyball.control.verification import certify
 from flyball.errors import ControlError
 
-PLANT = Plant(a=0.26, b=59.73, loop="prefetch", covariance=((1e-4, 0.0), (0.0, 1.0)), degrees_of_freedom=90)
+PLANT = Plant(
+    a=0.26,
+    b=59.73,
+    loop="prefetch",
+    covariance=((1e-4, 0.0), (0.0, 1.0)),
+    degrees_of_freedom=90,
+    diagnostics=Diagnostics((Check("whiteness", 0.4, 0.001),)),
+)
 LAW = lambda_pi(PLANT)
 DESIGN = Design("prefetch", LAW, Limits(1, 360), 1.0, 400.0, 0.5, PLANT, certify(LAW, PLANT, smoothing_share=0.5))
 
@@ -56,7 +63,7 @@ def changed(**changes: Any) -> dict[str, Any]:
         (changed(smoothing_share=2), "smoothing share"),
         (changed(loop=None), "loop is None"),
         (changed(plant={"loop": "x"}), "plant of loop 'x'"),
-        (changed(certificate={"law": {}}), "no certificate"),
+        (changed(certificate={"law": {}}), "not a certificate"),
     ],
 )
 def test_what_is_wrong_with_a_design_is_said(document: object, complaint: str) -> None:

@@ -97,12 +97,12 @@ def test_one_odd_sample_moves_the_multiplicative_law_by_a_bounded_factor(measure
     assert Multiplicative(0.5).step(5.0, Reading(400.0, measurement))[1] == pytest.approx(10.0)
 
 
-def test_the_multiplicative_law_stands_still_when_nothing_is_wanted_and_nothing_comes() -> None:
+def test_the_multiplicative_law_rests_with_setpoint_and_measurement_0() -> None:
     assert Multiplicative(0.5).step(5.0, Reading(0.0, 0.0))[1] == 5.0
 
 
 @given(elasticity=st.floats(0.05, 1.0), exponent=st.floats(0.05, 1.0), start=st.floats(0.1, 100))
-def test_the_multiplicative_law_approaches_the_goal_from_one_side_on_every_concave_power(
+def test_the_multiplicative_law_does_not_overshoot_on_concave_powers(
     elasticity: float, exponent: float, start: float
 ) -> None:
     controller = Controller(Multiplicative(exponent), Limits(1e-3, 1e9), 100.0, start)
@@ -129,7 +129,7 @@ def test_the_self_tuning_law_learns_the_elasticity_of_the_plant(elasticity: floa
     assert estimate.elasticity == pytest.approx(elasticity, abs=0.08)
 
 
-def test_the_self_tuning_law_needs_fewer_steps_on_a_bent_curve_than_one_of_fixed_gain() -> None:
+def test_self_tuning_settles_sooner_on_a_bent_curve_than_a_fixed_gain() -> None:
     def steps_to(law: Law[Any]) -> int:
         controller = Controller(law, Limits(0.1, 1e9), 100.0, 1.0)
         for step in range(200):

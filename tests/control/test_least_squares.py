@@ -45,7 +45,7 @@ def test_parameters_and_standard_errors_are_those_of_the_textbook(order: int) ->
     assert fit.freedom == 200 - 2 * order - 1
 
 
-def test_the_sums_of_the_seed_give_nonsense_as_printed_and_the_truth_with_the_right_s5() -> None:
+def test_the_printed_sums_give_nonsense_and_the_corrected_ones_the_truth() -> None:
     u = np.array(random_steps(1, 22, 300, seed=5))
     y = measured(PAPER_PLANT, u.tolist())
     y, next_y, u, next_u = y[:-1], y[1:], u[:-1], u[1:]

@@ -99,7 +99,7 @@ def test_in_shadow_mode_a_loop_computes_and_does_not_act() -> None:
     assert [sample.action for sample in samples] == [15.0, 25.0, 35.0, 45.0]
 
 
-def test_a_loop_that_leaves_shadow_mode_acts_at_once_from_where_it_was_applied_last() -> None:
+def test_a_loop_that_leaves_shadow_mode_acts_from_its_last_applied_action() -> None:
     plant, samples = Plant(), list[Sample]()
     loop = loop_of(plant, samples)
 
@@ -153,7 +153,7 @@ def test_while_the_loop_is_open_the_action_does_not_grow() -> None:
     assert [sample.action for sample in samples] == [5.0] * 4
 
 
-def test_a_loop_stops_between_two_samples_and_may_be_stopped_twice_or_before_it_runs() -> None:
+def test_a_loop_stops_between_samples_and_may_be_stopped_twice_or_early() -> None:
     async def scenario() -> int:
         plant, samples = Plant(), list[Sample]()
         loop = loop_of(plant, samples)

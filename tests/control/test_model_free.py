@@ -1,4 +1,4 @@
-"""What is promised for every plant of a kind holds for those that are tried."""
+"""The promises for every plant of a kind hold for those that are tried."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from flyball.errors import ControlError
     goal_ratio=st.floats(0.05, 0.8),
     start=st.floats(0.1, 300),
 )
-def test_a_multiplicative_law_comes_nearer_to_its_goal_with_every_sample_on_every_window_curve(
+def test_the_multiplicative_law_approaches_its_setpoint_with_every_sample(
     exponent: float, most_per_s: float, half_at: float, goal_ratio: float, start: float
 ) -> None:
     goal = goal_ratio * most_per_s

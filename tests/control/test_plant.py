@@ -178,7 +178,7 @@ def test_one_of_several_plants_is_chosen_by_loop_and_sample_time() -> None:
         read_model(model())
 
 
-def test_a_loop_that_was_identified_on_several_brokers_is_chosen_by_the_words_before_its_name() -> None:
+def test_a_loop_of_several_brokers_is_chosen_by_the_words_before_its_name() -> None:
     def on(experiment: str, target: str, b: float) -> dict[str, Any]:
         return {**FAST, "experiment": experiment, "target": target, "factors": {"target.kind": target}, "b": b}
 

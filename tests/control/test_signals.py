@@ -31,7 +31,7 @@ def test_a_shift_register_runs_through_all_its_states(bits: int) -> None:
         assert signal @ np.roll(signal, shift) == -1
 
 
-def test_a_binary_sequence_holds_its_bits_and_starts_elsewhere_with_another_seed() -> None:
+def test_a_binary_sequence_holds_its_bits_and_starts_by_its_seed() -> None:
     fast, slow = prbs(2, 5, 15, seed=4), prbs(2, 5, 45, hold=3, seed=4)
     assert slow == [level for level in fast for _ in range(3)]
     assert prbs(2, 5, 15, seed=4) == fast

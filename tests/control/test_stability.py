@@ -14,10 +14,11 @@ from flyball.control.controller import Controller, Smoothing
 from flyball.control.design import lambda_pi, place_p
 from flyball.control.laws import Integral, Law, Multiplicative, Pid, PositionalPid, Proportional, ProportionalIntegral
 from flyball.control.limits import Limits
+from flyball.control.margins import closed_loop_poles, delay_margin_samples, gain_margin
 from flyball.control.model_free import highest_integral_gain
 from flyball.control.plant import Plant
 from flyball.control.simulation import LinearPlant, simulate
-from flyball.control.stability import closed_loop_poles, delay_margin_samples, gain_margin, open_loop, step_response
+from flyball.control.stability import open_loop, step_response
 from flyball.errors import ControlError
 
 PAPER_PLANT = Plant(a=0.26, b=59.73)
@@ -68,9 +69,7 @@ plants = st.builds(Plant, a=st.floats(-0.8, 1.05), b=st.just(1.0), delay=st.inte
 
 @settings(max_examples=60, deadline=None)
 @given(laws, plants)
-def test_the_gain_margin_is_the_largest_factor_that_keeps_all_poles_inside_the_unit_circle(
-    law: Law[Any], plant: Plant
-) -> None:
+def test_the_gain_margin_is_the_largest_factor_with_all_poles_inside(law: Law[Any], plant: Plant) -> None:
     assume(is_stable(law, plant))
     margin = gain_margin(law, plant)
     brute = largest_stable_factor(law, plant)
@@ -82,9 +81,7 @@ def test_the_gain_margin_is_the_largest_factor_that_keeps_all_poles_inside_the_u
 
 @settings(max_examples=60, deadline=None)
 @given(laws, plants)
-def test_the_gain_margin_of_an_unstable_loop_says_how_much_smaller_gains_are_stable(
-    law: Law[Any], plant: Plant
-) -> None:
+def test_the_gain_margin_of_an_unstable_loop_is_the_factor_to_reduce_by(law: Law[Any], plant: Plant) -> None:
     assume(abs(closed_loop_poles(law, plant)[0]) > 1.001)
     margin = gain_margin(law, plant)
     assert margin < 1
@@ -103,9 +100,7 @@ def test_the_gain_margin_of_an_unstable_loop_says_how_much_smaller_gains_are_sta
         (Proportional(0.0205), 49),
     ],
 )
-def test_the_largest_local_gain_that_the_seeds_laws_tolerate_on_a_plant_without_memory(
-    law: Law[Any], highest: float
-) -> None:
+def test_the_largest_gain_that_the_papers_laws_tolerate_without_memory(law: Law[Any], highest: float) -> None:
     assert gain_margin(law, PURE_GAIN) == pytest.approx(highest, abs=1)
 
 
@@ -132,7 +127,7 @@ def test_the_delay_margin_is_the_last_delay_with_stable_poles(gain: float) -> No
     assert highest_integral_gain(int(margin)) > gain >= highest_integral_gain(int(margin) + 1)
 
 
-def test_no_delay_matters_where_nothing_is_amplified_and_none_is_left_where_it_is_unstable() -> None:
+def test_the_delay_margin_is_infinite_without_amplification_and_0_if_unstable() -> None:
     assert delay_margin_samples(Proportional(0.5), PURE_GAIN) == math.inf
     assert delay_margin_samples(Integral(2.5), PURE_GAIN) == 0
     assert delay_margin_samples(Integral(0.001), PURE_GAIN) == 32

@@ -26,7 +26,7 @@ def actions(law: PiLaw, measurements: Sequence[float], **options: float) -> list
 def commit_queue(
     law: PiLaw, drain: Callable[[float], float], duration_s: float, delay_samples: int, level: float = 50.0
 ) -> list[tuple[float, float, float]]:
-    """Simulate a level that rises by the action, so many samples late, and falls by the drain.
+    """Simulate a level that rises by the action, `delay` samples late, and falls by the drain.
 
     Returns (time, level, action) of each sample.
     """
@@ -55,7 +55,7 @@ def test_the_action_keeps_within_its_limits() -> None:
     assert actions(LAW, [1e6, -1e6]) == [0.0, 1000.0]
 
 
-def test_an_action_at_its_limit_comes_back_with_the_first_error_of_the_other_sign() -> None:
+def test_an_action_at_its_limit_returns_when_the_error_changes_sign() -> None:
     measurements = [150.0] * 500 + [90.0]
     *saturated, back = actions(LAW, measurements)
     assert set(saturated) == {0.0}

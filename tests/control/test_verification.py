@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from typing import Any
@@ -10,8 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flyball.control.certificate import Certificate, certificate_from_json, certificate_to_json, check
+from flyball.control.certificate import (
+    UNTESTED,
+    Certificate,
+    certificate_from_json,
+    certificate_summary,
+    certificate_to_json,
+    check,
+)
 from flyball.control.design import lambda_pi, place_pi
+from flyball.control.identification import identify
 from flyball.control.laws import (
     Integral,
     Law,
@@ -23,13 +32,26 @@ from flyball.control.laws import (
     SelfTuning,
 )
 from flyball.control.limits import Limits
-from flyball.control.plant import LinearRange, OperatingPoint, Plant
-from flyball.control.stability import closed_loop_poles, gain_margin
-from flyball.control.verification import certify, confidence_set, describe
+from flyball.control.margins import closed_loop_poles, gain_margin
+from flyball.control.plant import (
+    DIAGNOSTICS_MISSING,
+    Check,
+    Diagnostics,
+    LinearRange,
+    OperatingPoint,
+    Plant,
+    read_model,
+)
+from flyball.control.signals import random_steps
+from flyball.control.uncertainty import confidence_set
+from flyball.control.verification import certify, describe
 from flyball.errors import ControlError
 
+from .plants import measured
+
 PAPER_PLANT = Plant(a=0.26, b=59.73)
-VAGUE = Plant(a=0.26, b=59.73, covariance=((0.0025, -0.1), (-0.1, 64.0)), degrees_of_freedom=50)
+TESTED = Diagnostics((Check("whiteness", 0.4, 0.001),))
+VAGUE = Plant(a=0.26, b=59.73, covariance=((0.0025, -0.1), (-0.1, 64.0)), degrees_of_freedom=50, diagnostics=TESTED)
 CURVE = tuple((u, 1250 * u / (u + 3.34)) for u in (0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0))
 
 LAWS = (lambda_pi(PAPER_PLANT), ProportionalIntegral(-0.0016, 0.006), Pid(-0.000385, 0.007919, 0.0018417))
@@ -60,7 +82,7 @@ def test_doubt_about_the_plant_costs_margin() -> None:
     st.floats(0, 1),
     st.floats(0, 2 * math.pi),
 )
-def test_no_plant_of_the_confidence_set_is_noticeably_worse_than_the_certificate(
+def test_no_plant_of_the_confidence_set_is_worse_than_the_certificate(
     certified: tuple[Law[Any], Certificate], radius: float, angle: float
 ) -> None:
     law, certificate = certified
@@ -125,6 +147,110 @@ def test_lambda_tuning_with_delay_is_sound_however_fast_it_is_asked_to_be() -> N
         assert certify(lambda_pi(plant, 0.0), plant).is_sound
 
 
+@pytest.mark.parametrize("pole", [0.0, 0.5, 0.8])
+@pytest.mark.parametrize("delay", [0, 1, 2, 5])
+@pytest.mark.parametrize("a", [0.0, 0.3, 0.8])
+def test_lambda_tuning_passes_its_own_certificate_on_an_uncertain_plant(a: float, delay: int, pole: float) -> None:
+    plant = dataclasses.replace(VAGUE, a=a, delay=delay)
+    certificate = certify(lambda_pi(plant, pole), plant)
+    assert certificate.is_sound, certificate.reason
+    assert certificate.gain_margin >= 2.499
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_lambda_tuning_of_an_identified_delayed_plant_is_sound(seed: int) -> None:
+    actions = random_steps(1, 22, 200, seed=seed)
+    y = measured(Plant(a=0.5, b=30.0, delay=3), actions, noise=60, seed=100 + seed)
+    plant = identify(y, actions, sample_time_s=1.0)
+    assert plant.objections == ()
+    certificate = certify(lambda_pi(plant, 0.5), plant)
+    assert certificate.is_sound, certificate.reason
+    assert gain_margin(lambda_pi(plant, 0.5), Plant(a=0.5, b=30.0, delay=3)) > 2
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        Plant(a=1.1, ar=(-0.5,), b=10.0, bs=(15.0,), delay=2),
+        Plant(a=0.4, ar=(0.2, 0.1), b=1.0, bs=(1.0, 2.0)),
+        Plant(a=-0.2, ar=(0.1,), b=-3.0, bs=(-1.0,)),
+    ],
+)
+def test_lambda_tuning_of_a_higher_order_keeps_its_margins(plant: Plant) -> None:
+    for pole in (0.0, 0.5, 0.8):
+        assert certify(lambda_pi(plant, pole), plant).is_sound
+
+
+def test_a_loop_that_becomes_unstable_when_the_gain_falls_is_not_sound() -> None:
+    certificate = certify(Proportional(0.7), Plant(a=1.2, b=1.0))
+    assert certificate.largest_pole < 1
+    assert certificate.gain_margin > 2
+    assert certificate.lowest_gain_factor == pytest.approx(0.2 / 0.7)
+    assert not certificate.is_sound
+    assert "when the plant's gain falls to 0.286 times what it is" in str(certificate.reason)
+
+
+def test_other_delays_that_the_data_allow_count() -> None:
+    law = lambda_pi(PAPER_PLANT, 0.5)
+    late = Plant(a=0.26, b=59.73, delay=2)
+    plant = dataclasses.replace(VAGUE, alternatives=(late,))
+    assert certify(law, plant).gain_margin == pytest.approx(gain_margin(law, late))
+
+
+def test_a_steeper_part_of_the_curve_counts() -> None:
+    plant = dataclasses.replace(VAGUE, steepest_ratio=2.0)
+    law = lambda_pi(PAPER_PLANT)
+    assert certify(law, plant).gain_margin == pytest.approx(certify(law, VAGUE).gain_margin / 2)
+
+
+DOUBTFUL = dataclasses.replace(
+    VAGUE, diagnostics=Diagnostics((Check("whiteness", 1e-9, 0.001, "the residuals are not white"),))
+)
+
+
+def test_a_certificate_repeats_what_speaks_against_its_model() -> None:
+    law = lambda_pi(DOUBTFUL)
+    certificate = certify(law, DOUBTFUL)
+    assert certificate.reasons == ("the residuals are not white",)
+    assert not certificate.is_sound
+    with pytest.raises(ControlError, match="does not start with the pi law: the residuals are not white"):
+        check(certificate, law)
+    assert certificate_summary(certificate)["reasons"] == ["the residuals are not white"]
+
+
+def test_a_forced_certificate_lets_the_loop_start_and_says_so() -> None:
+    law = lambda_pi(DOUBTFUL)
+    certificate = certificate_from_json(json.loads(json.dumps(certificate_to_json(certify(law, DOUBTFUL).forced()))))
+    check(certificate, law)
+    assert certificate.is_forced
+    assert not certificate.is_sound
+    summary = certificate_summary(certificate)
+    assert (summary["is_forced"], summary["is_sound"]) == (True, False)
+    assert not certify(lambda_pi(VAGUE), VAGUE).forced().is_forced
+
+
+def test_a_model_without_diagnostics_is_read_and_its_design_is_not_sound() -> None:
+    entry = {key: value for key, value in VAGUE.to_json().items() if key not in NEW_FIELDS}
+    plant = read_model(json.dumps({"version": 1, "kind": "plant", "plants": [entry]}))
+    assert plant.warnings == (DIAGNOSTICS_MISSING,)
+    assert certify(lambda_pi(plant), plant).reasons == (DIAGNOSTICS_MISSING,)
+
+
+NEW_FIELDS = ("diagnostics", "alternatives", "steepest_ratio")
+
+
+def test_a_certificate_of_an_earlier_version_stays_sound_and_has_a_warning() -> None:
+    law = lambda_pi(VAGUE)
+    document = certificate_to_json(certify(law, VAGUE))
+    for key in ("version", "objections", "warnings", "is_forced", "lowest_gain_factor"):
+        del document[key]
+    certificate = certificate_from_json(document)
+    assert certificate.is_sound
+    assert certificate.warnings == (UNTESTED,)
+    check(certificate, law)
+    assert certificate_summary(certificate)["warnings"] == [UNTESTED]
+
+
 def test_a_filter_belongs_to_the_certificate() -> None:
     law = place_pi(PAPER_PLANT, 0.1, 0.1)
     assert certify(law, PAPER_PLANT).largest_pole < certify(law, PAPER_PLANT, smoothing_share=0.2).largest_pole
@@ -169,7 +295,7 @@ def test_a_scheduled_law_on_its_own_curve_is_linear() -> None:
     assert certify(law, None).gain_margin == pytest.approx(10)
 
 
-def test_a_scheduled_law_on_a_steeper_curve_loses_as_much_margin_as_it_is_steeper() -> None:
+def test_a_scheduled_law_loses_margin_in_proportion_to_a_steeper_curve() -> None:
     law = Scheduled.on(CURVE)
     steeper = Plant(a=0.0, b=173.0, curve=tuple((u, 3 * y) for u, y in CURVE))
     assert certify(law, steeper).gain_margin == pytest.approx(10 / 3)

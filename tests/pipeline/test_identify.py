@@ -13,9 +13,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from flyball.control.identification import identify as identify_numbers
+from flyball.control.lagged import lagged
 from flyball.control.plant import Plant, read_model
 from flyball.errors import PipelineError
-from flyball.pipeline.identify import identify, with_next
+from flyball.pipeline.identify import identify, lag_moments, with_next
 from flyball.pipeline.schemas import SAMPLES
 
 from .traces import START_US
@@ -68,6 +69,10 @@ def memoryless(actions: Numbers) -> Numbers:
     return np.array([rates[0], *rates[:-1]])
 
 
+def late(actions: Numbers, samples: int = 3) -> Numbers:
+    return np.concatenate([np.repeat(actions[0], samples), actions[:-samples]])
+
+
 @pytest.fixture(scope="module")
 def plants(spark_process: SparkSession) -> dict[str, dict[str, Any]]:
     """All plants below, identified in one go, by loop."""
@@ -80,6 +85,8 @@ def plants(spark_process: SparkSession) -> dict[str, dict[str, Any]]:
         frame_of(
             spark_process.newSession(),
             samples_of("linear", narrow, measurements(lambda u: 1 + B * u, narrow)),
+            samples_of("late", narrow, measurements(lambda u: 1 + B * u, late(narrow))),
+            samples_of("few", narrow[:40], measurements(lambda u: 1 + B * u, late(narrow, 1))[:40]),
             samples_of("saturating", wide, measurements(lambda u: B * min(u, 8.0), wide)),
             samples_of("dead zone", wide, measurements(lambda u: B * max(u, 12.0), wide)),
             samples_of("two levels", levels, measurements(lambda u: B * u, levels)),
@@ -165,12 +172,31 @@ def test_only_an_action_that_goes_one_way_is_called_so(plants: dict[str, dict[st
     assert warned == {"climbing", "ramp"}
 
 
-def test_spark_and_numpy_find_the_same_plant(plants: dict[str, dict[str, Any]]) -> None:
+def test_the_delay_is_found(plants: dict[str, dict[str, Any]]) -> None:
+    plant = plants["late"]
+    assert (plant["delay"], plant["order"], plant["warnings"]) == (3, 1, [])
+    assert (plant["a"], plant["b"]) == pytest.approx((A, B), rel=0.05)
+    assert plants["few"]["delay"] == 1
+    assert plants["few"]["diagnostics"]["is_passed"]
+
+
+def test_lag_moments_of_spark_are_those_of_numpy(spark: SparkSession) -> None:
+    narrow = at_random(0, 10, 200)
+    y = measurements(lambda u: 1 + B * u, narrow)
+    found = lag_moments(frame_of(spark, samples_of("loop", narrow, y)))["loop", 1.0]
+    expected = lagged(y, narrow)
+    assert found.lags == expected.lags
+    assert found.changes == pytest.approx(expected.changes)
+    np.testing.assert_allclose(found.total.means, expected.total.means)
+    np.testing.assert_allclose(found.total.covariance, expected.total.covariance, atol=1e-9)
+
+
+@pytest.mark.parametrize("delay", [0, 3])
+def test_spark_and_numpy_find_the_same_plant(plants: dict[str, dict[str, Any]], delay: int) -> None:
     narrow = at_random(0, 10)
-    ours = identify_numbers(
-        measurements(lambda u: 1 + B * u, narrow), narrow, sample_time_s=1.0, loop="linear"
-    ).to_json()
-    theirs = plants["linear"]
+    loop, acting = ("late", late(narrow)) if delay else ("linear", narrow)
+    ours = identify_numbers(measurements(lambda u: 1 + B * u, acting), narrow, sample_time_s=1.0, loop=loop).to_json()
+    theirs = plants[loop]
     assert ours.keys() == theirs.keys()
     for key in ("loop", "sample_time_s", "pairs", "delay", "order", "warnings"):
         assert ours[key] == theirs[key]
@@ -186,7 +212,7 @@ def test_a_model_is_read_as_the_plant_that_was_written(plants: dict[str, dict[st
 
 
 def test_an_action_without_effect_is_warned_of(plants: dict[str, dict[str, Any]]) -> None:
-    assert "the action has no effect that could be told from chance" in plants["no effect"]["warnings"]
+    assert "the action has no effect that can be distinguished from chance" in plants["no effect"]["warnings"]
 
 
 def test_a_constant_or_short_loop_gives_a_reason_and_no_parameters(
@@ -215,11 +241,6 @@ def test_samples_of_different_runs_or_with_one_missing_between_make_no_pair(spar
         ("loop", 60, 6, 70),
         ("other", 80, 8, 90),
     ]
-
-
-def test_every_third_block_of_ten_is_kept_for_the_test(spark: SparkSession) -> None:
-    pairs = with_next(frame_of(spark, samples_of("loop", range(61), range(61)))).toPandas().sort_values("u")
-    assert list(pairs["u"][pairs["is_test"]]) == [*range(20, 30), *range(50, 60)]
 
 
 def test_no_samples_are_an_error_that_says_so(spark: SparkSession) -> None:

@@ -122,11 +122,14 @@ def identify(
     concurrency: Concurrency = None,
     actuator: Actuator = None,
     delay: Annotated[
-        str, typer.Option("--delay", metavar="N|auto", help="Dead time of the plant, in samples.")
-    ] = "0",
+        str, typer.Option("--delay", metavar="N|auto", help="Dead time of the plant, in samples; auto finds 0 to 5.")
+    ] = "auto",
     order: Annotated[
-        int, typer.Option("--order", min=1, help="Order of the model: number of past samples it uses.")
-    ] = 1,
+        str,
+        typer.Option(
+            "--order", metavar="N|auto", help="Order of the model: number of past samples it uses; auto finds 1 to 3."
+        ),
+    ] = "auto",
     loop: Loop = None,
     out: Out = HERE,
     plot: Plot = None,
@@ -187,14 +190,19 @@ def design(
         ),
     ] = None,
     loop: Loop = None,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Let loops start although the certificate is not sound; every view shows it."),
+    ] = False,
     out: Out = HERE,
     plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
     """Design a controller for a model and certify its stability: DIR/design.json and DIR/design.svg.
 
-    The certificate holds for the whole confidence set of the model. Without stability the exit code is 1:
-    design.json is written nevertheless, but no loop starts with it.
+    The certificate holds for the whole confidence set of the model, and only if the
+    model has passed its tests. If it is not sound the exit code is 1: design.json is
+    written nevertheless, but no loop starts with it, unless it is made with --force.
 
     Example: flyball control design model.json --law pi --settling-samples 8 --setpoint 400
     """
@@ -202,7 +210,9 @@ def design(
         from flyball.cli.control_commands import controller_design
 
         tuning = Tuning(pole, poles, settling_samples, overshoot, exponent, gains)
-        controller_design.design(model, law, tuning, limits, setpoint, sample_time, loop, Files(out, plot), as_json)
+        controller_design.design(
+            model, law, tuning, limits, setpoint, sample_time, loop, force, Files(out, plot), as_json
+        )
 
 
 @app.command()

@@ -12,16 +12,16 @@ from itertools import accumulate, pairwise
 
 from flyball.errors import ControlError
 
+# Successive samples by whose mean settling is judged: a single one is mostly noise.
 WINDOW_SAMPLES = 5
-"""Settling is judged by the mean of so many successive samples: a single one is mostly noise."""
+# A window is at the setpoint if its mean is within this part of it, ...
 TOLERANCE_RATIO = 0.05
-"""A window is at the setpoint if its mean is within this part of it, ..."""
+# ... or, for noisy loops, within three standard errors, but never further away than this: swinging is not noise.
 MOST_TOLERANCE_RATIO = 0.10
-"""... or, for noisy loops, within three standard errors, but never further away than this: swinging is no noise."""
+# Share of a settled loop's windows that lie at the setpoint: noise lets one stray now and then.
 INSIDE_RATIO = 0.95
-"""A settled loop has so many of its windows at the setpoint: noise lets one stray now and then."""
+# Standard deviations up to which a measurement beyond the setpoint is noise, not overshoot.
 NOISE_BAND = 2.0
-"""A measurement less than so many standard deviations beyond the setpoint is noise, not overshoot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ class LoopFigures:
     settling_samples: int | None
     overshoot: float
     mean_error: float
+    # The number of the first sample that `mean` and `std` are of.
     steady_from: int
-    """The number of the first sample that `mean` and `std` are of."""
 
 
 @dataclass(frozen=True, slots=True)

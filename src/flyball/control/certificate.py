@@ -8,47 +8,82 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from flyball.control.laws import Law, law_to_json
 from flyball.errors import ControlError
 
+VERSION = 2
+# The plant may turn out to have twice the gain that was estimated.
 LEAST_GAIN_MARGIN = 2.0
-"""The plant may turn out to have twice the gain it is believed to have."""
+# A law that is designed for exactly the least margin has it up to rounding.
 ROUNDING = 1e-9
-"""A law that is designed for exactly the least margin has it up to rounding."""
+# A certificate of version 1 says nothing about tests of its model.
+UNTESTED = "the certificate was made by an earlier version, without tests of its model; design again"
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What is known about a law on a plant; the worst is over the whole confidence set of the plant."""
+    """Poles and margins of a law on a plant; the worst of each is over everything that the data say the plant may be.
 
+    `gain_margin` is the factor by which the plant's gain may grow before the loop is unstable, infinite if it never
+    is. `lowest_gain_factor` is the factor to which it may fall, 0 if it may fall to nothing.
+    """
+
+    # As in documents: the certificate holds for this law only.
     law: Mapping[str, Any]
-    """As in documents: the certificate is of this law and no other."""
+    # The plant in words: "y(k+1) = 0.26 y(k) + 59.7 u(k)", "every concave curve through the origin".
     plant: str
-    """What it holds for, in words: "y(k+1) = 0.26 y(k) + 59.7 u(k)", "every concave curve through the origin"."""
+    # Of the closed loop with the plant as it was estimated.
     poles: tuple[complex, ...]
-    """Of the closed loop with the plant as it was estimated."""
+    # The largest absolute value of a pole, at worst; below 1 the loop is stable.
     largest_pole: float
-    """The largest absolute value of a pole, at worst; below 1 the loop is stable."""
     gain_margin: float
-    """So many times the gain may be larger before the loop is unstable, at worst; infinite if it never is."""
+    # Samples by which the effect of an action may come later before the loop is unstable, at worst.
     delay_margin_samples: float
-    """So many samples later may the effect come before the loop is unstable, at worst."""
+    # Of the closed loop with the plant of the confidence set on which it is slowest, or unstable.
     worst_poles: tuple[complex, ...] = ()
-    """Of the closed loop with the plant of the confidence set on which it is slowest, or unstable."""
+    # With the plant as it was estimated. The more it exceeds the worst one, the less sure the estimate is.
     nominal_gain_margin: float | None = None
-    """With the plant as it was estimated. The more it exceeds the worst one, the less sure the estimate is."""
     nominal_delay_margin_samples: float | None = None
+    # Only a loop with this sample time has these margins; None if they are the same for every one.
     sample_time_s: float | None = None
-    """Only a loop with this sample time has these margins; None if they are the same for every one."""
+    # Of the filter of measurements, which is a part of the loop.
     smoothing_share: float | None = None
-    """Of the filter of measurements, which is a part of the loop."""
+    lowest_gain_factor: float = 0.0
+    # What speaks against the model of the plant: the tests that it failed.
+    objections: tuple[str, ...] = ()
+    # What is worth knowing although the certificate is sound.
+    warnings: tuple[str, ...] = ()
+    # A loop may start with it although it is not sound: a person has accepted the reasons.
+    is_forced: bool = False
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why a loop should not be started with this law; none if the certificate is sound."""
+        margin = self._margin_reason()
+        return self.objections if margin is None else (margin, *self.objections)
 
     @property
     def reason(self) -> str | None:
-        """Why a loop should not be started with this law; None if nothing speaks against it."""
+        """All reasons in one line; None if the certificate is sound."""
+        return "; ".join(self.reasons) or None
+
+    @property
+    def is_sound(self) -> bool:
+        return not self.reasons
+
+    @property
+    def may_start(self) -> bool:
+        """Whether a loop may start with it: it is sound, or a person has accepted that it is not."""
+        return self.is_sound or self.is_forced
+
+    def forced(self) -> Certificate:
+        """Return the certificate with its reasons accepted."""
+        return replace(self, is_forced=not self.is_sound)
+
+    def _margin_reason(self) -> str | None:
         if not self.largest_pole < 1:
             return (
                 f"it is unstable on {self.plant}: a pole has the absolute value {self.largest_pole:.3g}, not below 1:"
@@ -59,19 +94,20 @@ class Certificate:
                 f"its gain margin on {self.plant} is {self.gain_margin:.3g}, below {LEAST_GAIN_MARGIN:g}:"
                 f" {self._advice()}"
             )
+        if self.lowest_gain_factor > 0:
+            return (
+                f"it becomes unstable on {self.plant} when the plant's gain falls to {self.lowest_gain_factor:.3g}"
+                " times what it is: design a slower law, or identify the plant with more samples"
+            )
         return None
 
     def _advice(self) -> str:
-        cures = []
+        remedies = []
         if self.gain_margin > 0:
-            cures.append(f"multiply the gains by {_rounded_down(self.gain_margin / LEAST_GAIN_MARGIN):g}")
+            remedies.append(f"multiply the gains by {_rounded_down(self.gain_margin / LEAST_GAIN_MARGIN):g}")
         if (self.nominal_gain_margin or 0) >= LEAST_GAIN_MARGIN:
-            cures.append("identify the plant with more samples")
-        return ", or ".join(cures or ["no smaller gains help, design others for this plant"])
-
-    @property
-    def is_sound(self) -> bool:
-        return self.reason is None
+            remedies.append("identify the plant with more samples")
+        return ", or ".join(remedies or ["no smaller gains help, design others for this plant"])
 
 
 def check(
@@ -81,7 +117,10 @@ def check(
     sample_time_s: float | None = None,
     smoothing_share: float | None = None,
 ) -> None:
-    """Raise ControlError unless there is a sound certificate of this very law, with this sample time and filter."""
+    """Raise ControlError unless there is a certificate of this very law, with this sample time and filter.
+
+    It must be sound, or forced.
+    """
     refused = "the loop does not start"
     remedy = "make one with `flyball control design`"
     if certificate is None:
@@ -98,7 +137,7 @@ def check(
             for share in (certificate.smoothing_share, smoothing_share)
         ]
         raise ControlError(f"{refused}: its certificate is for {filters[0]} of measurements, but it has {filters[1]}")
-    if certificate.reason is not None:
+    if not certificate.may_start:
         raise ControlError(f"{refused} with the {law.kind} law: {certificate.reason}")
 
 
@@ -120,13 +159,18 @@ def certificate_to_json(certificate: Certificate) -> dict[str, Any]:
         ),
         "sample_time_s": certificate.sample_time_s,
         "smoothing_share": certificate.smoothing_share,
+        "version": VERSION,
+        "lowest_gain_factor": certificate.lowest_gain_factor,
+        "objections": list(certificate.objections),
+        "warnings": list(certificate.warnings),
+        "is_forced": certificate.is_forced,
         "is_sound": certificate.is_sound,
         "reason": certificate.reason,
     }
 
 
 def certificate_summary(certificate: Certificate) -> dict[str, Any]:
-    """Return what is shown of a certificate beside its loop; a margin without a bound is null."""
+    """Return the summary of a certificate that is shown with its loop; a margin without a bound is null."""
     gain, delay_samples = _finite(certificate.gain_margin), _finite(certificate.delay_margin_samples)
     times = "any gain" if gain is None else f"{gain:.3g} times the gain"
     later = "any delay" if delay_samples is None else f"{delay_samples:.3g} samples of delay"
@@ -138,8 +182,11 @@ def certificate_summary(certificate: Certificate) -> dict[str, Any]:
             "delay_samples": delay_samples,
             "largest_pole": certificate.largest_pole if math.isfinite(certificate.largest_pole) else None,
         },
-        "reasons": [] if certificate.reason is None else [certificate.reason],
+        "reasons": list(certificate.reasons),
         "text": f"On {certificate.plant} the loop bears {times} and {later} before it swings.",
+        # Only where they say something: a node of an earlier version refuses fields that it does not know.
+        **({"is_forced": True} if certificate.is_forced else {}),
+        **({"warnings": list(certificate.warnings)} if certificate.warnings else {}),
     }
 
 
@@ -159,13 +206,24 @@ def certificate_from_json(document: object) -> Certificate:
             _poles_from_json(document.get("worst_poles", ())),
             None if nominal is None else _number(nominal["gain_margin"]),
             None if nominal is None else _number(nominal["delay_margin_samples"]),
-            *(
-                None if document.get(key) is None else _number(document[key])
-                for key in ("sample_time_s", "smoothing_share")
-            ),
+            sample_time_s=_number_or_none(document.get("sample_time_s")),
+            smoothing_share=_number_or_none(document.get("smoothing_share")),
+            lowest_gain_factor=float(document.get("lowest_gain_factor", 0.0)),
+            objections=_texts(document.get("objections", ())),
+            warnings=_texts(document.get("warnings", ())) if "version" in document else _untested(document),
+            is_forced=document.get("is_forced") is True,
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ControlError(f"this is no certificate: {error!r}; make one with `flyball control design`") from error
+        raise ControlError(f"this is not a certificate: {error!r}; make one with `flyball control design`") from error
+
+
+def _untested(document: Mapping[str, Any]) -> tuple[str, ...]:
+    # Without a sample time it rests on no model.
+    return () if document.get("sample_time_s") is None else (UNTESTED,)
+
+
+def _texts(document: Any) -> tuple[str, ...]:
+    return tuple(map(str, document))
 
 
 def _poles_to_json(poles: tuple[complex, ...]) -> list[list[float]]:
@@ -177,7 +235,7 @@ def _poles_from_json(document: Any) -> tuple[complex, ...]:
 
 
 def _finite(number: float) -> float | None:
-    # Not a number is no margin at all. It must not come back as an infinite one.
+    # NaN is not a margin. It must not come back as an infinite one.
     return None if number == math.inf else 0.0 if math.isnan(number) else number
 
 
@@ -185,8 +243,12 @@ def _number(value: object) -> float:
     if value is None:
         return math.inf
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{value!r} is no number")
+        raise TypeError(f"{value!r} is not a number")
     return float(value)
+
+
+def _number_or_none(value: object) -> float | None:
+    return None if value is None else _number(value)
 
 
 def _rounded_down(number: float) -> float:

@@ -66,7 +66,7 @@ class Controller:
 
     @property
     def setpoint(self) -> float:
-        """What the measurement should be."""
+        """The value that the measurement should have."""
         return self._setpoint
 
     @setpoint.setter
@@ -78,7 +78,7 @@ class Controller:
     def update(self, measurement: float, *, can_rise: bool = True) -> float:
         """Take a measurement; return the action until the next one.
 
-        A measurement that is no number changes nothing. Where more of the action would do nothing (the queue is
+        A measurement that is not a number changes nothing. Where more of the action would do nothing (the queue is
         empty, the handler idle) the loop is open and `can_rise` is False: the action does not grow.
         """
         if not math.isfinite(measurement):

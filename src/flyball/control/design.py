@@ -1,4 +1,4 @@
-"""Gains for a plant y(k+1) = a y(k) + b u(k): by the poles that the closed loop shall have, or by lambda tuning.
+"""Gains for a plant y(k+1) = a y(k) + b u(k): by the closed loop's poles, or by lambda tuning.
 
 Formulas only. Whether a design holds for everything that the data allow is for `verification.certify` to say.
 """
@@ -10,21 +10,29 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import numpy as np
+
+from flyball.control.certificate import LEAST_GAIN_MARGIN
 from flyball.control.laws import Integral, Law, Pid, Proportional, ProportionalIntegral
+from flyball.control.margins import highest_gain, loops_of
 from flyball.control.model_free import highest_integral_gain
 from flyball.control.plant import Plant
+from flyball.control.uncertainty import confidence_set
 from flyball.errors import ControlError
 
+# What `design_law` can design, by name.
 DESIGNS = ("p", "i", "pi", "pid", "lambda_pi")
-"""What `design_law` can design, by name."""
+# The default pole of lambda tuning: settled to 2 % after 18 samples, gain margin 10.
 LAMBDA = 0.8
-"""The default pole of lambda tuning: settled to 2 % after 18 samples, gain margin 10."""
+# How much more than the least gain margin lambda tuning keeps on the worst plant of a confidence set, since one plant
+# in ten lies outside of it.
+RESERVE = 1.25
 SETTLING_STEPS = 5.0
+# Default aim of a design by poles. Slower poles, as the paper has, take a negative kp on a
+# plant that forgets within a sample, and with it a small gain margin.
 OVERSHOOT = 0.05
-"""What a design by poles aims at unless it is told otherwise. Slower poles, as the paper has, take a negative kp on a
-plant that forgets within a sample, and with it a small gain margin."""
+# The default pole of P: a plant that forgets within a sample is moved by it only if the loop swings a little.
 PROPORTIONAL_POLE = -0.3
-"""The default pole of P: a plant that forgets within a sample is moved by it only if the loop swings a little."""
 
 
 def design_law(
@@ -62,7 +70,7 @@ def design_law(
 
 
 def poles_for(settling_steps: float, overshoot: float, count: Literal[1, 2, 3] = 2) -> tuple[complex, ...]:
-    """Return poles for a loop that settles (to 2 %) in so many steps and overshoots by that part of a step.
+    """Return poles for a loop that settles (to 2 %) in `settling_steps` steps and overshoots by that part of a step.
 
     Two poles have the radius exp(-4 / settling_steps) and the angle pi ln radius / ln overshoot; without overshoot
     both are real. One pole does not overshoot. A third lies at the square of the radius, where it settles twice as
@@ -124,15 +132,43 @@ def lambda_pi(plant: Plant, pole: float = LAMBDA) -> ProportionalIntegral:
 
     kp = a (1 - pole) / b, ki = (1 - a)(1 - pole) / b: no overshoot, 2 % settling in ln 0.02 / ln pole steps, gain
     margin 2 / (1 - pole). With dead time the loop is stable up to a gain 1 - pole of 2 sin(pi / (2 (2d - 1))), d = 1
-    + delay; no more than half of that is used, so a pole that is too fast for the delay is slowed down, and the gain
-    margin is 2 at least.
+    + delay; no more than half of that is used, so a pole that is too fast for the delay is slowed down. A plant that
+    was identified has a confidence set: the gain margin is then RESERVE times 2 at least on the worst plant of it. A
+    plant of higher order is tuned as the plant of first order with the same gain and mean lag.
     """
-    _check_order(plant)
+    _check_effect(plant)
     _check_lambda(pole)
-    if not -1 < plant.a < 1:
-        raise ControlError(f"lambda tuning cancels a stable pole, but a is {plant.a:g}: place the poles instead")
+    memory = _memory(plant)
+    rise = (1 - memory) * plant.gain
     speed = min(1 - pole, highest_integral_gain(plant.delay) / 2)
-    return ProportionalIntegral(plant.a * speed / plant.b, (1 - plant.a) * speed / plant.b)
+    if plant.order > 1 or plant.covariance is not None:
+        full = ProportionalIntegral(memory / rise, (1 - memory) / rise)
+        loops = loops_of(full, confidence_set(plant))
+        bound = highest_gain(loops)
+        if not bound:
+            raise ControlError(
+                "no lambda-tuned law is stable on all plants that the data allow: take more samples, with larger"
+                " steps of the action"
+            )
+        speed = min(1 - pole, bound / (LEAST_GAIN_MARGIN * (RESERVE if plant.covariance is not None else 1.0)))
+    return ProportionalIntegral(memory * speed / rise, (1 - memory) * speed / rise)
+
+
+def _memory(plant: Plant) -> float:
+    """Return the a of the plant of first order with the same mean lag; a itself for a plant of first order."""
+    if plant.order == 1:
+        if not -1 < plant.a < 1:
+            raise ControlError(f"lambda tuning cancels a stable pole, but a is {plant.a:g}: place the poles instead")
+        return plant.a
+    poles = np.roots([1.0, *(-a for a in plant.all_a)])
+    if np.abs(poles).max() >= 1:
+        raise ControlError(
+            "lambda tuning needs a plant that settles, but a pole of this one does not: identify again"
+        )
+    # The mean of the impulse response in time, a/(1 - a) for a plant of first order, is added up along the factors.
+    lag = sum(k * a for k, a in enumerate(plant.all_a, 1)) / (1 - math.fsum(plant.all_a))
+    lag += sum(k * b for k, b in enumerate(plant.all_b)) / math.fsum(plant.all_b)
+    return min(max(lag / (1 + lag), 0.0), float(np.abs(poles).max())) if lag > 0 else 0.0
 
 
 def integral(plant: Plant, pole: float = LAMBDA) -> Integral:
@@ -183,11 +219,15 @@ def _check_lambda(pole: float) -> None:
         raise ControlError(f"the pole of a tuned loop is from 0 to below 1, not {pole}")
 
 
-def _check_order(plant: Plant) -> None:
-    if not plant.b:
+def _check_effect(plant: Plant) -> None:
+    if not math.fsum(plant.all_b):
         raise ControlError("the action has no effect on this plant (b is 0), so there is nothing to design")
+
+
+def _check_order(plant: Plant) -> None:
+    _check_effect(plant)
     if plant.ar or plant.bs:
-        raise ControlError("designs are made for plants of first order: identify with order 1")
+        raise ControlError("this design is for plants of first order: use lambda tuning, or identify with order 1")
 
 
 def _check_first_order(plant: Plant) -> None:

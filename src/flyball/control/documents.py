@@ -1,6 +1,6 @@
 """The document that goes from the design of a loop to the loop: law, limits, plant and certificate as JSON.
 
-Text in, text out: who reads and writes the file is somebody else.
+Text in, text out: reading and writing files is left to the caller.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Design:
         if not (math.isfinite(self.sample_time_s) and self.sample_time_s > 0):
             raise ControlError(f"the design has a sample time of {self.sample_time_s} s, it must be above 0")
         if self.setpoint is not None and not math.isfinite(self.setpoint):
-            raise ControlError(f"the design has a setpoint of {self.setpoint}, which is no number")
+            raise ControlError(f"the design has a setpoint of {self.setpoint}, which is not a number")
         if self.smoothing_share is not None and not 0 < self.smoothing_share <= 1:
             raise ControlError(f"the design has a smoothing share of {self.smoothing_share}, not within 0 and 1")
 
@@ -111,14 +111,14 @@ def _present(document: Mapping[str, Any], key: str) -> Any:
 def _text(document: Mapping[str, Any], key: str) -> str:
     value = _present(document, key)
     if not isinstance(value, str):
-        raise ControlError(f"the design's {key} is {value!r}, which is no text")
+        raise ControlError(f"the design's {key} is {value!r}, which is not text")
     return value
 
 
 def _number(document: Mapping[str, Any], key: str) -> float:
     value = _present(document, key)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ControlError(f"the design's {key} is {value!r}, which is no number")
+        raise ControlError(f"the design's {key} is {value!r}, which is not a number")
     return float(value)
 
 

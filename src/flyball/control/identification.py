@@ -1,32 +1,48 @@
 """The plant behind a control loop, from its samples: y(k+1) = a·y(k) + b·u(k - delay) + offset.
 
 Says how far to trust it, too. Works on numbers that others measured. Needs scipy for the distributions of Student and
-Fisher; who only reads a plant does not.
+Fisher; reading a plant does not.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
+from flyball.control.diagnostics import AT_RANDOM, hold_out_check, residual_checks
+from flyball.control.lagged import FEW, LagMoments, Lags, lagged
 from flyball.control.least_squares import Fit, errors_of, least_squares
-from flyball.control.linearity import TOLERANCE_RATIO, Curve, curve_of, linear_range
-from flyball.control.moments import BLOCK, Moments, Numbers, Range, merged, moments_of, ranges_of
-from flyball.control.plant import Errors, Interval, LinearRange, NoPlant, OperatingPoint, Plant
+from flyball.control.linearity import DOUBTS, TOLERANCE_RATIO, Curve, curve_of, linear_range, steepest_slopes
+from flyball.control.moments import BLOCK, Moments, Numbers, Range, merged, ranges_of
+from flyball.control.plant import (
+    Check,
+    Diagnostics,
+    Errors,
+    Interval,
+    LinearRange,
+    NoPlant,
+    OperatingPoint,
+    Plant,
+)
+from flyball.control.structure import Structure, choose, selected
 from flyball.errors import ControlError
 
 CONFIDENCE = 0.9
 PAIRS_PER_PARAMETER = 10
+# Above it y and u moved together too closely; it is a correlation of 0.935.
 LARGEST_CONDITION = 30.0
-"""Above it y and u moved together too closely; it is a correlation of 0.935."""
+# Beyond it, or if they change by less than its inverse, the squares of samples are no longer to be trusted.
 LARGEST_VALUE = 1e30
-"""Beyond it, or if they change by less than its inverse, the squares of samples are no longer to be trusted."""
+# How much steeper than the line through two levels the curve between them may be, as they do not show it.
+UNSEEN_STEEPNESS = 2.0
+# How much steeper than the line the curve is taken to be where it seems to be steeper but may not be.
+MAX_STEEPNESS = 3.0
 
 
 def identify(
@@ -35,72 +51,66 @@ def identify(
     *,
     sample_time_s: float,
     loop: str = "",
-    delay: int = 0,
-    order: int = 1,
+    delay: int | None = None,
+    order: int | None = None,
     breaks: Sequence[int] = (),
 ) -> Plant:
     """Return the plant that measured `y` and took the action `u` after each.
+
+    Delay and order are found unless they are given. The tests of the model are in its `diagnostics`.
 
     A break is the index of a sample that does not follow the one before it: the first of another run. Raises
     ControlError if the samples are too few, not finite, or never changed: those give no plant. What can be computed
     but should not be trusted has warnings.
     """
     measurements, actions = _checked(y, u, delay, order)
-    columns, is_test = _pairs(measurements, actions, delay, order, breaks, delay + order - 1)
+    evidence = lagged(measurements, actions, breaks, Lags.for_structure(delay, order))
+    if evidence.total.count < evidence.lags.rows_needed and (delay or 0) <= FEW.delay and (order or 1) <= FEW.order:
+        evidence = lagged(measurements, actions, breaks, FEW)
+    shape = structure_of(evidence, delay=delay, order=order)
+    columns, is_test = _pairs(measurements, actions, shape.delay, shape.order, breaks, shape.delay + shape.order - 1)
     if columns.shape[1] == 0:
-        raise ControlError(f"{_too_few(0, order)}: let the loop run longer")
-    changes = _changes(actions, breaks)
-    found = plant_of(
-        ranges_of(columns, is_test),
-        loop=loop,
-        sample_time_s=sample_time_s,
-        delay=delay,
-        is_one_way=is_one_way(changes.min(initial=0), changes.max(initial=0)),
-    )
+        raise ControlError(f"{_too_few(0, shape.order)}: let the loop run longer")
+    found = plant_of(ranges_of(columns, is_test), evidence, shape, loop=loop, sample_time_s=sample_time_s)
     if isinstance(found, NoPlant):
         raise ControlError(found.reason)
     return found
 
 
-def best_delay(
-    y: npt.ArrayLike,
-    u: npt.ArrayLike,
-    *,
-    most: int = 5,
-    order: int = 1,
-    breaks: Sequence[int] = (),
-    criterion: Literal["test", "aic"] = "test",
-) -> int:
-    """Return the delay, 0 to `most` further samples, whose straight line predicts best.
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The delay and the order of a plant, and how they were found; None if they were only given or assumed."""
 
-    By "test" it is the one with the least error on pairs that were not fitted, by "aic" the one that Akaike's
-    criterion likes best, from all pairs. All are compared on the same next measurements, over the whole range of
-    actions. Raises ControlError as `identify` does.
+    delay: int
+    order: int
+    found: Structure | None = None
+    is_order_given: bool = False
+
+
+def structure_of(evidence: LagMoments, *, delay: int | None = None, order: int | None = None) -> Shape:
+    """Return the delay and the order to fit; what is given is not searched.
+
+    With too few samples, no delay and the first order are assumed; the model then fails its tests.
     """
-    measurements, actions = _checked(y, u, most, order)
-    scores = []
-    for delay in range(most + 1):
-        columns, is_test = _pairs(measurements, actions, delay, order, breaks, most + order - 1)
-        if columns.shape[1] < _fewest_pairs(order):
-            raise ControlError(f"{_too_few(columns.shape[1], order)}: let the loop run longer")
-        scores.append(_test_error(columns, is_test) if criterion == "test" else _aic(columns))
-    if all(math.isinf(score) for score in scores):
-        raise ControlError(_in_step(order))
-    return int(np.argmin(scores))
-
-
-def is_one_way(least_change: float, largest_change: float) -> bool:
-    """Whether actions only climbed or only fell, by how much they changed from sample to sample."""
-    return least_change >= 0 or largest_change <= 0
+    found = None
+    total = evidence.total
+    if total.count >= evidence.lags.rows_needed and np.isfinite(total.covariance).all():
+        found = choose(evidence, delay=delay, order=order)
+    if found is None:
+        return Shape(delay or 0, order or 1, None, order is not None)
+    return Shape(found.best.delay, found.best.order, found, order is not None)
 
 
 def plant_of(
-    ranges: Sequence[Range], *, loop: str, sample_time_s: float, delay: int = 0, is_one_way: bool = False
+    ranges: Sequence[Range], evidence: LagMoments, shape: Shape, *, loop: str, sample_time_s: float
 ) -> Plant | NoPlant:
-    """Return the plant that the ranges of one loop's actions show, or why they show none."""
+    """Return the plant that the ranges of one loop's actions show, or why they show none.
+
+    The ranges have the columns of the delay and order of `shape`. `evidence` is what the model is tested with.
+    """
     usable = [one for one in ranges if one.fit.count > 1]
     pairs = int(sum(one.fit.count + one.test.count for one in ranges))
-    order = ranges[0].fit.order
+    order = shape.order
     if pairs < _fewest_pairs(order) or not usable:
         return NoPlant(loop, sample_time_s, pairs, _too_few(pairs, order))
     if not all(np.isfinite(part.covariance).all() for one in ranges for part in (one.fit, one.test)):
@@ -112,11 +122,19 @@ def plant_of(
     if fit is None:
         return NoPlant(loop, sample_time_s, pairs, _in_step(order))
     point = OperatingPoint(float(moments.means[order]), float(moments.means[0]))
+    errors, test = _errors(fit, moments), _errors(fit, merged([one.test for one in chosen]))
+    climbs = len(usable) > 2 and (evidence.changes[0] >= 0 or evidence.changes[1] <= 0)
+    checks = [
+        *_fit_checks(fit, curve_of(chosen), _condition(fit, moments, shape), climbs),
+        hold_out_check(errors, test),
+        *_residual_checks(evidence, shape),
+    ]
+    diagnostics = Diagnostics(tuple(checks))
     return Plant(
         a=fit.a,
         b=fit.b,
         offset=fit.offset,
-        delay=delay,
+        delay=shape.delay,
         sample_time_s=sample_time_s,
         loop=loop,
         ar=tuple(fit.all_a[1:].tolist()),
@@ -129,16 +147,68 @@ def plant_of(
         linear_range=linear,
         curve=_points(curve),
         curve_pairs=tuple(int(one.fit.count) for one in usable) if abs(curve.a) < 1 else (),
-        condition=fit.condition,
+        condition=_condition(fit, moments, shape),
         pairs=pairs,
-        fit=_errors(fit, moments),
-        test=_errors(fit, merged([one.test for one in chosen])),
-        warnings=tuple(_warnings(fit, curve_of(chosen), is_one_way and len(usable) > 2)),
+        fit=errors,
+        test=test,
+        warnings=diagnostics.objections,
+        alternatives=_alternatives(shape, loop, sample_time_s),
+        steepest_ratio=_steepest_ratio(curve, float(fit.all_b.sum())),
+        diagnostics=diagnostics,
     )
 
 
-def _checked(y: npt.ArrayLike, u: npt.ArrayLike, delay: int, order: int) -> tuple[Numbers, Numbers]:
-    if delay < 0 or order < 1:
+def _alternatives(shape: Shape, loop: str, sample_time_s: float) -> tuple[Plant, ...]:
+    if shape.found is None:
+        return ()
+    return tuple(
+        Plant(
+            a=one.fit.a,
+            b=one.fit.b,
+            offset=one.fit.offset,
+            delay=one.delay,
+            sample_time_s=sample_time_s,
+            loop=loop,
+            ar=tuple(one.fit.all_a[1:].tolist()),
+            bs=tuple(one.fit.all_b[1:].tolist()),
+            covariance=tuple(tuple(row) for row in one.fit.covariance.tolist()),
+            degrees_of_freedom=one.fit.freedom,
+            confidence_ratio=CONFIDENCE,
+        )
+        for one in shape.found.others
+    )
+
+
+def _residual_checks(evidence: LagMoments, shape: Shape) -> list[Check]:
+    if shape.found is not None:
+        return residual_checks(evidence, shape.found.best)
+    count, needed = int(evidence.total.count), evidence.lags.rows_needed
+    return [
+        Check(
+            "samples",
+            count,
+            needed,
+            f"{count} samples with all those before them are too few to find the delay and to test the model,"
+            f" {needed} are needed: take more samples",
+        )
+    ]
+
+
+def _steepest_ratio(curve: Curve, rise: float) -> float:
+    """Return how much steeper than the model the curve may be somewhere.
+
+    Where it is not surely steeper, no more than MAX_STEEPNESS is assumed; two levels do not show it at all.
+    """
+    if len(curve.actions) < 3 or not rise:
+        return UNSEEN_STEEPNESS
+    surely, perhaps = (slope / abs(rise) for slope in steepest_slopes(curve))
+    # What the linear range tolerates is not a bend.
+    seen = max(surely, min(perhaps, MAX_STEEPNESS))
+    return seen if seen > 1 + TOLERANCE_RATIO else 1.0
+
+
+def _checked(y: npt.ArrayLike, u: npt.ArrayLike, delay: int | None, order: int | None) -> tuple[Numbers, Numbers]:
+    if (delay is not None and delay < 0) or (order is not None and order < 1):
         raise ControlError(f"a delay of {delay} and an order of {order}: they must be at least 0 and 1")
     measurements, actions = _numbers("measurement", y), _numbers("action", u)
     if len(measurements) != len(actions):
@@ -192,27 +262,6 @@ def _runs(count: int, breaks: Sequence[int]) -> list[tuple[int, int]]:
     return list(pairwise(sorted({0, count, *(edge for edge in breaks if 0 < edge < count)})))
 
 
-def _changes(actions: Numbers, breaks: Sequence[int]) -> Numbers:
-    return np.concatenate([np.diff(actions[start:end]) for start, end in _runs(len(actions), breaks)])
-
-
-def _test_error(columns: Numbers, is_test: npt.NDArray[np.bool_]) -> float:
-    fit = least_squares(moments_of(columns[:, ~is_test]))
-    # Short runs have no third block.
-    return (
-        math.inf if fit is None else errors_of(fit, moments_of(columns[:, is_test if is_test.any() else ~is_test]))[0]
-    )
-
-
-def _aic(columns: Numbers) -> float:
-    moments = moments_of(columns)
-    fit = least_squares(moments)
-    if fit is None:
-        return math.inf
-    rmse, _ = errors_of(fit, moments)
-    return 2 * moments.count * math.log(max(rmse, 1 / LARGEST_VALUE)) + 2 * (len(fit.parameters) + 1)
-
-
 def _fewest_pairs(order: int) -> int:
     return PAIRS_PER_PARAMETER * (2 * order + 1)
 
@@ -222,12 +271,12 @@ def _too_few(pairs: int, order: int) -> str:
 
 
 def _in_step(order: int) -> str:
-    cure = "let the action change at random" + (", or try a lower order" if order > 1 else "")
-    return f"measurement and action stood still or moved in step: {cure}"
+    remedy = "let the action change at random" + (", or try a lower order" if order > 1 else "")
+    return f"measurement and action stood still or moved in step: {remedy}"
 
 
 def _linear(ranges: Sequence[Range], curve: Curve) -> tuple[Sequence[Range], LinearRange]:
-    """Return the ranges to fit and what is known about the linear range; where it cannot be told, all of them."""
+    """Return the ranges to fit and what is known about the linear range; where it is not known, all of them."""
     found = linear_range(curve)
     first, last = found or (0, len(ranges) - 1)
     chosen = ranges[first : last + 1]
@@ -266,33 +315,63 @@ def _points(curve: Curve) -> tuple[tuple[float, float], ...]:
     return tuple(zip(curve.actions.tolist(), (curve.values / (1 - curve.a)).tolist(), strict=True))
 
 
-def _warnings(fit: Fit, curve: Curve, is_ramp: bool) -> list[str]:
+def _condition(fit: Fit, moments: Moments, shape: Shape) -> float:
+    """Return how closely measurement and action moved together.
+
+    A higher order that was found is needed for the noise or for the plant. Its past measurements and actions predict
+    each other whatever the action does, so that only the latest of each say how good the excitation was.
+    """
+    order = shape.order
+    if order == 1 or shape.is_order_given:
+        return fit.condition
+    latest = least_squares(selected(moments, [0, order, 2 * order]))
+    return fit.condition if latest is None else latest.condition
+
+
+def _fit_checks(fit: Fit, curve: Curve, condition: float, climbs: bool) -> list[Check]:
     name = "a" if fit.order == 1 else "the sum of the a's"
     width = _student(fit)
     memory = float(fit.all_a.sum())
     memory_error = math.sqrt(max(float(fit.covariance[: fit.order, : fit.order].sum()), 0.0))
-    found = []
-    if fit.condition > LARGEST_CONDITION:
-        found.append(
-            "measurement and action moved together: the data hardly separate a from b;"
-            " let the action change at random around the operating point"
-            + (", or try a lower order" if fit.order > 1 else "")
-        )
-    if is_ramp:
-        found.append(
-            "the action only climbed or only fell, so that memory and a bent curve look alike;"
-            " let the action change at random around the operating point"
-        )
-    if abs(memory - curve.a) > 0.1 + width * math.hypot(memory_error, curve.a_error):
-        found.append(
+    apart = abs(memory - curve.a)
+    allowed = 0.1 + DOUBTS * math.hypot(memory_error, curve.a_error)
+    lower = ", or try a lower order" if fit.order > 1 else ""
+    found = {
+        "excitation": (
+            condition,
+            LARGEST_CONDITION,
+            f"measurement and action moved together: the data hardly separate a from b; {AT_RANDOM}{lower}",
+            condition > LARGEST_CONDITION,
+        ),
+        "direction": (
+            float(climbs),
+            0.0,
+            f"the action only climbed or only fell, so that memory and a bent curve look alike; {AT_RANDOM}",
+            climbs,
+        ),
+        "linearity": (
+            apart,
+            allowed,
             f"{name} is {memory:.3g} along a straight line but {curve.a:.3g} at constant action: the curve is bent or"
-            " the measurement is noisy, do not trust a and b; let the action change at random in a smaller range"
-        )
-    if _has_no_effect(fit):
-        found.append("the action has no effect that could be told from chance")
-    if _may_grow(fit, width):
-        found.append("a may be 1 or more: the plant may not settle by itself")
-    return found
+            " the measurement is noisy, do not trust a and b; let the action change at random in a smaller range",
+            apart > allowed,
+        ),
+        "effect": (
+            None,
+            CONFIDENCE,
+            "the action has no effect that can be distinguished from chance",
+            _has_no_effect(fit),
+        ),
+        "settling": (
+            None,
+            1.0,
+            "a may be 1 or more: the plant may not settle by itself",
+            _may_grow(fit, width),
+        ),
+    }
+    return [
+        Check(test, value, limit, reason if fails else None) for test, (value, limit, reason, fails) in found.items()
+    ]
 
 
 def _has_no_effect(fit: Fit) -> bool:
@@ -305,9 +384,12 @@ def _has_no_effect(fit: Fit) -> bool:
 
 
 def _may_grow(fit: Fit, width: float) -> bool:
-    """Whether a pole of the plant may lie on or outside the unit circle."""
-    errors = np.sqrt(np.diag(fit.covariance)[: fit.order])
-    if fit.order == 1:
-        return abs(fit.a) + width * float(errors[0]) >= 1
-    corners = np.vstack([np.zeros(fit.order), *(sign * width * np.diag(errors) for sign in (-1, 1))])
-    return any(np.abs(np.roots([1.0, *-(fit.all_a + corner)])).max(initial=0) >= 1 for corner in corners)
+    """Whether a pole of the plant may lie on or outside the unit circle.
+
+    A pole reaches 1 where the a's add up to 1, and their sum is known better than each of them.
+    """
+    order = fit.order
+    error = math.sqrt(max(float(fit.covariance[:order, :order].sum()), 0.0))
+    if float(fit.all_a.sum()) + width * error >= 1 or (order == 1 and fit.a - width * error <= -1):
+        return True
+    return bool(np.abs(np.roots([1.0, *-fit.all_a])).max(initial=0) >= 1)

@@ -17,12 +17,12 @@ _SINGULAR = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What least squares found: the a's and then as many b's, with their covariance."""
+    """Result of least squares: the a's and then as many b's, with their covariance."""
 
     parameters: Numbers
     offset: float
+    # The covariance for a residual variance of 1.
     inverse: Numbers
-    """The covariance for a residual variance of 1."""
     variance: float
     freedom: int
     condition: float
@@ -86,7 +86,7 @@ def least_squares(moments: Moments) -> Fit | None:
 
 
 def _moved_together(correlation: Numbers) -> float:
-    """Return how well some mix of the actions tells some mix of the measurements, 0 to below 1.
+    """Return how well some mix of the actions predicts some mix of the measurements, 0 to below 1.
 
     It is the largest canonical correlation; for order 1 simply that of y and u. How much successive measurements
     depend on each other does not count.

@@ -1,6 +1,6 @@
 """Where a plant is linear: its curve, whatever the shape, and the longest part of it that one gain describes.
 
-Works on the moments of ranges of actions; knows nothing of how a straight line is fitted to them.
+Works on the moments of ranges of actions; does not fit the line itself.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import numpy as np
 
 from flyball.control.moments import ROUNDING, Numbers, Range
 
+# In the linear range no part may have a gain that differs by more from the gain of the whole.
 TOLERANCE_RATIO = 0.25
-"""In the linear range no part may have a gain that differs by more from the gain of the whole."""
+# Standard errors beyond which a difference is taken for real: many are looked at, so two would be too few.
 DOUBTS = 3.5
-"""Standard errors beyond which a difference is taken for real: many are looked at, so two would be too few."""
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """What each action, if it stays, adds to the next y besides a·y; a is the one at constant action.
+    """The effect of each action, if it stays, on the next y in addition to a·y; a is the one at constant action.
 
     Of a higher order a is the sum of all a's.
     """
@@ -88,6 +88,22 @@ def linear_range(curve: Curve) -> tuple[int, int] | None:
             if is_linear and abs(gain) > doubts[first, last] and rise > best_rise:
                 best, best_rise = (first, last), rise
     return best
+
+
+def steepest_slopes(curve: Curve) -> tuple[float, float]:
+    """Return the absolute value that the slope of some part of the curve surely exceeds, and one that it may have.
+
+    The second is of parts a quarter of the whole long, with two standard errors: shorter ones are mostly noise.
+    """
+    gains, doubts = _gains(curve)
+    surely = max(float(np.max(np.abs(gains) - doubts, initial=0.0)), 0.0)
+    part = (curve.actions[-1] - curve.actions[0]) / 4
+    perhaps = 0.0
+    for first, action in enumerate(curve.actions):
+        last = int(np.searchsorted(curve.actions, action + part))
+        if last < len(curve.actions) and last > first:
+            perhaps = max(perhaps, abs(gains[first, last]) + 2 / DOUBTS * doubts[first, last])
+    return surely, perhaps
 
 
 def _gains(curve: Curve) -> tuple[Numbers, Numbers]:

@@ -19,7 +19,7 @@ from flyball.errors import ControlError
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What a sensor read: the value since the last reading, and whether a larger action could raise it now."""
+    """One reading of a sensor: the value since the last reading, and whether a larger action could raise it now."""
 
     value: float
     can_rise: bool = True
@@ -30,8 +30,8 @@ class Sample:
     """One step of a loop: what it wanted, what it measured, what it did then."""
 
     loop: str
+    # By the event loop's clock.
     at_s: float
-    """By the event loop's clock."""
     sample_time_s: float
     setpoint: float
     measurement: float
@@ -87,14 +87,14 @@ class Loop:
         self.controller = controller
         self.sample_time_s = sample_time_s
         self.certificate = certificate
+        # Samples left out because the event loop, the sensor or the actuator took too long.
         self.late_ticks = 0
-        """So many samples were left out because the event loop, the sensor or the actuator took too long."""
         self._sensor = sensor
         self._actuator = actuator
         self._record = record
         self._is_shadow = is_shadow
+        # The action that was applied last; None if none was.
         self._applied: float | None = None
-        """The action that was applied last; None if none was."""
         self._is_stopping = False
         self._news = asyncio.Event()
 

@@ -8,7 +8,7 @@ pole is 1 - K s without delay, and the loop is stable for 0 < K s < 2 sin(pi / (
 what has to be known is the largest K s.
 
 * Multiplicative, ln u += exponent ln(r / y): x = ln u and v = ln y, so s is the elasticity u f'(u) / f(u) of the
-  plant's curve f. A concave curve through the origin has u f'(u) <= f(u), hence 0 <= s <= 1: rate over window, by
+  plant's curve f. A concave curve through the origin has u f'(u) <= f(u), so 0 <= s <= 1: rate over window, by
   Little's law, is such a curve, and latency over window has an elasticity from 0 to 1 too. K s <= exponent. With an
   exponent below 2 each step brings ln u nearer to where it settles, wherever it is (1 - K s lies between -1 and 1 on
   every chord of the curve, too), so this holds for the whole curve and not only near the setpoint.
@@ -38,7 +38,7 @@ OWN_CURVE = "the curve that the law was made for"
 
 
 def highest_integral_gain(delay: int) -> float:
-    """Return the loop gain below which integral action is stable on a pure gain, with so many extra samples of delay.
+    """Return the loop gain below which integral action is stable on a pure gain, with `delay` extra samples of delay.
 
     2 sin(pi / (2 (2d - 1))) with d = 1 + delay: 2, 1, 0.618, 0.445.
     """

@@ -1,4 +1,4 @@
-"""What least squares needs of samples, however many: their number, means and covariances, per range of actions.
+"""Moments of samples, as least squares needs them: their number, means and covariances, per range of actions.
 
 Columns are those of the model: y(k), y(k-1) ..., then as many u(k-delay), u(k-delay-1) ..., and y(k+1) at last. Who
 reduced the samples to them, Spark or numpy, makes no difference.
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+# Ranges into which actions are divided, with about as many samples each, or into their levels if they are few.
 MOST_RANGES = 24
-"""The actions are divided into so many ranges of about as many samples each, or into their levels if they are few."""
 FEWEST_IN_RANGE = 10
+# Samples of a block; every third block is kept for the test.
 BLOCK = 10
-"""Every third block of so many samples is kept for the test."""
+# What changes by no more than this share of itself does not change.
 ROUNDING = 1e-13
-"""What changes by no more than this share of itself does not change."""
 
 Numbers = npt.NDArray[np.float64]
 
@@ -80,7 +80,7 @@ def quantiles() -> list[float]:
 def edges_of(values: Sequence[float], pairs: int) -> list[float]:
     """Return where ranges of actions begin, but the first, from the values at `quantiles`.
 
-    Few pairs make few ranges: a mean of two or three samples would tell nothing of a bend.
+    Few pairs make few ranges: a mean of two or three samples would not show a bend.
     """
     ranges = min(max(pairs // FEWEST_IN_RANGE, 1), MOST_RANGES)
     chosen = {values[part * MOST_RANGES // ranges] for part in range(ranges)}

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,8 @@ import numpy.typing as npt
 from flyball.errors import ControlError
 
 VERSION = 1
+DIAGNOSTICS_VERSION = 1
+DIAGNOSTICS_MISSING = "diagnostics missing: the model was made by an earlier version; identify the plant again"
 KIND = "plant"
 MODEL = "y(k+1) = a y(k) + b u(k - delay) + offset"
 
@@ -60,13 +62,66 @@ class LinearRange:
 
 
 @dataclass(frozen=True, slots=True)
+class Check:
+    """One test of a model: what was measured, the limit it must keep, and what to do if it does not.
+
+    `value` is None if the data did not suffice for the test.
+    """
+
+    name: str
+    value: float | None
+    limit: float
+    reason: str | None = None
+
+    @property
+    def is_passed(self) -> bool:
+        """Whether nothing speaks against the model here."""
+        return self.reason is None
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostics:
+    """The tests that a model has to pass before a certificate that rests on it is sound."""
+
+    checks: tuple[Check, ...] = ()
+
+    @property
+    def objections(self) -> tuple[str, ...]:
+        """The reasons of the tests that the model failed, each with a remedy."""
+        return tuple(check.reason for check in self.checks if check.reason is not None)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return them as a document."""
+        return {
+            "version": DIAGNOSTICS_VERSION,
+            "is_passed": not self.objections,
+            "checks": [
+                {"name": one.name, "value": one.value, "limit": one.limit, "reason": one.reason}
+                for one in self.checks
+            ],
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """Return the diagnostics of a document; fields that a later version has added are ignored."""
+        return cls(
+            tuple(
+                Check(str(one["name"]), _number(one.get("value")), float(one["limit"]), _text(one.get("reason")))
+                for one in document["checks"]
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Plant:
-    """What a measurement does after an action: y(k+1) = a·y(k) + b·u(k - delay) + offset.
+    """A model of how a measurement follows an action: y(k+1) = a·y(k) + b·u(k - delay) + offset.
 
     `delay` counts samples beyond the usual one. Of a higher order, `ar` has the factors of y(k-1), y(k-2) ... and
     `bs` those of u(k-delay-1), u(k-delay-2) ..., as many of each. `covariance` is that of the estimates in the order
     a, ar, b, bs; without one the parameters count as sure. `curve` says where the measurement settles for some
-    actions, and `curve_pairs` from how many samples that is known. Raises ControlError for what no plant can be.
+    actions, and `curve_pairs` from how many samples that is known. `alternatives` are plants with other delays that
+    the same data allow, and `steepest_ratio` says how much steeper than `gain` the curve may be somewhere.
+    `diagnostics` are the tests that the model has passed or failed. Raises ControlError for what no plant can be.
     """
 
     a: float
@@ -90,6 +145,9 @@ class Plant:
     fit: Errors | None = None
     test: Errors | None = None
     warnings: tuple[str, ...] = ()
+    alternatives: tuple[Plant, ...] = ()
+    steepest_ratio: float = 1.0
+    diagnostics: Diagnostics | None = None
 
     def __post_init__(self) -> None:
         if not all(math.isfinite(value) for value in (*self.all_a, *self.all_b, self.offset)):
@@ -106,8 +164,17 @@ class Plant:
             )
         if len(self.ar) != len(self.bs):
             raise ControlError(f"the plant{self._named} has {len(self.ar)} further a but {len(self.bs)} further b")
+        if not (math.isfinite(self.steepest_ratio) and self.steepest_ratio >= 1):
+            raise ControlError(f"the plant{self._named} has a steepest_ratio of {self.steepest_ratio}, not 1 or more")
         if self.covariance is not None:
             self._check_covariance(self.covariance)
+
+    @property
+    def objections(self) -> tuple[str, ...]:
+        """Why no certificate that rests on this model is sound; a plant that is given, not identified, has none."""
+        if self.diagnostics is not None:
+            return self.diagnostics.objections
+        return () if self.covariance is None else (DIAGNOSTICS_MISSING,)
 
     @property
     def order(self) -> int:
@@ -193,6 +260,21 @@ class Plant:
                 for (action, measurement), count in zip(self.curve, pairs, strict=True)
             ],
             "warnings": list(self.warnings),
+            "steepest_ratio": self.steepest_ratio,
+            "alternatives": [
+                {
+                    "delay": one.delay,
+                    "a": one.a,
+                    "b": one.b,
+                    "offset": one.offset,
+                    "ar": list(one.ar),
+                    "bs": list(one.bs),
+                    "covariance": None if one.covariance is None else [list(row) for row in one.covariance],
+                    "degrees_of_freedom": one.degrees_of_freedom,
+                }
+                for one in self.alternatives
+            ],
+            "diagnostics": None if self.diagnostics is None else self.diagnostics.to_json(),
         }
 
     @staticmethod
@@ -229,7 +311,17 @@ class Plant:
             tuple(float(old + by) for old, by in zip(own, part, strict=True))
             for own, part in ((self.all_a, move[: self.order]), (self.all_b, move[self.order :]))
         )
-        return replace(self, a=a[0], ar=a[1:], b=b[0], bs=b[1:], covariance=None, intervals=None)
+        return replace(
+            self,
+            a=a[0],
+            ar=a[1:],
+            b=b[0],
+            bs=b[1:],
+            covariance=None,
+            intervals=None,
+            alternatives=(),
+            steepest_ratio=1.0,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +353,7 @@ def read_model(text: str, loop: str | None = None, sample_time_s: float | None =
 
     A loop that was identified in several experiments, or on several brokers, is named with as many of the words
     before it as tell it apart: `rabbitmq/adaptive`, `prefetch/identification/rabbitmq/adaptive`. Loops in which no
-    plant was found are passed over if there are others. Raises ControlError if the text is no model, or has not
+    plant was found are passed over if there are others. Raises ControlError if the text is not a model, or has not
     exactly one such plant; it lists the names.
     """
     entries = _entries(text)
@@ -382,7 +474,33 @@ def _plant_from_json(entry: Mapping[str, Any]) -> Plant:
         pairs=_whole(entry.get("pairs")),
         fit=_errors_from_json(entry.get("fit")),
         test=_errors_from_json(entry.get("test")),
-        warnings=tuple(str(warning) for warning in entry.get("warnings") or ()),
+        warnings=_warnings_from_json(entry, covariance is not None),
+        alternatives=tuple(_alternative_from_json(one, entry) for one in entry.get("alternatives") or ()),
+        steepest_ratio=float(entry.get("steepest_ratio", 1.0)),
+        diagnostics=None if entry.get("diagnostics") is None else Diagnostics.from_json(entry["diagnostics"]),
+    )
+
+
+def _warnings_from_json(entry: Mapping[str, Any], is_identified: bool) -> tuple[str, ...]:
+    warnings = tuple(str(warning) for warning in entry.get("warnings") or ())
+    is_missing = is_identified and "diagnostics" not in entry
+    return (*warnings, DIAGNOSTICS_MISSING) if is_missing else warnings
+
+
+def _alternative_from_json(one: Mapping[str, Any], entry: Mapping[str, Any]) -> Plant:
+    covariance = one.get("covariance")
+    return Plant(
+        a=float(one["a"]),
+        b=float(one["b"]),
+        offset=float(one.get("offset", 0.0)),
+        delay=int(one["delay"]),
+        sample_time_s=float(entry["sample_time_s"]),
+        loop=str(entry["loop"]),
+        ar=_floats(one.get("ar", ())),
+        bs=_floats(one.get("bs", ())),
+        covariance=None if covariance is None else tuple(_floats(row) for row in covariance),
+        degrees_of_freedom=_whole(one.get("degrees_of_freedom")),
+        confidence_ratio=float(entry.get("confidence_ratio", 0.9)),
     )
 
 
@@ -420,6 +538,10 @@ def _range_from_json(found: Mapping[str, Any] | None) -> LinearRange | None:
 
 def _number(value: Any) -> float | None:
     return None if value is None else float(value)
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
 
 
 def _whole(value: Any) -> int | None:

@@ -1,7 +1,7 @@
 """Inputs to identify a plant with: a sequence of actions, one for each sample.
 
-An action that only climbs cannot tell memory from a bent curve; one that jumps at random around the operating point
-can. Knows nothing of plants and needs only the standard library.
+An action that only climbs cannot separate memory from a bent curve; one that jumps at random around the operating
+point can. Independent of plants, and needs only the standard library.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import random
 
 from flyball.errors import ControlError
 
+# By the bits of a register: which of them to add so that it runs through all states but 0.
 _TAPS = {
     3: (3, 2),
     4: (4, 3),
@@ -31,7 +32,6 @@ _TAPS = {
     19: (19, 6, 2, 1),
     20: (20, 17),
 }
-"""By the bits of a register: which of them to add so that it runs through all states but 0."""
 
 
 def staircase(lowest: float, highest: float, count: int, *, hold: int = 1, is_integer: bool = False) -> list[float]:

@@ -18,12 +18,15 @@ from flyball.errors import ControlError
 
 
 class SimulatedPlant(ABC):
-    """What answers an action with the next output. Noise comes from outside, a standard normal number a sample."""
+    """A plant that answers an action with the next output.
+
+    Noise comes from outside, a standard normal number a sample.
+    """
 
     __slots__ = ()
 
+    # Past outputs, and as many actions, that are needed.
     memory_samples: int = 1
-    """So many past outputs, and as many actions, are needed."""
 
     @abstractmethod
     def output(self, outputs: Sequence[float], actions: Sequence[float], noise: float) -> float:
@@ -31,7 +34,7 @@ class SimulatedPlant(ABC):
 
     @abstractmethod
     def with_capacity(self, ratio: float) -> Self:
-        """Return a plant that gives so many times the output for the same action."""
+        """Return a plant that gives `ratio` times the output for the same action."""
 
     def measured(self, output: float, noise: float) -> float:
         """Return what the sensor makes of an output."""
@@ -94,23 +97,23 @@ class WindowPlant(SimulatedPlant):
         return self.most_per_s * self.half_at / (action + self.half_at) ** 2
 
 
+# The model that the prefetch paper prints.
 SEED_MODEL = Plant(a=0.26, b=59.73)
-"""The model that the prefetch paper prints."""
+# A window's curve as the paper's authors measured it earlier: 400 messages a second lie between 1 and 2.
 SEED_CURVE = WindowPlant(most_per_s=1250.0, half_at=3.34, noise_ratio=0.05)
-"""A window's curve as the paper's authors measured it earlier: 400 messages a second lie between 1 and 2."""
+# The paper's model with the noise that it reports, the same noise in the sensor only, and a quarter of it; and the
+# curve.
 PLANTS: dict[str, SimulatedPlant] = {
     "A": LinearPlant(SEED_MODEL, process_noise=92.0),
     "B": LinearPlant(SEED_MODEL, measurement_noise=92.0),
     "C": LinearPlant(SEED_MODEL, process_noise=24.0),
     "D": SEED_CURVE,
 }
-"""The paper's model with the noise that it reports, the same noise in the sensor only, and a quarter of it; and the
-curve."""
 
 
 @dataclass(frozen=True, slots=True)
 class Disturbance:
-    """Before the sample of this number the setpoint changes, or the capacity becomes so many times the first."""
+    """A change before sample `at_sample`: of the setpoint, or of the capacity to `capacity_ratio` times the first."""
 
     at_sample: int
     setpoint: float | None = None
@@ -119,7 +122,7 @@ class Disturbance:
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """What happened in each sample: what was wanted, the plant's output, what the sensor saw, the action then."""
+    """Each sample of a run: the setpoint, the plant's output, what the sensor saw, the action then."""
 
     setpoints: list[float]
     outputs: list[float]
@@ -136,7 +139,7 @@ def simulate(
     is_integer: bool = False,
     disturbances: Iterable[Disturbance] = (),
 ) -> Simulation:
-    """Run the controller on the plant for so many samples, beginning with what its first action gives.
+    """Run the controller on the plant for `steps` samples, beginning with what its first action gives.
 
     `is_integer` rounds actions before the plant sees them, as a prefetch count must be; the controller does not know.
     The same seed gives the same noise, whatever the controller.

@@ -1,6 +1,6 @@
 """The proportional-integral law in continuous time, for loops whose samples come when they come.
 
-Its gains are per second, and each step is told the time. Where samples come at a fixed pace, use `laws`: designs and
+Its gains are per second, and each step is given the time. Where samples come at a fixed pace, use `laws`: designs and
 certificates are made for those.
 """
 
@@ -13,11 +13,11 @@ from flyball.control.limits import Limits
 
 @dataclass(frozen=True, slots=True)
 class PiState:
-    """What the law remembers between two steps."""
+    """State of the law between two steps."""
 
     integral: float
+    # When the last step was, in seconds.
     at: float
-    """When the last step was, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +25,8 @@ class PiLaw:
     """action = feedforward + kp * error + integral of ki_per_s * error, within limits.
 
     The integral stands still while it could only do harm: where the action is at a limit and the error pushes it
-    further, so that the way back begins at once, and while the loop is open, that is, when nobody uses all that the
-    action allows.
+    further, so that the way back begins at once, and while the loop is open, that is, when the
+    plant does not use all that the action allows.
     """
 
     setpoint: float

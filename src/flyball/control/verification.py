@@ -14,17 +14,22 @@ from typing import Any
 from flyball.control.certificate import Certificate
 from flyball.control.laws import Integral, Law, Scheduled, law_to_json
 from flyball.control.limits import Limits
+from flyball.control.margins import (
+    closed_loop_poles,
+    delay_margin,
+    delay_margin_samples,
+    gain_limits,
+    gain_margin,
+    largest_poles,
+    loops_of,
+)
 from flyball.control.model_free import certify_model_free, loop_gain
 from flyball.control.plant import Plant
-from flyball.control.stability import closed_loop_poles, delay_margin_samples, gain_margin
+from flyball.control.uncertainty import confidence_set
 from flyball.errors import ControlError
 
-BOUNDARY_PLANTS = 24
-RINGS = (1 / 3, 2 / 3, 1.0)
-"""How far from the estimate to the boundary of its confidence set the plants lie that are looked at."""
-
+# From which action until which a curve is straight, and its slope.
 Segment = tuple[float, float, float]
-"""From which action until which a curve is straight, and its slope."""
 
 
 def certify(
@@ -41,7 +46,7 @@ def certify(
     plant they are taken as integral action on a plant of this memory and delay and a static gain of 1, with the
     largest loop gain that the law can have; an elasticity above 1, which a curve that is not concave may have at its
     operating point, counts. For a scheduled law the gain is the largest ratio of the plant's slope to the slope that
-    the law believes in, over the plant's measured curve within the limits, or over its linear range. Such laws change
+    the law assumes, over the plant's measured curve within the limits, or over its linear range. Such laws change
     their gain as they run; on plants with memory this proves each gain that they can have, not changing it quickly.
 
     `smoothing_share` is that of the controller's filter of measurements. Raises ControlError for a law whose gains
@@ -60,12 +65,6 @@ def certify(
     return _verified(law, equivalent, plant, plants, smoothing_share)
 
 
-def confidence_set(plant: Plant) -> list[Plant]:
-    """Return the plant as estimated, first, and plants all over its confidence set."""
-    estimate, *boundary = plant.variants(BOUNDARY_PLANTS)
-    return [estimate, *(_between(estimate, far, share) for share in RINGS for far in boundary)]
-
-
 def describe(plant: Plant) -> str:
     """Return the plant as an equation, and how sure it is."""
     terms = [(a, f" y({_time(-k)})") for k, a in enumerate(plant.all_a)]
@@ -82,35 +81,36 @@ def describe(plant: Plant) -> str:
 def _verified(
     law: Law[Any], linear: Law[Any], plant: Plant, plants: Sequence[Plant], smoothing_share: float | None
 ) -> Certificate:
-    found = [closed_loop_poles(linear, each, smoothing_share) for each in plants]
-    gain_margins = [gain_margin(linear, each, smoothing_share) for each in plants]
-    delay_margins = [delay_margin_samples(linear, each, smoothing_share) for each in plants]
-    worst = max(found, key=_largest)
+    loops = loops_of(linear, plants, smoothing_share)
+    largest, worst = largest_poles(loops)
+    nominal = plants[0]
+    nominal_gain_margin = gain_margin(linear, nominal, smoothing_share)
+    if largest < 1:
+        low, high = gain_limits(loops)
+        if len(plants) == 1 or not math.isfinite(high):
+            # Exactly, also beyond the factors that were looked at.
+            margin = min(gain_margin(linear, each, smoothing_share) for each in plants)
+        else:
+            margin = min(high, nominal_gain_margin)
+        delay_samples = delay_margin(loops)
+    else:
+        low, delay_samples = 0.0, 0.0
+        margin = min(gain_margin(linear, each, smoothing_share) for each in plants)
     return Certificate(
         law_to_json(law),
         describe(plant),
-        poles=found[0],
-        largest_pole=_largest(worst),
-        gain_margin=min(gain_margins),
-        delay_margin_samples=min(delay_margins),
+        poles=closed_loop_poles(linear, nominal, smoothing_share),
+        largest_pole=largest,
+        gain_margin=margin,
+        delay_margin_samples=delay_samples,
         worst_poles=worst,
-        nominal_gain_margin=gain_margins[0],
-        nominal_delay_margin_samples=delay_margins[0],
+        nominal_gain_margin=nominal_gain_margin,
+        nominal_delay_margin_samples=delay_margin_samples(linear, nominal, smoothing_share),
         sample_time_s=plant.sample_time_s,
         smoothing_share=smoothing_share,
+        lowest_gain_factor=low,
+        objections=plant.objections,
     )
-
-
-def _largest(poles: tuple[complex, ...]) -> float:
-    return max(map(abs, poles), default=0.0)
-
-
-def _between(near: Plant, far: Plant, share: float) -> Plant:
-    a, b = (
-        tuple(x + share * (y - x) for x, y in zip(*pair, strict=True))
-        for pair in ((near.all_a, far.all_a), (near.all_b, far.all_b))
-    )
-    return dataclasses.replace(far, a=a[0], ar=a[1:], b=b[0], bs=b[1:])
 
 
 def _with_unit_gain(plant: Plant) -> Plant:
@@ -138,15 +138,15 @@ def _worst_loop_gain(law: Law[Any], plant: Plant, limits: Limits | None) -> floa
 
 
 def _largest_slope_ratio(law: Scheduled, plant: Plant, limits: Limits | None) -> float:
-    believed = _segments(zip(law.actions, law.measurements, strict=True))
-    believed[0] = (-math.inf, *believed[0][1:])
-    believed[-1] = (believed[-1][0], math.inf, believed[-1][2])
+    assumed = _segments(zip(law.actions, law.measurements, strict=True))
+    assumed[0] = (-math.inf, *assumed[0][1:])
+    assumed[-1] = (assumed[-1][0], math.inf, assumed[-1][2])
     ratios = [
-        slope / believed_slope
+        slope / assumed_slope
         for start, end, slope in _true_segments(plant)
-        for believed_start, believed_end, believed_slope in believed
-        if max(start, believed_start, limits.lowest if limits else -math.inf)
-        < min(end, believed_end, limits.highest if limits else math.inf)
+        for assumed_start, assumed_end, assumed_slope in assumed
+        if max(start, assumed_start, limits.lowest if limits else -math.inf)
+        < min(end, assumed_end, limits.highest if limits else math.inf)
     ]
     if not ratios:
         raise ControlError("the plant's curve lies outside of the limits of the action: identify it within them")

@@ -72,6 +72,10 @@ class Proof(_Report):
     # Why a loop must not be activated with it.
     reasons: Annotated[list[Text], Field(max_length=10)]
     text: Text
+    # A person has accepted the reasons: the loop may act although the certificate is not sound.
+    is_forced: bool = False
+    # What is worth knowing although the certificate is sound.
+    warnings: Annotated[list[Text], Field(max_length=10)] = []
 
 
 class LoopFacts(_Report):
@@ -237,7 +241,7 @@ class KnownLoop:
         certificate = self.facts.certificate
         if certificate is None:
             raise NotSwitchable(self.name, "its law has no certificate; make one with `flyball control design`")
-        if not certificate.is_sound:
+        if not (certificate.is_sound or certificate.is_forced):
             reasons = "; ".join(certificate.reasons) or certificate.text
             raise NotSwitchable(self.name, f"its certificate is not sound: {reasons}")
 

@@ -13,12 +13,12 @@ from flyball.cli.control_commands.failures import WrongUse, warn
 from flyball.cli.control_commands.laws import check_tuning, described, goal_warning, law_for, limits_of
 from flyball.cli.control_commands.requests import Files, LawName, Tuning
 from flyball.cli.output import Output
-from flyball.control.certificate import Certificate
 from flyball.control.documents import Design, design_to_json
 from flyball.control.laws import Law
+from flyball.control.margins import closed_loop_poles
 from flyball.control.model_free import loop_gain
 from flyball.control.plant import Plant
-from flyball.control.stability import closed_loop_poles, step_response
+from flyball.control.stability import step_response
 from flyball.control.verification import certify
 from flyball.errors import ControlError
 
@@ -36,6 +36,7 @@ def design(
     setpoint: float | None,
     sample_time_s: float | None,
     loop: str | None,
+    is_forced: bool,
     files: Files,
     as_json: bool,
 ) -> None:
@@ -48,6 +49,7 @@ def design(
     limits = limits_of(limits_wanted)
     plant = None if model is None else read_plant(model, loop, sample_time_s)
     law = law_for(name, plant, tuning)
+    certificate = certify(law, plant, limits)
     found = Design(
         loop=(plant.loop if plant else loop) or "",
         law=law,
@@ -55,16 +57,16 @@ def design(
         sample_time_s=plant.sample_time_s if plant else sample_time_s or 1.0,
         setpoint=setpoint,
         plant=plant,
-        certificate=certify(law, plant, limits),
+        certificate=certificate.forced() if is_forced else certificate,
     )
     path = files.folder / "design.json"
     write_json(path, design_to_json(found))
     plots.save(plots.design(responses(law, plant), f"{name}: {described(law)}"), plot)
-    certificate = found.certificate
-    assert certificate is not None
-    _print(found, certificate, path, plot, Output(sys.stdout.buffer, as_json))
+    _print(found, path, plot, Output(sys.stdout.buffer, as_json))
     warn(goal_warning(plant, setpoint))
-    if certificate.reason is not None:
+    if is_forced and certificate.reason is not None:
+        warn(f"forced: loops start although the certificate is not sound: {certificate.reason}")
+    elif certificate.reason is not None:
         raise ControlError(
             f"the certificate refuses this {law.kind} law, so no loop starts with it: {certificate.reason}"
         )
@@ -98,11 +100,13 @@ def responses(law: Law[Any], plant: Plant | None) -> list[plots.Response]:
     ]
 
 
-def _print(found: Design, certificate: Certificate, path: Path, plot: Path, out: Output) -> None:
+def _print(found: Design, path: Path, plot: Path, out: Output) -> None:
     if out.is_json:
         out.json({"design": str(path), "plot": str(plot), **design_to_json(found)})
         return
-    verdict = "sound" if certificate.is_sound else "NOT SOUND"
+    certificate = found.certificate
+    assert certificate is not None, "a design that is made here has a certificate"
+    verdict = "sound" if certificate.is_sound else "NOT SOUND, forced" if certificate.is_forced else "NOT SOUND"
     rows = [
         ("law", f"{found.law.kind}: {described(found.law)}"),
         ("plant", certificate.plant),
@@ -112,7 +116,11 @@ def _print(found: Design, certificate: Certificate, path: Path, plot: Path, out:
         ("delay margin", f"{_margin(certificate.delay_margin_samples)} samples at worst"),
         ("certificate", verdict),
     ]
+    if certificate.lowest_gain_factor > 0:
+        rows.insert(-1, ("lowest gain", f"{certificate.lowest_gain_factor:.3g} times what it is"))
     out.table(("", ""), rows)
+    for objection in certificate.objections:
+        out.show(f"  model: {objection}", None)
     out.show(f"design: {path}\nplot:   {plot}", None)
 
 

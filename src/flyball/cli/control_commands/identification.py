@@ -18,14 +18,12 @@ from flyball.cli.control_commands.requests import ActuatorName, Excitation, File
 from flyball.cli.control_commands.series import Series, read_series, series_of
 from flyball.cli.output import Output
 from flyball.control import signals
-from flyball.control.identification import PAIRS_PER_PARAMETER, best_delay
+from flyball.control.identification import PAIRS_PER_PARAMETER
 from flyball.control.identification import identify as fit_plant
+from flyball.control.lagged import MAX_DELAY
 from flyball.control.plant import NoPlant, Plant, model_to_json
 from flyball.control.simulation import LinearPlant
 from flyball.errors import ControlError
-
-# Maximum delay that `--delay auto` tries.
-MOST_DELAY = 5
 
 
 def identify(
@@ -42,15 +40,15 @@ def identify(
         raise WrongUse("use --samples or --queue, not both")
     if not paths and not source:
         raise WrongUse("no samples given: use --samples for recorded ones, or --queue to record some")
-    delay = _delay(fit.delay)
+    delay, order = _number("--delay", fit.delay, 0), _number("--order", fit.order, 1)
     plot = files.plot_path("model.svg")
     plots.check_name(plot)
     found = (
         read_series(paths, sample_time_s)
         if source is None
-        else [_made(source, excitation, sample_time_s, delay, fit.order, files, plot, as_json)]
+        else [_made(source, excitation, sample_time_s, delay, order, files, plot, as_json)]
     )
-    fits = [(series, _fitted(series, delay, fit.order)) for series in _of_loop(found, fit.loop)]
+    fits = [(series, _fitted(series, delay, order)) for series in _of_loop(found, fit.loop)]
     model = files.folder / "model.json"
     drawn = [(series, plant) for series, plant in fits if isinstance(plant, Plant)]
     if not drawn:
@@ -86,13 +84,14 @@ def _made(
     excitation: Excitation,
     sample_time_s: float,
     delay: int | None,
-    order: int,
+    order: int | None,
     files: Files,
     plot: Path,
     as_json: bool,
 ) -> Series:
     """Consume a queue with changing actions, and return the samples."""
-    needed = PAIRS_PER_PARAMETER * (2 * order + 1) + (MOST_DELAY if delay is None else delay) + order
+    past = order or 1
+    needed = PAIRS_PER_PARAMETER * (2 * past + 1) + (MAX_DELAY if delay is None else delay) + past
     if excitation.count < needed:
         raise WrongUse(f"--count {excitation.count} is too low: this model needs at least {needed} samples")
     # Imported here: not needed for recorded samples.
@@ -127,12 +126,12 @@ def actions_of(excitation: Excitation, *, is_whole: bool) -> list[float]:
             return signals.random_steps(lowest, highest, count, hold, excitation.seed, is_whole)
 
 
-def _delay(text: str) -> int | None:
-    """Return the delay; None for auto."""
+def _number(flag: str, text: str, least: int) -> int | None:
+    """Return a number of samples; None for auto."""
     if text == "auto":
         return None
-    if not (text.isascii() and text.isdigit()):
-        raise WrongUse(f"invalid --delay {text}: use a number of samples, or auto")
+    if not (text.isascii() and text.isdigit() and int(text) >= least):
+        raise WrongUse(f"invalid {flag} {text}: use a number of samples, or auto")
     return int(text)
 
 
@@ -144,11 +143,9 @@ def _of_loop(found: Sequence[Series], loop: str | None) -> Sequence[Series]:
     return chosen
 
 
-def _fitted(series: Series, delay: int | None, order: int) -> Plant | NoPlant:
+def _fitted(series: Series, delay: int | None, order: int | None) -> Plant | NoPlant:
     y, u = series.measurements, series.actions
     try:
-        if delay is None:
-            delay = best_delay(y, u, most=MOST_DELAY, order=order, breaks=series.breaks)
         return fit_plant(
             y,
             u,
@@ -175,6 +172,8 @@ def _print(fits: Sequence[Plant | NoPlant], model: Path, pictures: Sequence[Path
         out.table(("", ""), _rows(plant))
         for warning in plant.warnings:
             out.show(f"  warning: {warning}", None)
+        failed = len(plant.objections)
+        out.show(f"  tests: {f'{failed} failed; no design for this model is sound' if failed else 'passed'}", None)
     out.show(f"model: {model}", None)
     for picture in pictures:
         out.show(f"plot:  {picture}", None)
@@ -192,7 +191,10 @@ def _rows(plant: Plant) -> list[tuple[str, str]]:
         rows.append(("  further a, b", ", ".join(f"{value:.4g}" for value in (*plant.ar, *plant.bs))))
     rows.append(("  offset", f"{plant.offset:.4g}"))
     rows.append(("  gain", f"{plant.gain:.4g}"))
-    rows.append(("  delay", f"{plant.delay} samples"))
+    delays = sorted({plant.delay, *(one.delay for one in plant.alternatives)})
+    others = f"; the data allow {delays[0]} to {delays[-1]}" if len(delays) > 1 else ""
+    rows.append(("  delay", f"{plant.delay} samples{others}"))
+    rows.append(("  order", f"{plant.order}"))
     if plant.linear_range is not None:
         part = "all of it" if plant.linear_range.is_all else "a part"
         rows.append(("  linear", f"{plant.linear_range.lowest:.4g} to {plant.linear_range.highest:.4g}, {part}"))

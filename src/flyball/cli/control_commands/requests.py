@@ -82,7 +82,7 @@ class Fit:
     """Order and delay of the model, and the loop to fit."""
 
     delay: str
-    order: int
+    order: str
     loop: str | None
 
 

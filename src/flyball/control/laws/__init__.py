@@ -74,7 +74,7 @@ def _gain(kind: str, name: str, value: object) -> object:
     is_list = isinstance(value, list | tuple)
     for number in value if isinstance(value, list | tuple) else [value]:
         if isinstance(number, bool) or not isinstance(number, int | float):
-            raise ControlError(f"{kind}: {name} is {value!r}, which is no number")
+            raise ControlError(f"{kind}: {name} is {value!r}, which is not a number")
     if is_list != (name in ("actions", "measurements")):
         raise ControlError(f"{kind}: {name} is {value!r}; {'a number' if is_list else 'a list of numbers'} is needed")
     return tuple(map(float, value)) if isinstance(value, list | tuple) else float(value)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What a law is: a function from what it remembers and what was measured to what should be done.
+"""Control laws: functions from state and measurement to action.
 
 A law is a constant; what it remembers between two steps is a state that it is handed back. Samples come at a fixed
 pace, so gains are per sample. Limits, filters and holding still are the controller's business.
@@ -19,12 +19,12 @@ State = TypeVar("State")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What is wanted and what was measured."""
+    """A setpoint and a measurement."""
 
     setpoint: float
     measurement: float
+    # Whether a larger action would have an effect; if not, the measurement says nothing about the action.
     can_rise: bool = True
-    """Whether a larger action would have an effect; if not, the measurement says nothing about the action."""
 
     @property
     def error(self) -> float:
@@ -42,7 +42,7 @@ class Law(ABC, Generic[State]):
     def begin(self, action: float, reading: Reading | None) -> State:
         """Return the state from which the law goes on where the action is now.
 
-        With a reading, the last one, the next action follows from this one without a bump, whoever has chosen it.
+        With a reading, the last one, the next action follows from this one without a bump, whatever has chosen it.
         Without one the loop begins here.
         """
 
@@ -60,4 +60,4 @@ def check_gains(law: Law[Any]) -> None:
     for field in dataclasses.fields(law):  # type: ignore[arg-type]  # every law is a dataclass
         value = getattr(law, field.name)
         if isinstance(value, float | int) and not math.isfinite(value):
-            raise ControlError(f"{law.kind}: {field.name} is {value}, which is no gain")
+            raise ControlError(f"{law.kind}: {field.name} is {value}, which is not a gain")

@@ -13,8 +13,8 @@ from typing import ClassVar, Literal, Self
 from flyball.control.laws.law import Law, Reading, check_gains
 from flyball.errors import ControlError
 
+# A law without memory starts from another action by an offset, of which this share is left after each step.
 BUMP_SHARE = 0.8
-"""A law without memory starts from another action by an offset, of which so much is left after each step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Proportional(Law[float]):
 
 @dataclass(frozen=True, slots=True)
 class Velocity:
-    """What a law in velocity form remembers: the action and the last two errors, the newer first."""
+    """State of a law in velocity form: the action and the last two errors, the newer first."""
 
     action: float
     errors: tuple[float, float] | None
@@ -133,7 +133,7 @@ class Pid(VelocityLaw):
 
 @dataclass(frozen=True, slots=True)
 class Positional:
-    """What the positional form remembers: its integral, now and before the last step, and what it wanted then."""
+    """State of the positional form: its integral, now and before the last step, and what it wanted then."""
 
     integral: float
     integral_before: float

@@ -12,10 +12,10 @@ from typing import ClassVar
 from flyball.control.laws.law import Law, Reading, check_gains
 from flyball.errors import ControlError
 
+# One sample, however odd, counts as no more than this many times too little or too much.
 LARGEST_RATIO = 4.0
-"""One sample, however odd, counts as no more than this many times too little or too much."""
+# From nothing no factor leads away.
 LEAST_ACTION = 1e-6
-"""From nothing no factor leads away."""
 
 
 def log_error(reading: Reading) -> float:

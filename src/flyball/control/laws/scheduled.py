@@ -14,9 +14,9 @@ from typing import ClassVar, Self
 from flyball.control.laws.law import Law, Reading, check_gains
 from flyball.errors import ControlError
 
+# No part of a curve made of measured points is flatter than this part of its steepest one: there the action could do
+# anything, and a step back from it would be a leap.
 LEAST_SLOPE_RATIO = 0.05
-"""No part of a curve made of measured points is flatter than this part of its steepest one: there the action could
-do anything, and a step back from it would be a leap."""
 
 
 @dataclass(frozen=True, slots=True)

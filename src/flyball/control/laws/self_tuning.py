@@ -15,11 +15,11 @@ from flyball.control.laws.multiplicative import LEAST_ACTION, log_error
 from flyball.errors import ControlError
 
 LEAST_MEASUREMENT = 1e-9
+# How uncertain the first guesses are.
 FIRST_VARIANCE = 1.0
-"""How uncertain the first guesses are."""
+# Forgetting would let the covariance grow without bound while nothing changes; one odd sample would then be trusted
+# at once.
 MOST_VARIANCE = 10.0
-"""Forgetting would let the covariance grow without bound while nothing changes; one odd sample would then be believed
-at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,8 @@ class Estimate:
 
     elasticity: float
     offset: float
+    # Of the elasticity with itself, of both, of the offset with itself; in units of the noise.
     covariance: tuple[float, float, float]
-    """Of the elasticity with itself, of both, of the offset with itself; in units of the noise."""
 
     def updated(self, log_action: float, log_measurement: float, forgetting: float) -> Estimate:
         """Return the estimate after one more sample; what is older counts `forgetting` times as much as before."""
@@ -51,7 +51,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What the regulator remembers: the action, and what it has learned, or None before the first sample."""
+    """State of the regulator: the action, and what it has learned, or None before the first sample."""
 
     action: float
     estimate: Estimate | None

@@ -103,7 +103,9 @@ def test_running_loops_are_drawn_with_setpoint_measurement_and_action(visitor: V
 
 def test_what_a_loop_draws_comes_live(visitor: Visitor, loop: dict[str, Any], new_channel: Callable[[], Any]) -> None:
     opened(visitor, loop)
-    expect(visitor.tile("Setpoint")).to_have_text(str(SETPOINT))
+    # Another tile speaks of the setpoint, too.
+    setpoint = visitor.page.locator("li.tile", has=visitor.page.get_by_text("Setpoint", exact=True))
+    expect(setpoint.locator(".value")).to_have_text(str(SETPOINT))
     expect(visitor.tile("Measurement")).to_have_text("0")
     publishing = new_channel()
     with meanwhile(lambda: publishing.basic_publish("", "governor.orders", b"order")):
@@ -119,8 +121,8 @@ def test_a_loop_tells_its_law_limits_and_certificate_in_words(visitor: Visitor, 
     expect(law).to_contain_text(re.compile(r"Limits of the action\d.* to \d.* messages/s"))
     proof = visitor.card("Certificate")
     expect(proof).to_contain_text("Stable, with sufficient margins")
-    expect(proof).to_contain_text("An action may work 4 times as strongly as believed before the loop swings")
-    expect(proof).to_contain_text(re.compile(r"An action may work .+ samples? \(.+ ms\) later than believed"))
+    expect(proof).to_contain_text("The plant's gain may be 4 times the estimate before the loop oscillates")
+    expect(proof).to_contain_text(re.compile(r"The delay may be .+ samples? \(.+ ms\) longer than estimated"))
     expect(proof).to_contain_text("without a model")
     visitor.keep_picture("governor-loop")
     assert visitor.complaints == []
@@ -145,7 +147,7 @@ def test_a_loop_is_made_active_after_a_question_and_put_back(
         visitor.page.wait_for_timeout(LOOK_AGAIN_MS)
     visitor.button("Switch to shadow").click()
     visitor.dialog.get_by_role("button", name="Switch to shadow").click()
-    expect(visitor.main.get_by_text("Shadow mode")).to_be_visible()
+    expect(visitor.main.get_by_text("Shadow mode: it measures")).to_be_visible()
     assert api.get(f"/flyball/loops/{loop['name']}").json()["is_shadow"]
     assert visitor.complaints == []
 
@@ -240,7 +242,7 @@ def test_loops_are_found_by_name(visitor: Visitor, loop: dict[str, Any]) -> None
 def test_a_loop_that_reports_no_more_is_grey_and_cannot_be_switched(visitor: Visitor, gone: str) -> None:
     visitor.open("/governor", "Governor")
     expect(visitor.card("lost")).to_have_class(re.compile(r"\bgone\b"))
-    expect(visitor.card("lost")).to_contain_text("Last heard of")
+    expect(visitor.card("lost")).to_contain_text("Last report")
     visitor.open(f"/governor/{gone}", "lost")
     expect(visitor.main.get_by_text("Not reporting since")).to_be_visible()
     expect(visitor.button("Switch to shadow")).to_have_accessible_description(re.compile("not reporting"))

@@ -219,7 +219,7 @@ function whyNot(loop) {
   if (isOff(loop)) return "It is not reporting: restart its process.";
   if (!loop.is_shadow) return null;
   if (!loop.certificate) return "It must not act without a stability certificate. Create one with “flyball control design”.";
-  if (loop.certificate.is_sound) return null;
+  if (loop.certificate.is_sound || loop.certificate.is_forced) return null;
   return `It must not act: its certificate shows no stability. ${loop.certificate.reasons.join(" ")}`;
 }
 

@@ -38,7 +38,8 @@ export function badges(loop) {
 
 function proofBadge({ certificate }) {
   if (!certificate) return badge("no certificate");
-  return certificate.is_sound ? badge("certified stable", "good") : badge("not stable", "bad");
+  if (certificate.is_sound) return badge("certified stable", "good");
+  return badge(certificate.is_forced ? "not stable, forced" : "not stable", "bad");
 }
 
 /** The requested mode, until the loop has switched; null if there is none. */
@@ -64,6 +65,7 @@ export function limitsText({ limits: { lowest, highest }, acts }) {
 
 const SOUND = "Stable, with sufficient margins.";
 const SHAKY = "Not proven stable: the loop may oscillate.";
+const FORCED = "Not proven stable, and forced: the loop acts although it may oscillate.";
 const OF_MODEL = "Proven for all plants in the confidence set of the identified model.";
 const WITHOUT_MODEL = "Proven for every plant of its kind, without a model.";
 const OF_THRESHOLDS = [
@@ -85,8 +87,9 @@ export function certificateView({ certificate, law, sample_time_s: sampleTime })
   return h(
     "div.proof",
     {},
-    h("p.verdict", { class: tone }, icon(isSound ? "check" : "warn"), isSound ? SOUND : SHAKY),
+    h("p.verdict", { class: tone }, icon(isSound ? "check" : "warn"), isSound ? SOUND : certificate.is_forced ? FORCED : SHAKY),
     certificate.reasons.map((reason) => notice(sentence(reason), "warn")),
+    (certificate.warnings ?? []).map((warning) => notice(sentence(warning), "info")),
     h("p", {}, certificate.text),
     h("ul.margins", {}, lines.map(marginLine)),
     h("p.note", {}, certificate.kind === "model" ? OF_MODEL : WITHOUT_MODEL),
