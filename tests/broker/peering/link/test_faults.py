@@ -177,7 +177,7 @@ async def test_read_that_meets_a_defect_fails_and_those_behind_it_do_not(
         handle.peek(Selector(), done)
     (first, problem), (second, error) = await found.get(), await found.get()
     assert (first, second, error) == (None, None, None)
-    assert "defect" in str(problem)
+    assert "internal error" in str(problem)
     (session,) = two.second.peers.sessions.values()
     assert session.in_flight == 0
     await bystander.goes_on()
