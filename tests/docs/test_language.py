@@ -32,8 +32,7 @@ ALLOWED: frozenset[tuple[str, str]] = frozenset(
         ("src/flyball/broker/store/postgres/launcher.py", 'UNPRIVILEGED_USER = "nobody"'),
         (
             "docs/how-it-works/design.md",
-            "works in a folder that only root can enter. Where namespaces are forbidden it runs as `nobody`, if that "
-            "user can reach",
+            "the user `nobody`, provided that this user can reach the folder.",
         ),
     }
 )
