@@ -20,8 +20,8 @@ ALLOWED: frozenset[tuple[str, str]] = frozenset(
         # Old names that still work.
         (
             "CHANGELOG.md",
-            "`telesto` or `prefetch`; `seed-000` to `seed-004` work as well. `flyball lab list` cites them. Those of "
-            "`thorbangmq` and",
+            "`thorbangmq`, `telesto` or `prefetch`; `seed-000` to `seed-004` work as well. `flyball lab list` cites "
+            "them. Those of",
         ),
         ("src/flyball/lab/papers.py", '"seed-000",'),
         ("src/flyball/lab/papers.py", '"seed-001",'),

@@ -26,12 +26,12 @@ INFO = Family("flyball_info", GAUGE, "Name, version and store of the node")
 PHASES = Family("flyball_phase_seconds", HISTOGRAM, "Duration of request phases, by kind of request")
 
 LOOP_SHADOW = Family("flyball_loop_shadow", GAUGE, "Whether the loop is in shadow mode: it computes but does not act")
-LOOP_RUNNING = Family("flyball_loop_running", GAUGE, "Whether the loop is running")
-LOOP_CERTIFIED = Family("flyball_loop_certified", GAUGE, "Whether the loop has a stability certificate")
+LOOP_RUNNING = Family("flyball_loop_running", GAUGE, "Whether the loop has something to control and reports")
+LOOP_CERTIFIED = Family("flyball_loop_certified", GAUGE, "Whether the loop has a sound stability certificate")
 LOOP_VALUES = {
     "setpoint": Family("flyball_loop_setpoint", GAUGE, "Setpoint of the loop"),
     "measurement": Family("flyball_loop_measurement", GAUGE, "Measurement of the loop"),
-    "action": Family("flyball_loop_action", GAUGE, "Control action of the loop"),
+    "action": Family("flyball_loop_action", GAUGE, "Control action of the loop; none while it has nothing to control"),
 }
 
 ADMISSION_LOADS = {
@@ -42,7 +42,7 @@ ADMISSION_LOADS = {
 ADMISSION_STATES = {
     "in_flight": Family("flyball_admission_in_flight", GAUGE, "Requests in flight."),
     "streams": Family("flyball_admission_streams", GAUGE, "Open WebSockets and other long-lived requests."),
-    "is_held": Family("flyball_admission_held", GAUGE, "Whether admission is stopped."),
+    "is_held": Family("flyball_admission_held", GAUGE, "Whether admission is stopped at present."),
 }
 ADMISSION_CLASSES = {
     "waiting": Family("flyball_admission_waiting", GAUGE, "Requests waiting for admission."),
@@ -51,7 +51,7 @@ ADMISSION_CLASSES = {
         "flyball_admission_probability", GAUGE, "Probability of admission ahead of cheaper requests."
     ),
 }
-ADMISSION_REQUESTS = Family("flyball_admission_requests_total", COUNTER, "Requests by outcome.")
+ADMISSION_REQUESTS = Family("flyball_admission_requests_total", COUNTER, "Requests by outcome: served, failed, refused, left.")
 OUTCOMES = ("served", "failed", "refused", "left")
 
 NODES = Family("flyball_domain_nodes", GAUGE, "Nodes of the domain by state")
@@ -65,7 +65,7 @@ MEMBERS_HERE = {
 SESSIONS = Family("flyball_cluster_sessions", GAUGE, "Clients on this node, by role and by the node of their member")
 MEMBERS = Family("flyball_cluster_members", GAUGE, "Members of clustered queues; reported by the leader only")
 LOADS = Family("flyball_cluster_member_load", GAUGE, "Load of a member; reported by the leader only")
-DECISIONS = Family("flyball_cluster_decisions_total", COUNTER, "Decisions of the node as leader, by kind")
+DECISIONS = Family("flyball_cluster_decisions_total", COUNTER, "Decisions of the node as leader, by kind: Move, AddMember, Provision, ...")
 
 
 async def texts(context: ApiContext) -> AsyncIterator[str]:
