@@ -32,7 +32,7 @@ from flyball.client.adaptive.sensors import LEAST_S
 from flyball.client.sync import Client
 from flyball.control.documents import read_design
 from flyball.control.laws import Multiplicative, SelfTuning, law_to_json
-from flyball.control.plant import read_model
+from flyball.control.model_file import read_model
 from flyball.trace.files import TraceFiles
 
 QUIET = {"COLUMNS": "200", "TERM": "dumb", "NO_COLOR": "1"}

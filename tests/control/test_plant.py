@@ -14,17 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from flyball.control.plant import (
-    Errors,
-    Interval,
-    LinearRange,
-    NoPlant,
-    OperatingPoint,
-    Plant,
-    model_to_json,
-    read_model,
-    set_size,
-)
+from flyball.control.model_file import model_to_json, read_model
+from flyball.control.plant import Errors, Interval, LinearRange, NoPlant, OperatingPoint, Plant, set_size
 from flyball.errors import ControlError
 
 finite = st.floats(-1e6, 1e6)

@@ -33,15 +33,8 @@ from flyball.control.laws import (
 )
 from flyball.control.limits import Limits
 from flyball.control.margins import closed_loop_poles, gain_margin
-from flyball.control.plant import (
-    DIAGNOSTICS_MISSING,
-    Check,
-    Diagnostics,
-    LinearRange,
-    OperatingPoint,
-    Plant,
-    read_model,
-)
+from flyball.control.model_file import read_model
+from flyball.control.plant import DIAGNOSTICS_MISSING, Check, Diagnostics, LinearRange, OperatingPoint, Plant
 from flyball.control.signals import random_steps
 from flyball.control.uncertainty import confidence_set
 from flyball.control.verification import certify, describe

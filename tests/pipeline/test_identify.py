@@ -14,7 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from flyball.control.identification import identify as identify_numbers
 from flyball.control.lagged import lagged
-from flyball.control.plant import Plant, read_model
+from flyball.control.model_file import read_model
+from flyball.control.plant import Plant
 from flyball.errors import PipelineError
 from flyball.pipeline.identify import identify, lag_moments, with_next
 from flyball.pipeline.schemas import SAMPLES

@@ -5,7 +5,6 @@ Where the model came from is not known here; a consumer that only reads one need
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,11 +16,8 @@ import numpy.typing as npt
 
 from flyball.errors import ControlError
 
-VERSION = 1
 DIAGNOSTICS_VERSION = 1
 DIAGNOSTICS_MISSING = "diagnostics missing: the model was made by an earlier version; identify the plant again"
-KIND = "plant"
-MODEL = "y(k+1) = a y(k) + b u(k - delay) + offset"
 
 Numbers = npt.NDArray[np.float64]
 Matrix = tuple[tuple[float, ...], ...]
@@ -343,36 +339,6 @@ class NoPlant:
         }
 
 
-def model_to_json(plants: Iterable[Plant | NoPlant]) -> dict[str, Any]:
-    """Return a model file's content."""
-    return {"version": VERSION, "kind": KIND, "model": MODEL, "plants": [plant.to_json() for plant in plants]}
-
-
-def read_model(text: str, loop: str | None = None, sample_time_s: float | None = None) -> Plant:
-    """Return the plant of a model file's text; name the loop, or the sample time, if it holds several.
-
-    A loop that was identified in several experiments, or on several brokers, is named with as many of the words
-    before it as tell it apart: `rabbitmq/adaptive`, `prefetch/identification/rabbitmq/adaptive`. Loops in which no
-    plant was found are passed over if there are others. Raises ControlError if the text is not a model, or has not
-    exactly one such plant; it lists the names.
-    """
-    entries = _entries(text)
-    fitting = [
-        entry
-        for entry in entries
-        if (loop is None or f"/{_name(entry)}".endswith(f"/{loop}"))
-        and sample_time_s in (None, entry.get("sample_time_s"))
-    ]
-    found = [entry for entry in fitting if not entry.get("reason")] or fitting
-    if not found:
-        raise ControlError(f"the model has no such plant; it has {_described(entries)}")
-    if len(found) > 1:
-        raise ControlError(
-            f"the model has {len(found)} such plants, say which by its loop or its sample time: {_described(found)}"
-        )
-    return Plant.from_json(found[0])
-
-
 def set_size(parameters: int, degrees_of_freedom: int, confidence_ratio: float) -> float:
     """Return p·F(p, ν), the squared size of a confidence set in standard deviations, for an even number p.
 
@@ -412,37 +378,6 @@ def _around(axes: Numbers, count: int) -> list[list[float]]:
     angles = 2 * np.pi * np.arange(count) / count
     found: list[list[float]] = (axes @ np.array([np.cos(angles), np.sin(angles)])).T.tolist()
     return found
-
-
-def _entries(text: str) -> list[Mapping[str, Any]]:
-    try:
-        model = json.loads(text)
-    except ValueError as error:
-        raise ControlError(f"the model is not JSON: {error}") from None
-    if not isinstance(model, dict) or model.get("kind") != KIND:
-        raise ControlError(
-            f'this is not a model of a plant: it must have "kind": "{KIND}"; make one with `flyball control identify`'
-        )
-    if model.get("version") != VERSION:
-        raise ControlError(
-            f"the model has version {model.get('version')!r}, only {VERSION} can be read: identify again"
-        )
-    entries = model.get("plants")
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise ControlError('the model has no list of "plants"')
-    return entries
-
-
-def _name(entry: Mapping[str, Any]) -> str:
-    """Return the loop's name after what the pipeline says of where it ran: experiment, broker, further factors."""
-    factors = entry.get("factors") or {}
-    others = [f"{name.rpartition('.')[2]}={value}" for name, value in factors.items() if name != "target.kind"]
-    parts = [entry.get("experiment"), entry.get("target"), *others, entry.get("loop")]
-    return "/".join(str(part) for part in parts if part)
-
-
-def _described(entries: Iterable[Mapping[str, Any]]) -> str:
-    return ", ".join(f"{_name(entry)!r} at {entry.get('sample_time_s')} s" for entry in entries) or "none"
 
 
 def _plant_from_json(entry: Mapping[str, Any]) -> Plant:

@@ -17,8 +17,8 @@ from pyspark.sql.types import ArrayType, DoubleType, LongType, StringType, Struc
 
 from flyball.control.identification import Shape, plant_of, structure_of
 from flyball.control.lagged import FEW, MAX_SEGMENTS, LagMoments, Lags
+from flyball.control.model_file import model_to_json
 from flyball.control.moments import BLOCK, Moments, Numbers, Range, edges_of, merged, moments_of, nothing, quantiles
-from flyball.control.plant import model_to_json
 from flyball.errors import PipelineError
 from flyball.pipeline.schemas import SAMPLES, require
 

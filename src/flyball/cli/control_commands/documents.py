@@ -9,7 +9,8 @@ from typing import Any
 
 from flyball.control import documents
 from flyball.control.documents import Design
-from flyball.control.plant import Plant, read_model
+from flyball.control.model_file import read_model
+from flyball.control.plant import Plant
 from flyball.errors import ControlError
 
 

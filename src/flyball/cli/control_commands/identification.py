@@ -21,7 +21,8 @@ from flyball.control import signals
 from flyball.control.identification import PAIRS_PER_PARAMETER
 from flyball.control.identification import identify as fit_plant
 from flyball.control.lagged import MAX_DELAY
-from flyball.control.plant import NoPlant, Plant, model_to_json
+from flyball.control.model_file import model_to_json
+from flyball.control.plant import NoPlant, Plant
 from flyball.control.simulation import LinearPlant
 from flyball.errors import ControlError
 
