@@ -355,11 +355,17 @@ def node_facts(node: Node) -> Facts:
         "disk_free_limit_bytes": 0 if node.disk is None else node.disk.limit_bytes,
         "max_connections": settings.max_connections,
         "last_commit_s": broker.journal.last_commit_s,
-        "store_is_failing": broker.journal.failing_since is not None or broker.store.problem is not None,
+        "store_is_failing": store_is_failing(node),
         "flow": flow,
         "alarms": alarms(node, flow),
         "addresses": {protocol: str(address) for protocol, address in node.addresses.items()},
     }
+
+
+def store_is_failing(node: Node) -> bool:
+    """Whether the store does not answer. An idle node notices by the renewals of its lease."""
+    broker = node.hub.broker
+    return broker.journal.failing_since is not None or broker.store.problem is not None
 
 
 def alarms(node: Node, flow: Mapping[str, Any] | None = None) -> list[str]:

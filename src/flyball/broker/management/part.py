@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from starlette.routing import BaseRoute
 
 from flyball.broker.cluster.http import NodePlaces, placement_routes
-from flyball.broker.management import openapi, resources
+from flyball.broker.management import openapi, probes, resources
 from flyball.broker.management.api.context import ApiContext
 from flyball.broker.management.console import assets
 from flyball.broker.management.domain_nodes import DomainNodes
@@ -33,7 +33,7 @@ def _placement(context: ApiContext) -> list[BaseRoute]:
 RouteFactory = Callable[[ApiContext], Sequence[BaseRoute]]
 
 # Route factories. The first route that matches a path wins.
-FACTORIES: tuple[RouteFactory, ...] = (_login, _placement, resources.routes)
+FACTORIES: tuple[RouteFactory, ...] = (probes.routes, _login, _placement, resources.routes)
 
 
 def console_part(factories: Sequence[RouteFactory] = FACTORIES) -> NodePart:

@@ -9,6 +9,7 @@ import pytest
 
 from flyball.broker.management import inspection
 from flyball.broker.management.part import console_part
+from flyball.lab.rabbitmq import RabbitMq
 from tests.broker.management.api.conftest import Api
 from tests.nodes import RunningNode
 
@@ -39,6 +40,44 @@ def test_the_aliveness_test_needs_the_permissions_for_its_queue(api_of: Callable
 )
 def test_a_node_that_is_well_says_so(api: Api, check: str) -> None:
     assert api.get(f"/health/checks/{check}")["status"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("check", "status"),
+    [
+        ("alarms", 200),
+        ("local-alarms", 200),
+        ("virtual-hosts", 200),
+        ("node-is-quorum-critical", 200),
+        ("node-is-mirror-sync-critical", 200),
+        ("protocol-listener/amqp091", 200),
+        ("protocol-listener/amqp0.9.1", 200),
+        ("protocol-listener/http", 200),
+        ("protocol-listener/mqtt", 503),
+        ("port-listener/1", 503),
+        ("certificate-expiration/1/months", 200),
+        ("certificate-expiration/1/eons", 400),
+        ("certificate-expiration/x/days", 400),
+    ],
+)
+def test_checks_answer_as_those_of_rabbitmq(api: Api, counting_rabbitmq: RabbitMq, check: str, status: int) -> None:
+    theirs = Api(counting_rabbitmq.api_address)
+    found, expected = api.ask(f"/health/checks/{check}"), theirs.ask(f"/health/checks/{check}")
+    theirs.close()
+    assert (found.status_code, expected.status_code) == (status, status), expected.text
+    shared = {"status", "missing", "protocol"}
+    if status != 400:
+        assert {name: found.json().get(name) for name in shared} == {
+            name: expected.json().get(name) for name in shared
+        }, expected.text
+        assert found.json().keys() == expected.json().keys()
+
+
+@pytest.mark.parametrize("check", ["alarms", "virtual-hosts", "node-is-quorum-critical", "port-listener/1"])
+def test_checks_of_rabbitmq_need_a_login(console_node: RunningNode, check: str) -> None:
+    nobody = Api(console_node.address("http"), ("guest", "wrong"))
+    assert nobody.ask(f"/health/checks/{check}").status_code == 401
+    nobody.close()
 
 
 def test_a_port_is_checked_for_a_listener(api: Api, console_node: RunningNode) -> None:
