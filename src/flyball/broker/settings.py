@@ -383,6 +383,12 @@ class Option:
         return f"[{section}] {name}" if dot else name
 
 
+def listener_names(settings: ServeSettings) -> set[str]:
+    """Return the names of the listeners that are on."""
+    names = ("amqp", "amqps", "telesto", "thorbang", "link", "http")
+    return {name for name in names if getattr(settings, name) is not None}
+
+
 def options() -> Iterator[Option]:
     """Yield all settings in declaration order."""
     for name, info in ServeSettings.model_fields.items():
@@ -401,10 +407,13 @@ def options() -> Iterator[Option]:
         )
 
 
-def load_settings(flags: Mapping[str, object], environment: Mapping[str, str]) -> ServeSettings:
+def load_settings(
+    flags: Mapping[str, object], environment: Mapping[str, str], default_file: Path | None = None
+) -> ServeSettings:
     """Merge the settings from flags (by name of setting), environment and TOML file.
 
-    An empty environment variable counts as unset. Raises SettingsError, which names the flag, variable or key.
+    The default file is read if it exists and no other is given. An empty environment variable counts as unset. Raises
+    SettingsError, which names the flag, variable or key.
     """
     given: dict[str, tuple[object, str]] = {}
     for option in options():
@@ -412,8 +421,8 @@ def load_settings(flags: Mapping[str, object], environment: Mapping[str, str]) -
             given[option.name] = flags[option.name], option.flag
         elif environment.get(option.variable):
             given[option.name] = environment[option.variable], option.variable
-    if "config" in given:
-        config, place = given["config"]
+    config, place = given.get("config", (default_file, "--config"))
+    if "config" in given or (default_file is not None and _may_exist(default_file)):
         for name, found in _read_file(Path(str(config)), place).items():
             given.setdefault(name, found)
     try:
@@ -425,6 +434,17 @@ def load_settings(flags: Mapping[str, object], environment: Mapping[str, str]) -
         # A cause is one of our validators' texts, which quote the value unless it may be a secret.
         problem = str(cause) if isinstance(cause, ValueError) else _problem(name, dict(first))
         raise SettingsError(given[name][1], problem) from None
+
+
+def _may_exist(path: Path) -> bool:
+    """Whether there is a file, or this process may not find out: its settings must not be missed in silence."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _problem(name: str, error: Mapping[str, Any]) -> str:

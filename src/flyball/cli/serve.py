@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -16,6 +17,9 @@ import uvloop
 from flyball.broker.settings import Option, load_settings, options
 from flyball.cli.os_errors import explained
 from flyball.errors import SettingsError, StoreError, StoreInUse, StoreMismatch
+
+# The file of packages and service managers. Nodes that Flyball starts itself get `--config /dev/null`.
+SYSTEM_FILE = Path("/etc/flyball/flyball.toml")
 
 Serve = Callable[[Mapping[str, object]], None]
 
@@ -68,7 +72,8 @@ def _is_from_command_line(context: typer.Context, name: str) -> bool:
 def serve(flags: Mapping[str, object]) -> None:
     """Run a node until it is interrupted.
 
-    Flags win over environment variables, variables over the TOML file. Sizes may have a unit: 64MiB.
+    Flags win over environment variables, variables over the TOML file, which is /etc/flyball/flyball.toml if that
+    exists and --config names no other. Sizes may have a unit: 64MiB.
     Clients of RabbitMQ connect to port 5672; the console is on http://127.0.0.1:15672.
 
     Example: flyball serve --data /var/lib/flyball --amqp 0.0.0.0:5672
@@ -77,8 +82,11 @@ def serve(flags: Mapping[str, object]) -> None:
         # Imported here: slow, and other commands do not need it.
         from flyball.broker.cluster import node
         from flyball.broker.management.part import console_part
+        from flyball.broker.node.service_manager import ServiceManager
 
-        uvloop.run(node.serve(load_settings(flags, os.environ), [console_part()]))
+        settings = load_settings(flags, os.environ, SYSTEM_FILE)
+        manager = ServiceManager.from_environment(os.environ, os.getpid())
+        uvloop.run(node.serve(settings, [console_part()], manager))
     except Exception as error:
         causes = list(_causes(error))
         if not all(isinstance(cause, SettingsError | StoreError | OSError) for cause in causes):

@@ -77,6 +77,8 @@ def _flyball_node(assignment: dict[str, Any], folder: Path) -> Iterator[Server]:
     """Run `flyball serve` on free ports with its data below the folder."""
     listener = f"{assignment['listens_on']}:0"
     command = [sys.executable, "-m", "flyball", "serve", "--name", assignment["name"], "--data", str(folder / "data")]
+    # The measured settings, not those of a service on this machine.
+    command += ["--config", os.devnull]
     for protocol in ("amqp", "telesto", "thorbang"):
         command += [f"--{protocol}", listener]
     # No console is open while it is measured.

@@ -19,7 +19,8 @@ from flyball.broker.cluster.provisioners import Provisioner, Surroundings, load_
 from flyball.broker.node.node import Node, NodePart
 from flyball.broker.node.node import running as running_alone
 from flyball.broker.node.process import prepare_process
-from flyball.broker.settings import ServeSettings
+from flyball.broker.node.service_manager import NO_MANAGER, ServiceManager
+from flyball.broker.settings import ServeSettings, listener_names
 from flyball.errors import Fenced, StoreError, StoreInUse, StoreRewound, StoreUnavailable
 
 log = logging.getLogger(__name__)
@@ -31,23 +32,40 @@ REJOIN_S = 0.5
 IN_USE_LIMIT_S = 60.0
 
 
-async def serve(settings: ServeSettings, parts: Sequence[NodePart] = ()) -> None:
+async def serve(
+    settings: ServeSettings, parts: Sequence[NodePart] = (), manager: ServiceManager = NO_MANAGER
+) -> None:
     """Run a node with additional parts until SIGINT or SIGTERM, and print its addresses.
 
     A node that was fenced, because its lease expired, disconnects its clients and rejoins as soon as the store
     allows.
     """
     prepare_process(settings)
+    manager.check_names(listener_names(settings))
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(signal_number, stop.set)
+    async with asyncio.TaskGroup() as tasks:
+        watchdog = tasks.create_task(manager.beat())
+        try:
+            failure = await _serve_and_rejoin(settings, stop, parts, manager)
+        finally:
+            watchdog.cancel()
+    if failure is not None:
+        raise failure
+
+
+async def _serve_and_rejoin(
+    settings: ServeSettings, stop: asyncio.Event, parts: Sequence[NodePart], manager: ServiceManager
+) -> StoreError | None:
+    """Serve until `stop`. Return why the node could not start or rejoin, if it could not."""
     rejoining = _Rejoining()
     # Raised after the handler: Python versions differ in whether `except*` wraps what is raised in it in a group.
     failure: StoreError | None = None
     while failure is None and not stop.is_set():
         try:
-            await _serve_until(settings, stop, parts)
+            await _serve_until(settings, stop, parts, manager)
         except* Fenced as group:
             rejoining.begin()
             if isinstance(_first(group), StoreRewound):
@@ -55,6 +73,7 @@ async def serve(settings: ServeSettings, parts: Sequence[NodePart] = ()) -> None
             else:
                 log.warning("node fenced: lease expired; rejoining with a new epoch")
             print("joining again", flush=True)
+            manager.notify("STATUS=joining again")
         except* (StoreUnavailable, StoreInUse) as group:
             error = _first(group)
             if rejoining.may_retry(error):
@@ -63,8 +82,7 @@ async def serve(settings: ServeSettings, parts: Sequence[NodePart] = ()) -> None
                         await stop.wait()
             else:
                 failure = error
-    if failure is not None:
-        raise failure
+    return failure
 
 
 class _Rejoining:
@@ -103,20 +121,27 @@ def _first(group: BaseExceptionGroup[StoreError]) -> StoreError:
     return error
 
 
-async def _serve_until(settings: ServeSettings, stop: asyncio.Event, parts: Sequence[NodePart]) -> None:
-    async with running(settings, stop, parts) as node:
+async def _serve_until(
+    settings: ServeSettings, stop: asyncio.Event, parts: Sequence[NodePart], manager: ServiceManager
+) -> None:
+    async with running(settings, stop, parts, manager) as node:
         place = f" in {settings.data}" if settings.store.kind == "embedded" else ""
         print(f"flyball {flyball.__version__}, store {settings.store.redacted}{place}", flush=True)
         for name, address in node.addresses.items():
             print(f"{name} on {address}", flush=True)
         print("ready; press Ctrl-C to stop", flush=True)
+        manager.notify("READY=1\nSTATUS=serving")
         await stop.wait()
         print("stopping", flush=True)
+        manager.notify("STOPPING=1\nSTATUS=stopping")
 
 
 @contextlib.asynccontextmanager
 async def running(
-    settings: ServeSettings, stop: asyncio.Event | None = None, parts: Sequence[NodePart] = ()
+    settings: ServeSettings,
+    stop: asyncio.Event | None = None,
+    parts: Sequence[NodePart] = (),
+    manager: ServiceManager = NO_MANAGER,
 ) -> AsyncIterator[Node]:
     """Start a node with its agent and additional parts; on exit finish the running requests and stop.
 
@@ -130,7 +155,7 @@ async def running(
         async with attached(node, provisioners, asyncio.Event() if stop is None else stop):
             yield
 
-    async with running_alone(settings, [governed, *parts]) as node:
+    async with running_alone(settings, [governed, *parts], manager) as node:
         yield node
 
 

@@ -60,7 +60,8 @@ def console_part(factories: Sequence[RouteFactory] = FACTORIES) -> NodePart:
                 served = make_app([*routes, *openapi.routes(routes), *assets.routes()])
                 app = cuttable(without_trailing_slash(served))
                 app = behind(app, node.settings.http_proxies, own_names(node.settings))
-                async with serving(app, node.settings.http, HTTP_CONNECTIONS, node.supervisor) as address:
+                inherited = node.manager.inherited("http")
+                async with serving(app, node.settings.http, HTTP_CONNECTIONS, node.supervisor, inherited) as address:
                     node.addresses["http"] = address
                     # Flyball's own client uses it for operations that AMQP lacks.
                     node.amqp.server_properties["flyball_http_port"] = address.port

@@ -67,8 +67,10 @@ def link_listener(address: Address, new_link: Callable[[], Connection], secured:
     return Listener("link", address, new_link, None if secured is None else secured.listener, knows_passwords=True)
 
 
-async def listen(listener: Listener, hub: Hub, supervisor: Supervisor) -> asyncio.Server | TlsListener:
-    """Start to listen. The supervisor runs the task that accepts peers over TLS."""
+async def listen(
+    listener: Listener, hub: Hub, supervisor: Supervisor, inherited: socket.socket | None = None
+) -> asyncio.Server | TlsListener:
+    """Start to listen, on an inherited socket if given. The supervisor runs the task that accepts TLS peers."""
     if not listener.knows_passwords and not is_loopback(listener.address.host):
         log.warning(
             "%s listens on %s and has no authentication: anyone who can connect has full access",
@@ -78,9 +80,14 @@ async def listen(listener: Listener, hub: Hub, supervisor: Supervisor) -> asynci
     loop = asyncio.get_running_loop()
     host, port = listener.address
     try:
+        if listener.tls is None and inherited is not None:
+            return await loop.create_server(listener.factory, sock=inherited, backlog=LISTEN_BACKLOG)
         if listener.tls is None:
             return await loop.create_server(listener.factory, host, port, backlog=LISTEN_BACKLOG)
-        sockets = await asyncio.to_thread(listening_sockets, host, port, LISTEN_BACKLOG)
+        if inherited is not None:
+            sockets = [inherited]
+        else:
+            sockets = await asyncio.to_thread(listening_sockets, host, port, LISTEN_BACKLOG)
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno is not None and error.errno > 0 else error.strerror
         raise OSError(error.errno, f"cannot listen on {listener.address} (--{listener.name}): {reason}") from error

@@ -26,6 +26,7 @@ from flyball.broker.node.name import node_name
 from flyball.broker.node.owner import owner_token
 from flyball.broker.node.resources import Resources
 from flyball.broker.node.rewound import write_again_from_memory
+from flyball.broker.node.service_manager import NO_MANAGER, ServiceManager
 from flyball.broker.node.stores import open_store, open_when_ready
 from flyball.broker.node.throttle import Throttle, operations_of
 from flyball.broker.peering.change_feed import ChangeFeed
@@ -90,8 +91,11 @@ class Node:
         addresses: dict[str, Address],
         supervisor: Supervisor,
         disk: DiskReserve | None,
+        manager: ServiceManager = NO_MANAGER,
     ) -> None:
         self.settings = settings
+        # Passes listening sockets to the node and its parts.
+        self.manager = manager
         # Supervises the long-lived tasks of parts.
         self.supervisor = supervisor
         self.hub = assembly.hub
@@ -116,14 +120,16 @@ NodePart = Callable[[Node], AbstractAsyncContextManager[None]]
 
 
 @contextlib.asynccontextmanager
-async def running(settings: ServeSettings, parts: Sequence[NodePart] = ()) -> AsyncIterator[Node]:
+async def running(
+    settings: ServeSettings, parts: Sequence[NodePart] = (), manager: ServiceManager = NO_MANAGER
+) -> AsyncIterator[Node]:
     """Start a node with the store of its settings, then its parts; see `serving`."""
     make_private_folder(settings.data)
     faults = Faults()
     disk = DiskReserve(settings.data, settings.disk_free_bytes) if settings.store.kind == "embedded" else None
     async with (
         open_store(settings, faults, disk) as (store, store_url),
-        serving(settings, store, parts, store_url=store_url, faults=faults, disk=disk) as node,
+        serving(settings, store, parts, store_url=store_url, faults=faults, disk=disk, manager=manager) as node,
     ):
         yield node
 
@@ -137,6 +143,7 @@ async def serving(
     store_url: str = "",
     faults: Faults | None = None,
     disk: DiskReserve | None = None,
+    manager: ServiceManager = NO_MANAGER,
 ) -> AsyncIterator[Node]:
     """Start a node on a store, then its parts; on exit finish requests in progress, commit everything and stop.
 
@@ -151,10 +158,10 @@ async def serving(
         loop.set_exception_handler(partial(_note_escaped, faults))
         servers: list[asyncio.Server | TlsListener] = []
         try:
-            addresses = await _listen(settings, store, assembly, supervisor, servers)
+            addresses = await _listen(settings, store, assembly, supervisor, servers, manager)
             if assembly.recorder is not None:
                 assembly.recorder.start()
-            node = Node(settings, assembly, store_url, addresses, supervisor, disk)
+            node = Node(settings, assembly, store_url, addresses, supervisor, disk, manager)
             async with contextlib.AsyncExitStack() as entered:
                 for part in parts:
                     await entered.enter_async_context(part(node))
@@ -253,6 +260,7 @@ async def _listen(
     assembly: Assembly,
     supervisor: Supervisor,
     servers: list[asyncio.Server | TlsListener],
+    manager: ServiceManager,
 ) -> dict[str, Address]:
     """Open all ports; return their addresses. Open servers are in `servers` even if a later port fails."""
     hub, amqp = assembly.hub, assembly.amqp
@@ -262,7 +270,7 @@ async def _listen(
         listeners.append(link_listener(settings.link, new_link, assembly.secured))
     addresses: dict[str, Address] = {}
     for listener in listeners:
-        server = await listen(listener, hub, supervisor)
+        server = await listen(listener, hub, supervisor, manager.inherited(listener.name))
         servers.append(server)
         addresses[listener.name] = address_of(server.sockets[0])
     return addresses

@@ -212,13 +212,19 @@ class _Server(uvicorn.Server):
 
 @contextlib.asynccontextmanager
 async def serving(
-    app: ASGIApp, address: Address, max_connections: int, supervisor: Supervisor | None = None
+    app: ASGIApp,
+    address: Address,
+    max_connections: int,
+    supervisor: Supervisor | None = None,
+    inherited: socket.socket | None = None,
 ) -> AsyncIterator[Address]:
     """Serve the application in this event loop; yield the address. Raises OSError if it is not available.
 
+    An `inherited` socket is used instead of the address.
+
     With more than `max_connections`, requests get a 503; see `http_protocol` for connections that are just closed.
     """
-    listener = _listen(address)
+    listener = _listen(address) if inherited is None else inherited
     with contextlib.closing(listener):
         config = uvicorn.Config(
             app,

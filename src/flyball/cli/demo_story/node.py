@@ -44,7 +44,7 @@ def running_node(folder: Path, store: str, reports: Path) -> Iterator[DemoNode]:
     """Run `flyball serve` in the folder; its console shows the reports. Raises LabError if it cannot start."""
     data = folder / "data"
     command = [sys.executable, "-m", "flyball", "serve", "--name", "demo", "--data", str(data), "--store", store]
-    command += ["--reports", str(reports.resolve())]
+    command += ["--config", os.devnull, "--reports", str(reports.resolve())]
     for listener in LISTENERS:
         command += [f"--{listener}", "127.0.0.1:0"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("FLYBALL_")}

@@ -76,7 +76,7 @@ class LocalProcesses:
         return _Process.parse(handle).is_alive()
 
     def _spawn(self, name: str, folder: Path, log_path: Path) -> int:
-        flags = ["--name", name, "--data", str(folder), "--log-file", str(log_path)]
+        flags = ["--config", os.devnull, "--name", name, "--data", str(folder), "--log-file", str(log_path)]
         for listener in ("amqp", "http"):
             flags += [f"--{listener}", EPHEMERAL]
         command = [*self._program, *flags, *self._surroundings.flags, *self._arguments]
