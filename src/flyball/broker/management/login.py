@@ -186,8 +186,10 @@ class ConsoleLogin(Login):
                 problem(429, str(error), "Wait before the next attempt.", {"Retry-After": str(wait_s)})
             ) from None
         if user is None:
-            # Without the user name: people type passwords into that field.
-            log.warning("login refused from %s: wrong name or password", address)
+            # Only a user's name: people type passwords into that field.
+            known = repr(name) if name == OWNER or self.authority.access.find_user(name) is not None else "unknown"
+            reason = self.authority.why_refused(name, is_local)
+            log.warning("login refused peer=%s user=%s mechanism=HTTP reason=%s", address, known, reason)
         return user
 
 

@@ -18,6 +18,7 @@ from flyball.broker.core.queues import Queues
 from flyball.broker.core.supervisor import Supervisor
 from flyball.broker.core.topics import Topics
 from flyball.broker.core.topology import Topology
+from flyball.broker.node.data_folder import check_data_folder
 from flyball.broker.node.disk import DiskReserve
 from flyball.broker.node.housekeeping import Reclaimer, keep_house
 from flyball.broker.node.listeners import address_of, advertised, client_listeners, link_listener, listen
@@ -124,6 +125,7 @@ async def running(
     settings: ServeSettings, parts: Sequence[NodePart] = (), manager: ServiceManager = NO_MANAGER
 ) -> AsyncIterator[Node]:
     """Start a node with the store of its settings, then its parts; see `serving`."""
+    check_data_folder(settings)
     make_private_folder(settings.data)
     faults = Faults()
     disk = DiskReserve(settings.data, settings.disk_free_bytes) if settings.store.kind == "embedded" else None

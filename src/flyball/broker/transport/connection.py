@@ -27,6 +27,7 @@ from flyball.broker.core.supervisor import Supervisor
 from flyball.broker.core.topics import Topics
 from flyball.broker.transport.flushing import Flushing
 from flyball.broker.transport.handshakes import Entrance
+from flyball.broker.transport.mixups import OPENING_BYTES, spoken
 from flyball.errors import ProtocolError
 from flyball.trace.recorder import Recorder
 from flyball.trace.schema import Protocol
@@ -43,13 +44,6 @@ TURN_NS = 5_000_000
 
 # States of a TCP connection, as numbered by Linux.
 _TCP_CLOSE, _TCP_CLOSE_WAIT = 7, 8
-
-# Number of bytes that suffices to recognise HTTP.
-OPENING_BYTES = 8
-
-# The beginnings of HTTP requests. A web page can make a browser send to any port of the user's machine, with a body
-# of its choice, which must not be executed as requests.
-HTTP_OPENINGS = (b"GET ", b"POST ", b"PUT ", b"HEAD ", b"DELETE ", b"OPTIONS ", b"PATCH ", b"CONNECT ", b"TRACE ")
 
 # Timeout of a peer that does not read.
 WRITE_STALL_S = 30.0
@@ -190,8 +184,8 @@ class Connection(asyncio.Protocol, abc.ABC):
 
     PROTOCOL: ClassVar[Protocol]
 
-    # Whether a peer that speaks HTTP gets an error response; otherwise it is disconnected.
-    ANSWERS_HTTP: ClassVar[bool] = False
+    # Whether the session itself answers a peer that speaks another protocol; otherwise it is disconnected.
+    ANSWERS_OTHERS: ClassVar[bool] = False
 
     # Whether peers must authenticate.
     LOGS_IN: ClassVar[bool] = False
@@ -243,6 +237,8 @@ class Connection(asyncio.Protocol, abc.ABC):
         self._received_ns = 0
         # The first bytes of the peer.
         self._opening = b""
+        # The peer in the log, once it is served.
+        self._logged_as = ""
 
     # Implemented by protocols
 
@@ -379,6 +375,8 @@ class Connection(asyncio.Protocol, abc.ABC):
             self.meters.connections_opened += 1
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         _keep_alive(self._transport.get_extra_info("socket"))
+        if not self.LOGS_IN:
+            self.note_opened()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._stall_timer is not None:
@@ -387,6 +385,15 @@ class Connection(asyncio.Protocol, abc.ABC):
         self._out_bytes = 0
         self._answered.clear()
         self._transport = None
+        if self._logged_as:
+            log.info(
+                "connection closed %s duration_s=%.1f read_bytes=%d written_bytes=%d%s",
+                self._logged_as,
+                time.time() - self.connected_at_s,
+                self.read_bytes,
+                self.written_bytes,
+                "" if exc is None else f" error={exc}",
+            )
         if self in self.hub.connections and not self.is_link:
             self.meters.connections_closed += 1
         self.hub.forget(self)
@@ -395,6 +402,11 @@ class Connection(asyncio.Protocol, abc.ABC):
         except Exception as error:
             self.faults.note(f"{self.PROTOCOL.name.lower()} connection", error, quiet=True)
         self.release_buffers()
+
+    def note_opened(self, facts: str = "") -> None:
+        """Log that the peer is served: when it has logged in, where it must."""
+        self._logged_as = f"protocol={self.PROTOCOL.name.lower()} peer={self.peer}{facts}"
+        log.info("connection opened %s", self._logged_as)
 
     # Faults
 
@@ -451,8 +463,8 @@ class Connection(asyncio.Protocol, abc.ABC):
 
     def data_received(self, data: bytes) -> None:
         self._received_ns = time.perf_counter_ns()
-        if self.read_bytes < OPENING_BYTES and self._is_http(data):
-            log.warning("dropped %s: HTTP request on the %s port", self.peer, self.PROTOCOL.name.lower())
+        if self.read_bytes < OPENING_BYTES and (other := self._other_protocol(data)) is not None:
+            log.warning("dropped %s: %s on the %s port", self.peer, other, self.PROTOCOL.name.lower())
             self.abort()
             return
         self.read_bytes += len(data)
@@ -468,11 +480,12 @@ class Connection(asyncio.Protocol, abc.ABC):
             self._charged_next = self.read_bytes + CHARGE_READ_BYTES
             self.charge_if_changed()
 
-    def _is_http(self, data: bytes) -> bool:
-        if self.ANSWERS_HTTP:
-            return False
+    def _other_protocol(self, data: bytes) -> str | None:
+        """Return the protocol of a client that is on the wrong port, as far as the first bytes show it."""
+        if self.ANSWERS_OTHERS:
+            return None
         self._opening = (self._opening + data[:OPENING_BYTES])[:OPENING_BYTES]
-        return self._opening.startswith(HTTP_OPENINGS)
+        return spoken(self._opening)
 
     def eof_received(self) -> bool:
         """Respond to requests in progress, then close: the peer has closed its side."""

@@ -6,9 +6,14 @@ Bodies are limited by the handlers that read them.
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from flyball.broker.transport.mixups import OPENING_BYTES, plain_text, spoken
+
+log = logging.getLogger("flyball.server")
 
 # Timeout of the request line and headers.
 HEAD_S = 10.0
@@ -32,6 +37,13 @@ MAX_WAITING = 16
 
 # Connections beyond the limit whose requests get a 503; further ones are just closed.
 SPARE_CONNECTIONS = 100
+
+# For peers that speak another protocol.
+_ADVICE = {
+    "AMQP": "this is an HTTP port; AMQP is on the port of --amqp, 5672 by default",
+    "AMQP 1.0": "this is an HTTP port, and only AMQP 0-9-1 is supported, on the port of --amqp, 5672 by default",
+    "TLS": "this HTTP port has no TLS; use http:// or a proxy with TLS",
+}
 
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
@@ -61,6 +73,10 @@ class UnfinishedHeads:
 _heads = UnfinishedHeads(MAX_UNFINISHED_BYTES)
 
 
+def _name_of(client: tuple[str, int] | None) -> str:
+    return "unknown peer" if client is None else f"{client[0]}:{client[1]}"
+
+
 class BoundedProtocol(HttpToolsProtocol):
     """Closes connections with a slow or long head, and those beyond the limit."""
 
@@ -71,6 +87,7 @@ class BoundedProtocol(HttpToolsProtocol):
     # Bytes received since the end of a head or message, or since a part of a body.
     _bytes_without_end = 0
     _header_count = 0
+    _has_begun = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -120,6 +137,13 @@ class BoundedProtocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def data_received(self, data: bytes) -> None:
+        if not self._has_begun:
+            self._has_begun = True
+            if (advice := _ADVICE.get(spoken(data[:OPENING_BYTES]) or "")) is not None:
+                log.warning("dropped %s: %s", _name_of(self.client), advice)
+                self.transport.write(plain_text(advice))
+                self.transport.close()
+                return
         self._bytes_without_end += len(data)
         super().data_received(data)
         if self.transport.is_closing():

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 
 from flyball.broker.core.supervisor import Supervisor
 from flyball.broker.transport.connection import Connection, Hub
+from flyball.broker.transport.mixups import NOT_TLS
 
 log = logging.getLogger("flyball.server")
 
@@ -77,12 +78,12 @@ class TlsListener:
             if not self._hub.entrance.admit_handshake(connection, str(address[0]), str(address[0])):
                 accepted.close()
                 continue
-            connection.securing = self._hub.spawn(self._secure(connection, accepted))
+            connection.securing = self._hub.spawn(self._secure(connection, accepted, str(address[0])))
             if connection.securing is None:
                 self._hub.entrance.end_handshake(connection)
                 accepted.close()
 
-    async def _secure(self, connection: Connection, accepted: socket.socket) -> None:
+    async def _secure(self, connection: Connection, accepted: socket.socket, address: str) -> None:
         """Perform the TLS handshake, which makes the connection."""
         loop = asyncio.get_running_loop()
         is_made = False
@@ -92,7 +93,10 @@ class TlsListener:
             )
             is_made = True
         except OSError as error:
-            log.info("TLS handshake failed: %s", error)
+            if isinstance(error, ssl.SSLError) and error.reason in NOT_TLS:
+                log.warning("dropped %s: this port speaks TLS, and the client does not", address)
+            else:
+                log.info("TLS handshake failed peer=%s: %s", address, error)
         finally:
             connection.securing = None
             if not is_made:

@@ -58,7 +58,7 @@ class AmqpConnection(Connection):
     LOGS_IN = True
     HEEDS_CONGESTION = False
     # The answer to a wrong protocol header is the AMQP header and a close, as the specification says.
-    ANSWERS_HTTP = True
+    ANSWERS_OTHERS = True
 
     def __init__(self, hub: Hub, context: AmqpContext) -> None:
         super().__init__(hub)
@@ -173,6 +173,7 @@ class AmqpConnection(Connection):
         self.hub.logged_in(self)
         self.hub.occupancy.enter(vhost, self.user.name)
         self._is_counted = True
+        self.note_opened(f" user={self.user.name!r} vhost={vhost!r}")
         self._decoder.is_connection_only = False
         self.send(amqp.ConnectionOpenOk(0).encode())
         self.set_timer(self._beat if self.heartbeat_s else None, self.heartbeat_s / 2)

@@ -13,9 +13,10 @@ from flyball.broker.core.attempts import TooManyAttempts
 from flyball.broker.protocols.amqp.connection import AmqpConnection, State
 from flyball.broker.protocols.amqp.replies import refusal
 from flyball.broker.protocols.amqp.sasl import Credentials, read_response
+from flyball.broker.transport.mixups import plain_text, spoken
 from flyball.broker.wire import amqp
 from flyball.broker.wire.amqp import AmqpError, ReplyCode, reply_text
-from flyball.errors import NotAdmitted
+from flyball.errors import FlyballError, NotAdmitted
 from flyball.model import User
 
 log = logging.getLogger("flyball.server")
@@ -23,17 +24,40 @@ log = logging.getLogger("flyball.server")
 # Headers that RabbitMQ accepts: 0-9 and 0-8 clients send other ones.
 HEADERS = (amqp.PROTOCOL_HEADER, b"AMQP\x01\x01\x00\x09", b"AMQP\x01\x01\x09\x01", b"AMQP\x01\x01\x08\x00")
 
+# Maximum length of a name of the peer in the log.
+MAX_LOGGED = 100
+
 
 def greet(session: AmqpConnection, header: amqp.ProtocolHeader) -> None:
     """Answer the protocol header."""
     if header.raw not in HEADERS:
-        # An unsupported header is answered with the supported one.
-        session.send(amqp.PROTOCOL_HEADER)
-        session.hang_up()
+        _refuse_header(session, header.raw)
         return
     session.state = State.STARTING
     mechanisms = " ".join(_mechanisms(session)).encode()
     session.send(amqp.ConnectionStart(0, 0, 9, session.context.server_properties, mechanisms, b"en_US").encode())
+
+
+def _refuse_header(session: AmqpConnection, raw: bytes) -> None:
+    """Close the connection of a peer that speaks something else, and say where that is served."""
+    protocol = spoken(raw)
+    http_port = session.context.server_properties.get("flyball_http_port")
+    http = f"; the HTTP API is on port {http_port}" if isinstance(http_port, int) else ""
+    if protocol == "HTTP":
+        session.send(plain_text(f"this is an AMQP port{http}"))
+    else:
+        # An unsupported header is answered with the supported one.
+        session.send(amqp.PROTOCOL_HEADER)
+    advice = {
+        "HTTP": f"this is an AMQP port{http}",
+        "TLS": "this AMQP port has no TLS; use the port of --amqps, or a client without TLS",
+        "AMQP 1.0": "only AMQP 0-9-1 is supported; use a client for it",
+        "AMQP": "only AMQP 0-9-1 is supported; use a client for it",
+    }.get(protocol or "", "this is an AMQP port; Telesto and ThorBangMQ have ports of their own")
+    log.warning("dropped %s: %s; received=%s", session.peer, advice, raw.hex(" "))
+    # The rest of its input is not AMQP either.
+    session.state = State.FAILED
+    session.hang_up()
 
 
 def start_ok(session: AmqpConnection, method: amqp.ConnectionStartOk) -> None:
@@ -48,10 +72,11 @@ def start_ok(session: AmqpConnection, method: amqp.ConnectionStartOk) -> None:
     if mechanism == "EXTERNAL":
         name = session.certificate_name
         assert name is not None, "EXTERNAL is only offered with a certificate name"
-        _logged_in(session, session.hub.authority.authenticate_certificate(name, session.peer_is_loopback), mechanism)
+        user = session.hub.authority.authenticate_certificate(name, session.peer_is_loopback)
+        _logged_in(session, name, user)
     else:
         session.login_began_at = session.read_bytes
-        work = _log_in(session, read_response(mechanism, method.response), mechanism)
+        work = _log_in(session, read_response(mechanism, method.response))
         session.login = session.hub.spawn(work, session)
 
 
@@ -68,7 +93,16 @@ def tune_ok(session: AmqpConnection, method: amqp.ConnectionTuneOk) -> None:
 
 def open_vhost(session: AmqpConnection, method: amqp.ConnectionOpen) -> None:
     """Open a vhost for the peer."""
-    vhost = method.virtual_host
+    try:
+        _check_entry(session, method.virtual_host)
+    except FlyballError as error:
+        _note_refusal(session, session.user.name, str(error), vhost=method.virtual_host)
+        raise
+    session.opened(method.virtual_host)
+
+
+def _check_entry(session: AmqpConnection, vhost: str) -> None:
+    """Raise FlyballError unless the user may open the vhost."""
     user = session.user.name
     access = session.hub.authority.access
     if not access.has_vhost(vhost):
@@ -77,15 +111,28 @@ def open_vhost(session: AmqpConnection, method: amqp.ConnectionOpen) -> None:
     session.hub.occupancy.check_connection(vhost, user)
     if not access.may_enter(user, vhost):
         raise refusal(ReplyCode.NOT_ALLOWED, f"access to vhost '{vhost}' refused for user '{user}'")
-    session.opened(vhost)
+
+
+def _note_refusal(session: AmqpConnection, name: str, reason: str, *, vhost: str | None = None) -> None:
+    """Log a refused login. The virtual host is unknown until the password was checked."""
+    where = "" if vhost is None else f" vhost={vhost[:MAX_LOGGED]!r}"
+    log.warning(
+        "login refused peer=%s user=%r%s mechanism=%s reason=%s",
+        session.peer,
+        name[:MAX_LOGGED],
+        where,
+        session.mechanism,
+        reason,
+    )
 
 
 def _mechanisms(session: AmqpConnection) -> list[str]:
     return ["PLAIN", "AMQPLAIN"] if session.certificate_name is None else ["PLAIN", "AMQPLAIN", "EXTERNAL"]
 
 
-async def _log_in(session: AmqpConnection, credentials: Credentials | None, mechanism: str) -> None:
+async def _log_in(session: AmqpConnection, credentials: Credentials | None) -> None:
     if credentials is None:
+        _note_refusal(session, "", "malformed response")
         session.close_silently()
         session.release()
         return
@@ -96,15 +143,19 @@ async def _log_in(session: AmqpConnection, credentials: Credentials | None, mech
         )
     except (TooManyAttempts, NotAdmitted) as error:
         # The peer gets the answer of a wrong password: it must not learn that it is rate-limited.
-        log.warning("refused %s: %s", session.peer, error)
-    _logged_in(session, user, mechanism)
+        _note_refusal(session, credentials.name, str(error))
+        _logged_in(session, credentials.name, None, is_noted=True)
+        return
+    _logged_in(session, credentials.name, user)
 
 
-def _logged_in(session: AmqpConnection, user: User | None, mechanism: str) -> None:
+def _logged_in(session: AmqpConnection, name: str, user: User | None, *, is_noted: bool = False) -> None:
     if session.is_gone:
         return
+    mechanism = session.mechanism
     if user is None:
-        log.warning("refused %s: authentication failed (mechanism %s)", session.peer, mechanism)
+        if not is_noted:
+            _note_refusal(session, name, session.hub.authority.why_refused(name, session.peer_is_loopback))
         if session.understands("authentication_failure_close"):
             text = reply_text(
                 ReplyCode.ACCESS_REFUSED,
