@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from flyball import __version__
 from flyball.broker.node.node import NodePart
+from flyball.broker.node.service_manager import ServiceManager
 from flyball.broker.settings import Address, ServeSettings, options
 from flyball.cli.main import app
 from flyball.errors import StoreUnavailable
@@ -19,13 +21,22 @@ Fake = Callable[..., list[ServeSettings]]
 
 
 @pytest.fixture
-def fake_node(monkeypatch: pytest.MonkeyPatch) -> Fake:
+def system_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the place of the system's settings file, which is not there."""
+    found = tmp_path / "system" / "flyball.toml"
+    found.parent.mkdir()
+    monkeypatch.setattr("flyball.cli.serve.SYSTEM_FILE", found)
+    return found
+
+
+@pytest.fixture
+def fake_node(monkeypatch: pytest.MonkeyPatch, system_file: Path) -> Fake:
     """Return a function that puts a node in place which notes its settings and may fail."""
 
     def put_in_place(error: Exception | None = None) -> list[ServeSettings]:
         seen: list[ServeSettings] = []
 
-        async def serve(settings: ServeSettings, parts: Sequence[NodePart]) -> None:
+        async def serve(settings: ServeSettings, parts: Sequence[NodePart], manager: ServiceManager) -> None:
             seen.append(settings)
             if error is not None:
                 raise error
@@ -144,3 +155,39 @@ def test_version_is_shown_and_nothing_else_happens() -> None:
 
 def test_shell_completion_can_be_installed() -> None:
     assert "--install-completion" in runner.invoke(app, ["--help"]).stdout
+
+
+def test_settings_file_of_the_system_is_read_if_it_exists(fake_node: Fake, system_file: Path) -> None:
+    seen = fake_node()
+    runner.invoke(app, ["serve"])
+    system_file.write_text('name = "north"\n')
+    runner.invoke(app, ["serve"])
+    runner.invoke(app, ["serve", "--name", "south"])
+    assert [settings.name for settings in seen] == [None, "north", "south"]
+
+
+def test_another_settings_file_replaces_that_of_the_system(
+    fake_node: Fake, system_file: Path, tmp_path: Path
+) -> None:
+    seen = fake_node()
+    system_file.write_text('name = "north"\n')
+    mine = tmp_path / "mine.toml"
+    mine.write_text('lease = "wrong"\n')
+    assert "mine.toml: lease" in runner.invoke(app, ["serve", "--config", str(mine)]).stderr
+    runner.invoke(app, ["serve", "--config", "/dev/null"])
+    runner.invoke(app, ["serve"], env={"FLYBALL_CONFIG": "/dev/null"})
+    assert [settings.name for settings in seen] == [None, None]
+
+
+def test_settings_file_of_the_system_that_is_unreadable_or_wrong_stops_the_start(
+    fake_node: Fake, system_file: Path
+) -> None:
+    seen = fake_node()
+    system_file.mkdir()
+    result = runner.invoke(app, ["serve"])
+    assert result.exit_code == 2
+    assert f"--config: cannot read {system_file}: Is a directory" in result.stderr
+    system_file.rmdir()
+    system_file.write_text("name = ")
+    assert f"{system_file}: not a valid TOML file" in runner.invoke(app, ["serve"]).stderr
+    assert seen == []

@@ -1,4 +1,4 @@
-"""A service manager, as systemd is, hears when a node is ready, stops and lives, and passes it listening sockets."""
+"""A service manager such as systemd is notified that a node is ready, stops and lives, and passes it sockets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.nodes import ANSWER_LIMIT_S, TOKEN_FILE, ServeProcess
 
 
 class NotifySocket:
-    """The socket at which systemd hears of its services."""
+    """The socket at which systemd is notified by its services."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -50,7 +50,7 @@ def notified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Notify
     found.close()
 
 
-def test_manager_hears_ready_watchdog_and_stopping(
+def test_manager_receives_ready_watchdog_and_stopping(
     notified: NotifySocket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WATCHDOG_USEC", "200000")

@@ -1,4 +1,4 @@
-"""A client on the wrong port is told so, where its protocol allows it, and the log says which port it wanted."""
+"""A client on the wrong port gets an answer that says so, where its protocol allows it, and a line in the log."""
 
 from __future__ import annotations
 

@@ -147,17 +147,6 @@ class Authority:
         """Return the user named by a verified certificate, if it exists and may log in from there."""
         return self.access.find_user(common_name) if self._may_come_from(common_name, peer_is_loopback) else None
 
-    def why_refused(self, name: str, peer_is_loopback: bool) -> str:
-        """Return the likely reason of a failed login, for the log: the peer must not learn it."""
-        if name == OWNER:
-            return "wrong token" if peer_is_loopback else "the token is valid on the node's machine only"
-        user = self.access.find_user(name)
-        if user is None:
-            return "no such user"
-        if not self._may_come_from(name, peer_is_loopback):
-            return "user may connect from the node's machine only (--loopback-users)"
-        return "user has no password" if user.password_hash is None else "wrong password"
-
     def _may_come_from(self, name: str, peer_is_loopback: bool) -> bool:
         return peer_is_loopback or name not in self.loopback_users
 

@@ -20,6 +20,7 @@ from starlette.routing import BaseRoute, Route
 
 from flyball.broker.core.attempts import TooManyAttempts
 from flyball.broker.core.authority import Authority
+from flyball.broker.core.refusals import why_refused
 from flyball.broker.management.sessions import Sessions
 from flyball.broker.settings import Address
 from flyball.broker.transport.connection import is_loopback
@@ -188,7 +189,7 @@ class ConsoleLogin(Login):
         if user is None:
             # Only a user's name: people type passwords into that field.
             known = repr(name) if name == OWNER or self.authority.access.find_user(name) is not None else "unknown"
-            reason = self.authority.why_refused(name, is_local)
+            reason = why_refused(self.authority, name, is_local)
             log.warning("login refused peer=%s user=%s mechanism=HTTP reason=%s", address, known, reason)
         return user
 

@@ -27,7 +27,7 @@ BEATS = 2
 
 @dataclass(frozen=True, slots=True)
 class ServiceManager:
-    """What the service manager has announced to this process."""
+    """The variables of a service manager, as they were announced to this process."""
 
     # Its notification socket: a path, or a name in the abstract namespace that starts with @. Empty if there is none.
     notify_address: str = ""

@@ -13,6 +13,7 @@ from pika.data import encode_table
 
 from flyball.broker.core.attempts import MAX_DELAYED, TRIES
 from flyball.broker.core.passwords import MAX_CONCURRENT_RUNS, Passwords
+from flyball.broker.core.refusals import why_refused
 from flyball.broker.node.node import Node
 from tests.broker.peers import thorbang
 from tests.broker.protocols.amqp.compatibility.peer import ConnectionEnded, Peer
@@ -157,7 +158,7 @@ def test_refused_login_is_logged_with_its_reason_and_without_the_password(
 
 
 def test_reasons_of_refused_logins_name_limits_of_place(node: RunningNode) -> None:
-    why = node.call(lambda node: node.hub.authority.why_refused("guest", False))
+    why = node.call(lambda node: why_refused(node.hub.authority, "guest", False))
     assert why == "user may connect from the node's machine only (--loopback-users)"
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from flyball.broker.core.attempts import TooManyAttempts
+from flyball.broker.core.refusals import why_refused
 from flyball.broker.protocols.amqp.connection import AmqpConnection, State
 from flyball.broker.protocols.amqp.replies import refusal
 from flyball.broker.protocols.amqp.sasl import Credentials, read_response
@@ -155,7 +156,7 @@ def _logged_in(session: AmqpConnection, name: str, user: User | None, *, is_note
     mechanism = session.mechanism
     if user is None:
         if not is_noted:
-            _note_refusal(session, name, session.hub.authority.why_refused(name, session.peer_is_loopback))
+            _note_refusal(session, name, why_refused(session.hub.authority, name, session.peer_is_loopback))
         if session.understands("authentication_failure_close"):
             text = reply_text(
                 ReplyCode.ACCESS_REFUSED,
