@@ -6,7 +6,7 @@
 A node on a memory store gets the frames of an AMQP client as bytes in its own process, on asyncio's event loop with a
 clock that stands still while the node works: no socket, no limit of time and no random hash order. Each scenario runs
 with few messages and with more, and the difference is divided by the number of messages between, so that starting up
-does not count. The folder of `scripts/compiled-build` is a source like any other.
+does not count. The packages of `scripts/wheel-environment` are a source like any other.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ missing_test_packages() {
     local need
     for need in rabbitmq-server=/usr/lib/rabbitmq/bin/rabbitmq-server amqp-tools=amqp-publish nodejs=node npm=npm \
         gcc=gcc make=make pkg-config=pkg-config openssh-server=/usr/sbin/sshd \
-        chromium=chromium; do
+        chromium=chromium systemd=systemd-analyze; do
         command -v "${need#*=}" >/dev/null || echo "${need%=*}"
     done
     if ! pkg-config --exists librabbitmq 2>/dev/null; then
