@@ -42,8 +42,8 @@ RUN_BY = {
 
 # Blocks that no test runs as they are, each with the reason. The commands in them are checked below all the same.
 NOT_RUN = {
-    ("get-started/install.md", "./run"): "installs from the network",
-    ("get-started/install.md", "./run --data /var/lib/flyball --amqp 127.0.0.1:5673"): "installs from the network",
+    ("get-started/install.md", "pip install flyball"): "tests/package/test_wheel.py installs the wheel",
+    ("get-started/install.md", "flyball serve --data /var/lib/flyball"): "a folder outside the tests",
     ("guides/admission.md", "flyball pipeline profile traces --out models"): "tests/cli/test_pipeline.py has traces",
     ("guides/admission.md", "pip install 'flyball[auction,pipeline]'"): "takes nine minutes",
     ("guides/domain.md", "[local]"): "tests/broker/cluster/test_domain_page.py reads it",
@@ -61,11 +61,12 @@ NOT_RUN = {
     ): "the same",
     ("guides/domain.md", "flyball domain cluster show orders"): "the same",
     ("operate/configure.md", "flyball serve --config /etc/flyball/flyball.toml"): "a file outside the tests",
-    ("operate/configure.md", "# /etc/systemd/system/flyball.service"): "a unit of systemd",
-    (
-        "operate/configure.md",
-        "sudo -u flyball FLYBALL_DATA=/var/lib/flyball /opt/flyball/.venv/bin/flyball status",
-    ): "another user",
+    ("operate/systemd.md", "sudo"): "as root; tests/package/test_deploy.py checks the files",
+    ("operate/containers.md", "podman"): "tests/package/test_deploy.py checks the files",
+    ("operate/containers.md", "echo"): "the same",
+    ("operate/containers.md", "cd deploy/compose"): "the same",
+    ("operate/kubernetes.md", "# kustomization.yaml"): "needs a cluster",
+    ("operate/kubernetes.md", "kubectl apply"): "needs a cluster",
     ("operate/migrate-from-rabbitmq.md", "{"): "an answer",
     ("operate/sizing.md", "python -m bench.versus_rabbitmq --lines 'durable-*,latency' --repeat 3"): "minutes",
     ("operate/troubleshooting.md", "flyball status"): "a live view; tests/cli/test_top.py",
