@@ -179,9 +179,7 @@ def test_another_settings_file_replaces_that_of_the_system(
     assert [settings.name for settings in seen] == [None, None]
 
 
-def test_settings_file_of_the_system_that_is_unreadable_or_wrong_stops_the_start(
-    fake_node: Fake, system_file: Path
-) -> None:
+def test_settings_file_of_the_system_that_cannot_be_read_stops_the_start(fake_node: Fake, system_file: Path) -> None:
     seen = fake_node()
     system_file.mkdir()
     result = runner.invoke(app, ["serve"])
