@@ -65,7 +65,7 @@ def test_checks_answer_as_those_of_rabbitmq(api: Api, counting_rabbitmq: RabbitM
     found, expected = api.ask(f"/health/checks/{check}"), theirs.ask(f"/health/checks/{check}")
     theirs.close()
     assert (found.status_code, expected.status_code) == (status, status), expected.text
-    shared = {"status", "missing", "protocol"}
+    shared = {"status", "missing", "protocol", "reason"}
     if status != 400:
         assert {name: found.json().get(name) for name in shared} == {
             name: expected.json().get(name) for name in shared

@@ -89,11 +89,16 @@ async def check_protocol(call: Call) -> Response:
 
 
 @routes.get("/health/checks/virtual-hosts")
+async def check_vhosts(call: Call) -> Response:
+    """Always passes: all vhosts are served."""
+    return _fine()
+
+
 @routes.get("/health/checks/node-is-quorum-critical")
 @routes.get("/health/checks/node-is-mirror-sync-critical")
-async def check_nothing(call: Call) -> Response:
-    """Always passes: vhosts are served, there are no mirrors, and the store is durable."""
-    return _fine()
+async def check_critical(call: Call) -> Response:
+    """Always passes: there are no mirrors, and the store is durable."""
+    return _fine() if call.node.membership.others else _fine(reason="single node cluster")
 
 
 @routes.get("/health/checks/certificate-expiration/{within}/{unit}")

@@ -31,7 +31,9 @@ LOOP_CERTIFIED = Family("flyball_loop_certified", GAUGE, "Whether the loop has a
 LOOP_VALUES = {
     "setpoint": Family("flyball_loop_setpoint", GAUGE, "Setpoint of the loop"),
     "measurement": Family("flyball_loop_measurement", GAUGE, "Measurement of the loop"),
-    "action": Family("flyball_loop_action", GAUGE, "Control action of the loop; none while it has nothing to control"),
+    "action": Family(
+        "flyball_loop_action", GAUGE, "Control action of the loop; none while it has nothing to control"
+    ),
 }
 
 ADMISSION_LOADS = {
@@ -51,7 +53,9 @@ ADMISSION_CLASSES = {
         "flyball_admission_probability", GAUGE, "Probability of admission ahead of cheaper requests."
     ),
 }
-ADMISSION_REQUESTS = Family("flyball_admission_requests_total", COUNTER, "Requests by outcome: served, failed, refused, left.")
+ADMISSION_REQUESTS = Family(
+    "flyball_admission_requests_total", COUNTER, "Requests by outcome: served, failed, refused, left."
+)
 OUTCOMES = ("served", "failed", "refused", "left")
 
 NODES = Family("flyball_domain_nodes", GAUGE, "Nodes of the domain by state")
@@ -65,7 +69,11 @@ MEMBERS_HERE = {
 SESSIONS = Family("flyball_cluster_sessions", GAUGE, "Clients on this node, by role and by the node of their member")
 MEMBERS = Family("flyball_cluster_members", GAUGE, "Members of clustered queues; reported by the leader only")
 LOADS = Family("flyball_cluster_member_load", GAUGE, "Load of a member; reported by the leader only")
-DECISIONS = Family("flyball_cluster_decisions_total", COUNTER, "Decisions of the node as leader, by kind: Move, AddMember, Provision, ...")
+DECISIONS = Family(
+    "flyball_cluster_decisions_total",
+    COUNTER,
+    "Decisions of the node as leader, by kind: Move, AddMember, Provision, ...",
+)
 
 
 async def texts(context: ApiContext) -> AsyncIterator[str]:

@@ -43,14 +43,16 @@ def _refuse_header(session: AmqpConnection, raw: bytes) -> None:
     """Close the connection of a peer that speaks something else, and say where that is served."""
     protocol = spoken(raw)
     http_port = session.context.server_properties.get("flyball_http_port")
-    http = f"; the HTTP API is on port {http_port}" if isinstance(http_port, int) else ""
+    here = "this is an AMQP port"
+    if isinstance(http_port, int):
+        here = f"this is an AMQP port; the HTTP API is on port {http_port}"
     if protocol == "HTTP":
-        session.send(plain_text(f"this is an AMQP port{http}"))
+        session.send(plain_text(here))
     else:
         # An unsupported header is answered with the supported one.
         session.send(amqp.PROTOCOL_HEADER)
     advice = {
-        "HTTP": f"this is an AMQP port{http}",
+        "HTTP": here,
         "TLS": "this AMQP port has no TLS; use the port of --amqps, or a client without TLS",
         "AMQP 1.0": "only AMQP 0-9-1 is supported; use a client for it",
         "AMQP": "only AMQP 0-9-1 is supported; use a client for it",
