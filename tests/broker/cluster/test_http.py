@@ -16,11 +16,10 @@ from flyball.broker.cluster.placer import HttpPlacer
 from flyball.broker.core.authority import Authority
 from flyball.broker.core.placement import Place, PlaceRequest, Role
 from flyball.broker.settings import Address
-from flyball.broker.store.group_commit import GroupCommit
-from flyball.broker.store.memory import MemoryStore
 from flyball.broker.transport.http import Login, make_app, serving
 from flyball.errors import ClusterError, NotPermitted, QueueNotFound, RequestError
 from flyball.model import Permission
+from tests.broker.authorities import authority_in_memory
 from tests.nodes import ANSWER_LIMIT_S
 
 GUEST = ("guest", "guest")
@@ -56,17 +55,10 @@ def with_server(places: FakePlaces, use: Use) -> None:
     """Let a test use the application at the address where it is served."""
 
     async def run() -> None:
-        store = MemoryStore()
-        await store.open()
-        journal = GroupCommit(store)
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(journal.run())
-            authority = Authority(journal, ())
-            await authority.start()
+        async with authority_in_memory() as authority:
             app = make_app(placement_routes(Login(authority), places))
             async with serving(app, Address("127.0.0.1", 0), 10) as address:
                 await use(authority, address)
-            await journal.stop()
 
     uvloop.run(run())
 

@@ -17,11 +17,10 @@ from flyball.broker.core.attempts import TRIES, Attempts
 from flyball.broker.core.authority import Authority
 from flyball.broker.management.login import COOKIE, ConsoleLogin
 from flyball.broker.settings import Address
-from flyball.broker.store.group_commit import GroupCommit
-from flyball.broker.store.memory import MemoryStore
 from flyball.broker.transport.http import make_app, serving
 from flyball.broker.transport.http_peers import behind
 from flyball.model import Permission, User
+from tests.broker.authorities import authority_in_memory
 from tests.nodes import ANSWER_LIMIT_S
 
 GUEST = ("guest", "guest")
@@ -37,15 +36,9 @@ def with_login(use: Use, *, loopback_users: tuple[str, ...] = (), proxies: tuple
         return JSONResponse(user.name)
 
     async def run() -> None:
-        store = MemoryStore()
-        await store.open()
-        journal = GroupCommit(store)
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(journal.run())
-            # No time passes: what has failed often has to wait, however slow this machine is.
-            attempts = Attempts(now=lambda: 0.0)
-            authority = Authority(journal, (), loopback_users=loopback_users, attempts=attempts)
-            await authority.start()
+        # No time passes: what has failed often has to wait, however slow this machine is.
+        attempts = Attempts(now=lambda: 0.0)
+        async with authority_in_memory(loopback_users, attempts) as authority:
             login = ConsoleLogin(authority, "north", {"amqp": Address("127.0.0.1", 5672)})
             route = Route("/hello", login.required(hello), methods=["GET", "POST"])
             app = behind(make_app([*login.routes(), route]), proxies, ["broker.example"])
@@ -54,7 +47,6 @@ def with_login(use: Use, *, loopback_users: tuple[str, ...] = (), proxies: tuple
                 httpx.AsyncClient(base_url=f"http://{address}", timeout=ANSWER_LIMIT_S) as client,
             ):
                 await use(client, authority)
-            await journal.stop()
 
     uvloop.run(run())
 

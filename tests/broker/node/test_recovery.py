@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
 from flyball.broker.settings import ServeSettings
-from flyball.broker.store.postgres.store import PostgresStore
 from flyball.broker.wire import telesto as wire
 from flyball.broker.wire.telesto import ErrorCode
 from tests.broker.browsing import browse
 from tests.broker.chaos import Chaos, drain, frozen, postgres_processes
+from tests.broker.held_reads import HeldReads
 from tests.broker.peers import ThorBangPeer, amqp, telesto
 from tests.nodes import ANSWER_LIMIT_S, RunningNode, ServeProcess
 
@@ -147,14 +144,20 @@ def test_a_queue_deleted_while_the_store_was_away_does_not_come_back(tmp_path: P
 # After a graceful stop: what a new node finds is in the store, and nothing of it in memory
 
 
+def stored(start_node: Callable[..., RunningNode], new_database: Callable[[], str], *bodies: bytes) -> str:
+    """Return a database with these messages in the queue "queue", and no node."""
+    database = new_database()
+    node = start_node(store=database)
+    peer = amqp(node)
+    peer.put(peer.declare(), *bodies)
+    node.stop()
+    return database
+
+
 def test_recovered_messages_are_listed_and_taken_with_later_ones(
     start_node: Callable[..., RunningNode], new_database: Callable[[], str]
 ) -> None:
-    database = new_database()
-    first = start_node(store=database)
-    peer = amqp(first)
-    peer.put(peer.declare(), *[b"%d" % number for number in range(25)])
-    first.stop()
+    database = stored(start_node, new_database, *[b"%d" % number for number in range(25)])
     node = start_node(store=database)
     peer = amqp(node)
     peer.put("queue", b"25", b"26")
@@ -169,11 +172,7 @@ def test_recovered_messages_are_listed_and_taken_with_later_ones(
 def test_later_consumer_gets_messages_that_are_only_in_the_store(
     start_node: Callable[..., RunningNode], new_database: Callable[[], str]
 ) -> None:
-    database = new_database()
-    before = start_node(store=database)
-    writer = amqp(before)
-    writer.put(writer.declare(), b"kept")
-    before.stop()
+    database = stored(start_node, new_database, b"kept")
     reader = amqp(start_node(store=database))
     # In nine of ten slots such a consumer may hold nothing, so it is the clock that lets it ask the store.
     reader.consume("queue", {"x-prefetch": Decimal("0.1")})
@@ -183,11 +182,7 @@ def test_later_consumer_gets_messages_that_are_only_in_the_store(
 def test_a_list_of_what_is_not_in_memory_stays_within_bounds(
     start_node: Callable[..., RunningNode], new_database: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    database = new_database()
-    first = start_node(store=database)
-    peer = amqp(first)
-    peer.put(peer.declare(), *[b"x" * 1000] * 30)
-    first.stop()
+    database = stored(start_node, new_database, *[b"x" * 1000] * 30)
     monkeypatch.setattr("flyball.broker.core.store_reader.LOAD_BYTES", 5000)
     node = start_node(store=database)
     amqp(node).put("queue", b"last")
@@ -209,29 +204,15 @@ def pages(node: RunningNode, limit: int) -> list[list[bytes]]:
 def test_reader_that_disconnects_during_a_search_is_dropped(
     start_node: Callable[..., RunningNode], new_database: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    database = new_database()
-    first = start_node(store=database)
-    writer = amqp(first)
-    writer.put(writer.declare(), b"other")
-    first.stop()
-    may_search = asyncio.Event()
-    is_searching = threading.Event()
-    search = PostgresStore.index
-
-    async def search_when_allowed(self: PostgresStore, *arguments: Any) -> AsyncIterator[Any]:
-        is_searching.set()
-        await may_search.wait()
-        async for piece in search(self, *arguments):
-            yield piece
-
-    monkeypatch.setattr(PostgresStore, "index", search_when_allowed)
+    database = stored(start_node, new_database, b"other")
+    reads = HeldReads(monkeypatch)
     node = start_node(store=database)
     reader, writer = amqp(node), amqp(node)
     reader.consume("queue", {"x-context": 7})
-    assert is_searching.wait(ANSWER_LIMIT_S)
+    reads.wait()
     reader.close()
     node.wait_until(lambda node: len(node.hub.connections) == 1)
-    node.call(lambda _: may_search.set())
+    reads.allow(node)
     writer.put("queue", b"wanted", headers={"x-flyball-context": 7})
     writer.consume("queue", {"x-context": 7})
     assert writer.next_delivery().body == b"wanted"
@@ -240,23 +221,12 @@ def test_reader_that_disconnects_during_a_search_is_dropped(
 def test_a_node_stops_even_if_the_store_never_answers_a_search(
     start_node: Callable[..., RunningNode], new_database: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    database = new_database()
-    first = start_node(store=database)
-    writer = amqp(first)
-    writer.put(writer.declare(), b"other")
-    first.stop()
-    is_searching = threading.Event()
-
-    async def search_for_ever(self: PostgresStore, *arguments: Any) -> AsyncIterator[Any]:
-        is_searching.set()
-        await asyncio.Event().wait()
-        yield
-
-    monkeypatch.setattr(PostgresStore, "index", search_for_ever)
+    database = stored(start_node, new_database, b"other")
+    reads = HeldReads(monkeypatch)
     node = start_node(store=database, store_time_limit_s=TIME_LIMIT_S)
     reader = amqp(node)
     reader.consume("queue", {"x-context": 7})
-    assert is_searching.wait(ANSWER_LIMIT_S)
+    reads.wait()
     node.stop()
 
 

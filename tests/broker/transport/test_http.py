@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from collections.abc import Awaitable, Callable
 
@@ -14,12 +13,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from flyball import errors
-from flyball.broker.core.authority import Authority
 from flyball.broker.settings import Address
-from flyball.broker.store.group_commit import GroupCommit
-from flyball.broker.store.memory import MemoryStore
 from flyball.broker.transport.http import CONSOLE, CONSOLE_HEADER, Login, make_app, serving
 from flyball.model import User
+from tests.broker.authorities import authority_in_memory
 
 MOST_CONNECTIONS = 2
 
@@ -36,20 +33,13 @@ def asked(ask: Ask, error: Exception | None = None) -> httpx.Response:
         return JSONResponse(user.name)
 
     async def run() -> None:
-        store = MemoryStore()
-        await store.open()
-        journal = GroupCommit(store)
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(journal.run())
-            authority = Authority(journal, ())
-            await authority.start()
+        async with authority_in_memory() as authority:
             app = make_app([Route("/hello", Login(authority).required(hello))])
             async with (
                 serving(app, Address("127.0.0.1", 0), MOST_CONNECTIONS) as address,
                 httpx.AsyncClient(base_url=f"http://{address}") as client,
             ):
                 answers.append(await ask(client))
-            await journal.stop()
 
     uvloop.run(run())
     return answers[0]

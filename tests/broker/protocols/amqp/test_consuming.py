@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from decimal import Decimal
 from typing import Any
@@ -15,8 +13,8 @@ from pika import spec
 
 from flyball.broker.node.node import Node
 from flyball.broker.protocols.amqp import placement
-from flyball.broker.store.postgres.store import PostgresStore
 from flyball.model import Selector
+from tests.broker.held_reads import HeldReads
 from tests.broker.protocols.amqp.compatibility.peer import Peer
 from tests.broker.protocols.amqp.compatibility.queues import (
     Consumer,
@@ -27,7 +25,7 @@ from tests.broker.protocols.amqp.compatibility.queues import (
     publish,
     take_all,
 )
-from tests.nodes import ANSWER_LIMIT_S, RunningNode
+from tests.nodes import RunningNode
 
 OpenChannel = Callable[..., Any]
 StartNode = Callable[..., RunningNode]
@@ -498,23 +496,13 @@ def test_a_queue_may_go_while_a_get_waits_for_the_store(
     open_channel: OpenChannel,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    may_search = asyncio.Event()
-    is_searching = threading.Event()
-    search = PostgresStore.index
-
-    async def search_when_allowed(self: PostgresStore, *arguments: Any) -> AsyncIterator[Any]:
-        is_searching.set()
-        await may_search.wait()
-        async for piece in search(self, *arguments):
-            yield piece
-
-    monkeypatch.setattr(PostgresStore, "index", search_when_allowed)
+    reads = HeldReads(monkeypatch)
     node = recovered()
     peer, channel = new_peer(node), open_channel(node)
     peer.send(spec.Basic.Get(queue="queue"))
-    assert is_searching.wait(ANSWER_LIMIT_S)
+    reads.wait()
     channel.queue_delete("queue")
-    node.call(lambda _: may_search.set())
+    reads.allow(node)
     peer.expect(spec.Basic.GetEmpty)
     peer.ask(spec.Queue.Declare(queue="queue", durable=True), spec.Queue.DeclareOk)
 
@@ -547,23 +535,14 @@ def test_a_peer_may_go_while_its_get_waits_for_the_store(
     open_channel: OpenChannel,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    may_load = asyncio.Event()
-    is_loading = threading.Event()
-    load = PostgresStore.load
-
-    async def load_when_allowed(self: PostgresStore, *arguments: Any) -> Any:
-        is_loading.set()
-        await may_load.wait()
-        return await load(self, *arguments)
-
-    monkeypatch.setattr(PostgresStore, "load", load_when_allowed)
+    reads = HeldReads(monkeypatch)
     node = recovered()
     peer, channel = new_peer(node), open_channel(node)
     connections = len(node.node.hub.connections)
     peer.send(spec.Basic.Get(queue="queue"))
-    assert is_loading.wait(ANSWER_LIMIT_S)
+    reads.wait()
     peer.__exit__(None, None, None)
-    node.call(lambda _: may_load.set())
+    reads.allow(node)
     node.wait_until(lambda node: len(node.hub.connections) == connections - 1)
     # The first was sent to a peer not known to be gone; all were found in the store, and may have been before.
     assert take_all(channel, "queue") == ["0*", "1*", "2*", "3*"]
