@@ -16,6 +16,7 @@ import uvloop
 from hypothesis import HealthCheck, settings
 from pika.connection import Parameters
 
+from flyball.broker.core import passwords
 from flyball.broker.store.postgres.embedded import EmbeddedPostgres
 from tests.broker.protocols.amqp.compatibility.brokers import Broker, rabbitmq_broker
 from tests.nodes import ANSWER_LIMIT_S, Gate, RunningNode
@@ -37,6 +38,9 @@ settings.register_profile(
 )
 settings.load_profile("flyball")
 
+# What passwords cost a node, for the tests that are about it.
+USUAL_PASSWORD_COST = (passwords.TIME_COST, passwords.MEMORY_KIB)
+
 
 def pytest_configure() -> None:
     """Prepare this process for the tests."""
@@ -45,6 +49,16 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # Otherwise a client gives up after seconds, which a slow machine may need to let it in.
     Parameters.DEFAULT_SOCKET_TIMEOUT = Parameters.DEFAULT_STACK_TIMEOUT = ANSWER_LIMIT_S
+    # Most tests start a node of this process and log in: at the usual cost argon2 would be nine tenths of both.
+    passwords.TIME_COST, passwords.MEMORY_KIB = 1, 8
+
+
+@pytest.fixture
+def usual_password_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hash passwords as a node does outside of tests."""
+    time_cost, memory_kib = USUAL_PASSWORD_COST
+    monkeypatch.setattr(passwords, "TIME_COST", time_cost)
+    monkeypatch.setattr(passwords, "MEMORY_KIB", memory_kib)
 
 
 @pytest.fixture(scope="session")

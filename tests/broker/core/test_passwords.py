@@ -136,6 +136,7 @@ def test_who_does_not_exist_costs_a_full_run(passwords: Passwords) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.usefixtures("usual_password_cost")
 def test_the_decoy_costs_what_a_hash_costs(passwords: Passwords) -> None:
     hashed = asyncio.run(passwords.hash_password("secret"))
     assert passwords._decoy.split("$")[:4] == hashed.split("$")[:4]

@@ -19,6 +19,8 @@ from tests.broker.peers import thorbang
 from tests.broker.protocols.amqp.compatibility.peer import ConnectionEnded, Peer
 from tests.nodes import ANSWER_LIMIT_S, RunningNode
 
+pytestmark = pytest.mark.usefixtures("usual_password_cost")
+
 GUESSER = "127.0.0.2"
 GUESSES = 400
 
