@@ -152,7 +152,7 @@ class Commit:
     @property
     def _has_remote_acks(self) -> bool:
         settling = self._transaction.settling
-        return any(_is_remote(lease) for _, leases in settling for lease in leases.values())
+        return any(self._is_remote(lease) for _, leases in settling for lease in leases.values())
 
     # Steps
 
@@ -190,8 +190,6 @@ class Commit:
         """Raise ClusterError if an acked message will be delivered again: confirming the commit would hide the
         duplicate.
         """
-        if not self._queues.peering.is_clustered:
-            return
         for settlement, leases in self._transaction.settling:
             if settlement is Settlement.ACK and any(self._is_lost(lease) for lease in leases.values()):
                 raise ClusterError(
@@ -209,16 +207,19 @@ class Commit:
                 elif content not in self._arrived:
                     self._publisher.miss(content.publish, content.properties)
             for settlement, leases in self._transaction.take_settled():
-                remote = {tag: lease for tag, lease in leases.items() if _is_remote(lease)}
+                remote = {tag: lease for tag, lease in leases.items() if self._is_remote(lease)}
                 if remote:
                     self._transaction.settling.append((settlement, remote))
                 self._deliveries.settle_committed(
-                    settlement, [lease for lease in leases.values() if not _is_remote(lease)]
+                    settlement, [lease for lease in leases.values() if not self._is_remote(lease)]
                 )
         return group
 
     def _is_lost(self, lease: Lease) -> bool:
         return is_void(lease) or self._queues.is_lost(lease[1])
+
+    def _is_remote(self, lease: Lease) -> bool:
+        return self._queues.is_remote(lease[1]) and not is_void(lease)
 
     async def _settle_elsewhere(self) -> None:
         """Send acks to other nodes; return when they are durable there.
@@ -230,8 +231,3 @@ class Commit:
         for settlement, leases in self._transaction.take_settled():
             self._deliveries.settle_committed(settlement, list(leases.values()))
         await peering.take_settled().flush()
-
-
-def _is_remote(lease: Lease) -> bool:
-    """Whether the message belongs to a remote queue. Local stand-ins for its messages have negative ids."""
-    return lease[1].queue_id < 0 and not is_void(lease)

@@ -54,6 +54,49 @@ def check(change: Change) -> None:
             )
 
 
+class _Latest:
+    """The last change of each object. Changes of different objects are independent, so earlier ones do not count."""
+
+    __slots__ = ("clients", "definitions", "last_client_id", "last_queue_id", "moved", "queues", "unmade")
+
+    def __init__(self, changes: Sequence[Change], node_id: int) -> None:
+        self.queues: dict[int, PlacedQueue | None] = {}
+        # Created and deleted in this batch: only the names claimed for them are left.
+        self.unmade: list[Queue] = []
+        self.moved: dict[int, int] = {}
+        self.clients: dict[int, Client | None] = {}
+        self.definitions: dict[tuple[str, str], Definition | None] = {}
+        self.last_queue_id = self.last_client_id = 0
+        for change in changes:
+            self._add(change, node_id)
+
+    def _add(self, change: Change, node_id: int) -> None:
+        match change:
+            case QueueCreated(queue):
+                self.queues[queue.id] = PlacedQueue(queue, node_id)
+                self.last_queue_id = max(self.last_queue_id, queue.id)
+            case QueueDeleted(queue_id):
+                placed = self.queues.get(queue_id)
+                if placed is not None:
+                    self.unmade.append(placed.queue)
+                self.queues[queue_id] = None
+                self.moved.pop(queue_id, None)
+            case QueueMoved(queue, owner):
+                if self.queues.get(queue.id) is not None:
+                    self.queues[queue.id] = PlacedQueue(queue, owner)
+                else:
+                    self.moved[queue.id] = owner
+            case ClientCreated(client):
+                self.clients[client.id] = client
+                self.last_client_id = max(self.last_client_id, client.id)
+            case ClientDeleted(client_id):
+                self.clients[client_id] = None
+            case DefinitionPut(definition):
+                self.definitions[definition.kind, definition.key] = definition
+            case DefinitionDeleted(kind, key):
+                self.definitions[kind, key] = None
+
+
 async def apply(
     connection: Connection,
     changes: Sequence[Change],
@@ -64,60 +107,34 @@ async def apply(
 ) -> Sequence[Change]:
     """Apply a node's changes, in a few statements whatever their number.
 
-    Changes of different objects are independent, so for each object only the last one is applied. Queues move from
-    the node itself, or from `moved_from`. Return the changes without moves of queues that had moved before.
+    Queues move from the node itself, or from `moved_from`. Return the changes without moves of queues that had moved
+    before.
     """
-    queues: dict[int, PlacedQueue | None] = {}
-    # Created and deleted in this batch: only the names claimed for them are left.
-    unmade: list[Queue] = []
-    moved: dict[int, int] = {}
-    clients: dict[int, Client | None] = {}
-    definitions: dict[tuple[str, str], Definition | None] = {}
-    last_queue_id = last_client_id = 0
-    for change in changes:
-        match change:
-            case QueueCreated(queue):
-                queues[queue.id] = PlacedQueue(queue, node_id)
-                last_queue_id = max(last_queue_id, queue.id)
-            case QueueDeleted(queue_id):
-                placed = queues.get(queue_id)
-                if placed is not None:
-                    unmade.append(placed.queue)
-                queues[queue_id] = None
-                moved.pop(queue_id, None)
-            case QueueMoved(queue, owner):
-                if queues.get(queue.id) is not None:
-                    queues[queue.id] = PlacedQueue(queue, owner)
-                else:
-                    moved[queue.id] = owner
-            case ClientCreated(client):
-                clients[client.id] = client
-                last_client_id = max(last_client_id, client.id)
-            case ClientDeleted(client_id):
-                clients[client_id] = None
-            case DefinitionPut(definition):
-                definitions[definition.kind, definition.key] = definition
-            case DefinitionDeleted(kind, key):
-                definitions[kind, key] = None
-    if queues:
-        await _apply_to_queues(connection, queues, is_clustered)
-    if unmade and is_clustered:
-        places = [to_text(queue.vhost) for queue in unmade], [to_text(queue.name) for queue in unmade]
-        await connection.execute(statements.GIVE_NAMES_BACK, *places, node_id)
-    if moved:
-        source = node_id if moved_from is None else moved_from
-        rows = await connection.fetch(statements.MOVE_QUEUES, list(moved), list(moved.values()), source)
-        done = {row["id"] for row in rows}
-        await connection.execute(statements.NAME_MOVED, list(done))
-        changes = [change for change in changes if not _is_vain(change, moved.keys() - done)]
-    if clients:
-        await _apply_to_clients(connection, clients)
-    if definitions:
-        await _apply_to_definitions(connection, definitions)
-    for counter, last_id in (("queue", last_queue_id), ("client", last_client_id)):
+    latest = _Latest(changes, node_id)
+    if latest.queues:
+        await _apply_to_queues(connection, latest.queues, is_clustered)
+    if latest.unmade and is_clustered:
+        vhosts, names = zip(*((to_text(queue.vhost), to_text(queue.name)) for queue in latest.unmade), strict=True)
+        await connection.execute(statements.GIVE_NAMES_BACK, vhosts, names, node_id)
+    if latest.moved:
+        vain = await _move(connection, latest.moved, node_id if moved_from is None else moved_from)
+        changes = [change for change in changes if not _is_vain(change, vain)]
+    if latest.clients:
+        await _apply_to_clients(connection, latest.clients)
+    if latest.definitions:
+        await _apply_to_definitions(connection, latest.definitions)
+    for counter, last_id in (("queue", latest.last_queue_id), ("client", latest.last_client_id)):
         if last_id:
             await connection.execute(statements.PASS_NUMBER, counter, last_id)
     return changes
+
+
+async def _move(connection: Connection, moved: Mapping[int, int], source: int) -> Set[int]:
+    """Move queues from a node to their new owners; return those that had moved before."""
+    rows = await connection.fetch(statements.MOVE_QUEUES, list(moved), list(moved.values()), source)
+    done = {row["id"] for row in rows}
+    await connection.execute(statements.NAME_MOVED, list(done))
+    return moved.keys() - done
 
 
 async def lock(connection: Connection, schema: str) -> None:
