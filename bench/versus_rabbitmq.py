@@ -1,8 +1,11 @@
 """Flyball and RabbitMQ side by side: rates, latencies and memory of both under the same load, and their ratios.
 
+With --baseline-python another Flyball takes RabbitMQ's place: a change compared with what was before it.
+
     python -m bench.versus_rabbitmq                                      # everything, about 40 minutes
     python -m bench.versus_rabbitmq --lines 'durable-*,transient' --repeat 3 --seconds 5
     python -m bench.versus_rabbitmq --flyball-python PYTHON --flyball-python COMPILED/bin/python
+    python -m bench.versus_rabbitmq --baseline-python BEFORE/bin/python --flyball-python NOW/bin/python
 
 Each measurement has a broker of its own, fresh in a temporary folder, and the machine to itself: a broker that stays
 up while the other is measured still vacuums, compacts and collects what the line before left behind. Flyball runs on
@@ -211,6 +214,13 @@ def start_rabbitmq(folder: Path) -> Iterator[Broker]:
         yield Broker(f"amqp://guest:guest@{running.host}:{running.port}", running.process)
 
 
+def rival_of(baseline_python: str | None) -> Contender:
+    """Return what Flyball is compared with: RabbitMQ, or the Flyball of another interpreter."""
+    if baseline_python is None:
+        return Contender("RabbitMQ", start_rabbitmq)
+    return Contender(f"baseline, {build_of(baseline_python)}", partial(start_flyball, baseline_python))
+
+
 def flyballs_on(pythons: list[str]) -> list[Contender]:
     """Return contenders that run the Flyball of each interpreter."""
     builds = [build_of(python) for python in pythons]
@@ -261,19 +271,19 @@ def median_cores(outcomes: list[Outcome]) -> Cores | None:
 
 @dataclass(slots=True, frozen=True)
 class Comparison:
-    """One figure of a line: RabbitMQ's and that of one Flyball, None where every run failed."""
+    """One figure of a line: the rival's and that of one Flyball, None where every run failed."""
 
     line: str
     title: str
     unit: str
     flyball_build: str
-    rabbitmq: float | None
+    rival: float | None
     flyball: float | None
-    # Flyball's by RabbitMQ's.
+    # Flyball's by the rival's.
     ratio: float | None
-    rabbitmq_runs: list[float]
+    rival_runs: list[float]
     flyball_runs: list[float]
-    rabbitmq_cores: Cores | None
+    rival_cores: Cores | None
     flyball_cores: Cores | None
 
 
@@ -348,9 +358,9 @@ def main() -> None:
         try:
             bench = Bench(build(options.amqpload.resolve(), Path(folder)), options.warm_up, options.seconds)
             flyballs = flyballs_on(list(dict.fromkeys(options.flyball_python or [sys.executable])))
+            rival = rival_of(options.baseline_python)
         except LoadFailed as error:
             raise SystemExit(str(error)) from error
-        rival = Contender("RabbitMQ", start_rabbitmq)
         found, failures = run_all([rival, *flyballs], chosen, bench, options.repeat, console)
     comparisons = [
         comparison
@@ -362,7 +372,7 @@ def main() -> None:
         for comparison in comparisons:
             print(json.dumps(asdict(comparison)))
     else:
-        show(comparisons, options)
+        show(comparisons, rival.name, options)
     if failures:
         console.print(f"{failures} runs FAILED", style="bold red")
         raise SystemExit(1)
@@ -384,6 +394,9 @@ def parse_options() -> argparse.Namespace:
         help="interpreter whose Flyball is measured, for instance one where it is compiled; may be repeated",
     )
     parser.add_argument(
+        "--baseline-python", metavar="PYTHON", help="compare with this interpreter's Flyball instead of RabbitMQ"
+    )
+    parser.add_argument(
         "--amqpload",
         type=Path,
         default=Path(os.environ.get("FLYBALL_BENCH_AMQPLOAD", SOURCE)),
@@ -394,26 +407,28 @@ def parse_options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def show(comparisons: list[Comparison], options: argparse.Namespace) -> None:
-    title = f"Flyball and RabbitMQ, {os.cpu_count()} cores, medians of {options.repeat} runs of {options.seconds:g} s"
+def show(comparisons: list[Comparison], rival: str, options: argparse.Namespace) -> None:
+    title = f"Flyball and {rival}, {os.cpu_count()} cores, medians of {options.repeat} runs of {options.seconds:g} s"
     table = Table(title=title, box=None)
     left = ("line", "", "Flyball is")
-    for heading in (*left, "RabbitMQ", "Flyball", "ratio", "CPU RabbitMQ", "load", "CPU node", "PostgreSQL", "load"):
+    for heading in (*left, rival, "Flyball", "ratio", f"CPU {rival}", "load", "CPU node", "PostgreSQL", "load"):
         table.add_column(heading, justify="left" if heading in left else "right")
     for row in comparisons:
         table.add_row(
             row.title,
             row.unit,
             row.flyball_build,
-            figure(row.rabbitmq),
+            figure(row.rival),
             figure(row.flyball),
             "failed" if row.ratio is None else f"{row.ratio:.2f}",
-            *([""] * 2 if row.rabbitmq_cores is None else rabbitmq_shares(row.rabbitmq_cores)),
+            *([""] * 2 if row.rival_cores is None else rival_shares(row.rival_cores)),
             *([""] * 3 if row.flyball_cores is None else flyball_shares(row.flyball_cores)),
         )
     console = Console(width=150)
     console.print(table)
-    console.print("The ratio is Flyball's figure by RabbitMQ's; with rates more is better, with ms, MiB and s less.")
+    console.print(
+        f"The ratio is Flyball's figure by that of {rival}; with rates more is better, with ms, MiB and s less."
+    )
 
 
 def figure(value: float | None) -> str:
@@ -422,7 +437,7 @@ def figure(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
 
 
-def rabbitmq_shares(cores: Cores) -> list[str]:
+def rival_shares(cores: Cores) -> list[str]:
     return [f"{share:.0%}" for share in (cores.main + cores.below, cores.generator)]
 
 
