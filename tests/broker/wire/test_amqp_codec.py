@@ -462,6 +462,48 @@ def test_server_frames_are_read_as_written_within_frame_max(size: int) -> None:
         assert len(frame_sizes(whole)) == 3
 
 
+def test_deliveries_are_read_alike_whatever_came_before() -> None:
+    expected: list[Command] = []
+    pieces = []
+    for tag, (consumer, exchange, key, properties) in enumerate(
+        [
+            ("one", "", "queue", PERSISTENT),
+            ("one", "", "queue", PERSISTENT),
+            ("two", "", "queue", PERSISTENT),
+            ("two", "x", "queue", b"\0\0"),
+            ("two", "x", "other", b"\0\0"),
+            ("one", "", "queue", PERSISTENT),
+        ]
+    ):
+        body = b"body %d" % tag
+        expected.append(BasicDeliver(3, consumer, tag, tag % 2 == 1, exchange, key, properties, body))
+        prefix, origin = delivery_prefix(consumer), write_origin(exchange, key)
+        pieces.append(encode_delivery(3, prefix, tag, tag % 2 == 1, origin, properties, body, FRAME_MAX))
+    data = b"".join(pieces)
+    assert decode(data, from_server=True) == expected
+    assert decode(data, sizes=[1] * len(data), from_server=True) == expected
+
+
+DELIVERIES = b"".join(
+    encode_delivery(1, delivery_prefix("tag"), number, False, write_origin("x", "key"), PERSISTENT, b"abc", FRAME_MAX)
+    for number in range(2)
+)
+
+
+@given(st.lists(st.tuples(st.integers(0, len(DELIVERIES) - 1), st.integers(0, 255)), min_size=1, max_size=3))
+def test_damaged_deliveries_are_read_alike_however_the_bytes_arrive(damage: list[tuple[int, int]]) -> None:
+    data = bytearray(DELIVERIES)
+    for place, value in damage:
+        data[place] = value
+    found = []
+    for sizes in ([], [1] * len(data)):
+        try:
+            found.append(decode(bytes(data), sizes=sizes, from_server=True))
+        except AmqpError as error:
+            found.append(error.code)
+    assert found[0] == found[1]
+
+
 def frame_sizes(data: bytes) -> list[int]:
     sizes = []
     at = 0

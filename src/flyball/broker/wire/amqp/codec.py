@@ -1,7 +1,7 @@
 """Frames of AMQP 0-9-1: bytes in, commands out, and back.
 
-Sans-IO: the caller owns the socket. Reading publishes and acks and writing deliveries are the hot paths here; what is
-rare or wrong goes frame by frame. Which method is allowed when is the session's to decide.
+Sans-IO: the caller owns the socket. Reading publishes, acks and deliveries and writing deliveries are the hot paths
+here; what is rare or wrong goes frame by frame. Which method is allowed when is the session's to decide.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ _CONNECTION: Final = 10
 _ACK: Final = BasicAck.CLASS_ID << 16 | BasicAck.METHOD_ID
 _NACK: Final = BasicNack.CLASS_ID << 16 | BasicNack.METHOD_ID
 _PUBLISH: Final = BasicPublish.CLASS_ID << 16 | BasicPublish.METHOD_ID
+_DELIVER: Final = BasicDeliver.CLASS_ID << 16 | BasicDeliver.METHOD_ID
 
 _FRAME_HEAD: Final = struct.Struct(">BHI")
 _KEY: Final = struct.Struct(">I")
@@ -75,6 +76,10 @@ _END_TO_BODY_BYTES: Final = 8
 _BODY_FOLLOWS: Final = FRAME_END << 8 | FRAME_BODY
 # Where a publish's frame has its exchange's name: behind class, method and ticket.
 _ORIGIN_AT: Final = 13
+# Where a delivery's frame has its consumer's tag: behind class and method. Delivery tag and bits follow.
+_CONSUMER_AT: Final = 11
+_DELIVERY_FIELDS: Final = struct.Struct(">QB")
+_DELIVERY_FIELDS_BYTES: Final = 9
 _MANDATORY: Final = 1
 _IMMEDIATE: Final = 2
 # A longer beginning is not remembered for the next publish.
@@ -190,6 +195,9 @@ class Decoder(FrameBuffer):
     __slots__ = (
         "_contents",
         "_from_server",
+        "_last_consumer",
+        "_last_delivery",
+        "_last_origin",
         "_last_publish",
         "_last_publish_frame",
         "_parsers",
@@ -229,6 +237,9 @@ class Decoder(FrameBuffer):
         self._last_publish = Publish(0, b"", False, False, b"", b"")
         self._repeat = b""
         self._repeat_body_bytes = 0
+        # So does a server: what its last delivery had besides delivery tag and content, and the octets of that.
+        self._last_delivery = BasicDeliver(0, "", 0, False, "", "")
+        self._last_consumer = self._last_origin = b""
 
     @property
     def buffered_bytes(self) -> int:
@@ -274,6 +285,10 @@ class Decoder(FrameBuffer):
                 if end == FRAME_END:
                     self._offset = at + _ACK_FRAME_BYTES
                     return BasicAck(channel, tag, bits & 1 != 0)
+            elif key == _DELIVER and self._from_server:
+                delivery = self._next_delivery(at, channel, size)
+                if delivery is not None:
+                    return delivery
         return self._next_by_frames()
 
     def _next_publish(self, at: int, channel: int, size: int) -> Publish | None:
@@ -282,12 +297,73 @@ class Decoder(FrameBuffer):
         None means that it is not, or that it is malformed: decoding frame by frame finds out.
         """
         buffer = self._buffer
+        end = at + _FRAME_HEAD_BYTES + size
+        body_at, stop = self._whole_content(channel, size, end)
+        if stop == 0:
+            return None
+        if not self._last_publish_frame or not buffer.startswith(self._last_publish_frame, at):
+            routing_key_at = at + _ORIGIN_AT + 1 + buffer[at + _ORIGIN_AT]
+            if routing_key_at >= end - 1 or routing_key_at + 1 + buffer[routing_key_at] != end - 1:
+                return None
+            bits = buffer[end - 1]
+            self._last_publish_frame = buffer[at : end + 1]
+            origin = buffer[at + _ORIGIN_AT : end - 1]
+            properties = self._last_publish.properties
+            self._last_publish = Publish(
+                channel, origin, bits & _MANDATORY != 0, bits & _IMMEDIATE != 0, properties, b""
+            )
+        last = self._last_publish
+        properties = buffer[end + _END_TO_PROPERTIES_BYTES : body_at - _END_TO_BODY_BYTES]
+        if properties == last.properties:
+            properties = last.properties
+            self._repeat = buffer[at:body_at] if body_at - at < _REPEAT_LIMIT else b""
+            self._repeat_body_bytes = stop - body_at
+        else:
+            last.properties = properties
+            self._repeat = b""
+        self._offset = stop + 1
+        return Publish(channel, last.origin, last.mandatory, last.immediate, properties, buffer[body_at:stop])
+
+    def _next_delivery(self, at: int, channel: int, size: int) -> BasicDeliver | None:
+        """Return the delivery that begins at `at`, as `_next_publish` does a publish."""
+        buffer = self._buffer
+        end = at + _FRAME_HEAD_BYTES + size
+        fields_at = at + _CONSUMER_AT + 1 + buffer[at + _CONSUMER_AT]
+        body_at, stop = self._whole_content(channel, size, end)
+        if stop == 0 or fields_at + _DELIVERY_FIELDS_BYTES > end:
+            return None
+        consumer = buffer[at + _CONSUMER_AT : fields_at]
+        origin = buffer[fields_at + _DELIVERY_FIELDS_BYTES : end]
+        if consumer != self._last_consumer or origin != self._last_origin:
+            try:
+                self._last_delivery = BasicDeliver.parse(channel, buffer, at + _CONSUMER_AT, end)
+            except AmqpError:
+                return None
+            self._last_consumer, self._last_origin = consumer, origin
+        tag, bits = _DELIVERY_FIELDS.unpack_from(buffer, fields_at)
+        last = self._last_delivery
+        properties = buffer[end + _END_TO_PROPERTIES_BYTES : body_at - _END_TO_BODY_BYTES]
+        self._offset = stop + 1
+        return BasicDeliver(
+            channel,
+            last.consumer_tag,
+            tag,
+            bits & 1 != 0,
+            last.exchange,
+            last.routing_key,
+            properties,
+            buffer[body_at:stop],
+        )
+
+    def _whole_content(self, channel: int, size: int, end: int) -> tuple[int, int]:
+        """Return where the body begins and ends of a content that follows a method frame of `size`, which ends at
+        `end`: if it is complete, and its body is one frame. Else return zeros.
+        """
+        buffer = self._buffer
         available = len(buffer)
         frame_max = self.frame_max or available
-        end = at + _FRAME_HEAD_BYTES + size
-        properties_at = end + _END_TO_PROPERTIES_BYTES
-        if properties_at > available or size > frame_max:
-            return None
+        if end + _END_TO_PROPERTIES_BYTES > available or size > frame_max:
+            return 0, 0
         follows, header_channel, header_size, class_and_weight, body_size = _END_TO_PROPERTIES.unpack_from(
             buffer, end
         )
@@ -305,32 +381,11 @@ class Decoder(FrameBuffer):
             or stop >= available
             or buffer[stop] != FRAME_END
         ):
-            return None
+            return 0, 0
         follows, body_channel, body_frame_size = _END_TO_BODY.unpack_from(buffer, body_at - _END_TO_BODY_BYTES)
         if follows != _BODY_FOLLOWS or body_channel != channel or body_frame_size != body_size:
-            return None
-        if not self._last_publish_frame or not buffer.startswith(self._last_publish_frame, at):
-            routing_key_at = at + _ORIGIN_AT + 1 + buffer[at + _ORIGIN_AT]
-            if routing_key_at >= end - 1 or routing_key_at + 1 + buffer[routing_key_at] != end - 1:
-                return None
-            bits = buffer[end - 1]
-            self._last_publish_frame = buffer[at : end + 1]
-            origin = buffer[at + _ORIGIN_AT : end - 1]
-            properties = self._last_publish.properties
-            self._last_publish = Publish(
-                channel, origin, bits & _MANDATORY != 0, bits & _IMMEDIATE != 0, properties, b""
-            )
-        last = self._last_publish
-        properties = buffer[properties_at : body_at - _END_TO_BODY_BYTES]
-        if properties == last.properties:
-            properties = last.properties
-            self._repeat = buffer[at:body_at] if body_at - at < _REPEAT_LIMIT else b""
-            self._repeat_body_bytes = body_size
-        else:
-            last.properties = properties
-            self._repeat = b""
-        self._offset = stop + 1
-        return Publish(channel, last.origin, last.mandatory, last.immediate, properties, buffer[body_at:stop])
+            return 0, 0
+        return body_at, stop
 
     def _next_by_frames(self) -> Command | None:
         """Like `next_command`, frame by frame."""
@@ -518,7 +573,6 @@ def write_origin(exchange: str, routing_key: str) -> bytes:
 
 
 _DELIVER_IDS: Final = struct.pack(">HH", BasicDeliver.CLASS_ID, BasicDeliver.METHOD_ID)
-_DELIVERY_FIELDS: Final = struct.Struct(">QB")
 _GET_OK_FRAME: Final = struct.Struct(">BHIHHQB")
 _RETURN_FRAME: Final = struct.Struct(">BHIHHH")
 _ACK_FRAME: Final = struct.Struct(">BHIIQBB")
