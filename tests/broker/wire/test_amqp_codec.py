@@ -495,7 +495,7 @@ def test_damaged_deliveries_are_read_alike_however_the_bytes_arrive(damage: list
     data = bytearray(DELIVERIES)
     for place, value in damage:
         data[place] = value
-    found = []
+    found: list[list[Command] | ReplyCode] = []
     for sizes in ([], [1] * len(data)):
         try:
             found.append(decode(bytes(data), sizes=sizes, from_server=True))
