@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -166,19 +167,58 @@ def test_frames_may_be_fed_before_those_ahead_of_them_are_read(frames: list[link
     assert found == frames
 
 
-@given(FRAMES, st.data())
-def test_a_frame_that_is_cut_short_or_too_long_for_its_fields_is_refused(
-    frame: link.Frame, data: st.DataObject
-) -> None:
+CONTENT = link.Content(b"body", b"\0\0", write_origin("x", "key"), True, 1, 2, 3, 4, 5)
+DELIVERY = link.Deliver(0, 1, 2, 3, CONTENT, True)
+SELECTOR = Selector(1, True, 2, 3, Order.NEWEST)
+
+# One of each kind, with something in each of its fields.
+WHOLE: list[link.Frame] = [
+    link.Hello(1, 2, 3, bytes(32)),
+    link.Proof(bytes(32)),
+    link.Failure(1, "kind", "why"),
+    link.Put(1, [2, 3], CONTENT),
+    link.PutDone(1, [2, 3]),
+    link.Consume(1, 2, 3.0, 4, True, SELECTOR),
+    link.Consume(1, 2, 3.0, 4, True, None),
+    link.Consuming(1),
+    replace(DELIVERY, consumer=7),
+    link.Settle(1, 2, [3, 4]),
+    link.Window(1, 2.0),
+    link.Pause(1),
+    link.Resume(1),
+    link.Cancel(1),
+    link.Cancelled(1, 2),
+    link.Get(1, 2),
+    link.Got(1, 2, DELIVERY),
+    link.Got(1, 2, None),
+    link.Read(1, 2, SELECTOR, True, False),
+    link.List(1, 2, 3, 4),
+    link.Listed(1, [DELIVERY, DELIVERY]),
+    link.Hand(1, 2, 3, [DELIVERY]),
+    link.Handed(1, 2),
+    link.Reply("name", CONTENT),
+]
+
+
+def framed(payload: bytes) -> bytes:
+    return struct.pack(">I", len(payload)) + payload
+
+
+@pytest.mark.parametrize("frame", WHOLE, ids=lambda frame: type(frame).__name__)
+def test_a_frame_that_is_cut_short_or_too_long_for_its_fields_is_refused(frame: link.Frame) -> None:
     payload = encode(frame)[4:]
-    if isinstance(frame, link.Request | link.Response):
-        payload = payload[: data.draw(st.integers(1, 8))]
-    else:
-        payload = (
-            payload[: data.draw(st.integers(1, len(payload) - 1))] if data.draw(st.booleans()) else payload + b"x"
-        )
-    with pytest.raises(ProtocolError):
-        decode([struct.pack(">I", len(payload)) + payload])
+    assert decode([framed(payload)]) == [frame]
+    for changed in (*(payload[:size] for size in range(1, len(payload))), payload + b"x"):
+        with pytest.raises(ProtocolError):
+            decode([framed(changed)])
+
+
+@pytest.mark.parametrize("frame", [link.Request(1, b"text"), link.Response(1, b"text")])
+def test_a_command_or_answer_without_its_whole_number_is_refused(frame: link.Frame) -> None:
+    payload = encode(frame)[4:]
+    for size in range(1, 9):
+        with pytest.raises(ProtocolError):
+            decode([framed(payload[:size])])
 
 
 @given(st.binary(max_size=200))
