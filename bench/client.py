@@ -64,7 +64,7 @@ PHASES: tuple[tuple[str, Phase], ...] = (
 
 
 class Cost(NamedTuple):
-    """What a phase cost for each message: time, and CPU time of the client and of the node with its PostgreSQL."""
+    """Cost of a phase per message: time, and CPU time of the client and of the node with its PostgreSQL."""
 
     seconds: float
     client_s: float
