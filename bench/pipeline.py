@@ -46,8 +46,8 @@ from bench.synthetic_traces import (
     generate_days,
     write_hour,
 )
-from flyball.cli.pipeline import COMPACT_AFTER, Means, OnProgress, write_report_of
-from flyball.pipeline.ingest import take_new
+from flyball.cli.pipeline import Means, OnProgress, write_report_of
+from flyball.pipeline.ingest import follow_round
 from flyball.pipeline.session import SparkSettings, spark_session
 from flyball.pipeline.trace_store import Store
 
@@ -144,9 +144,7 @@ def follow(traces: Path, store: Path | None = None) -> dict[str, float]:
                     path = waiting.popleft()
                     os.link(path, source / path.name)
                 began = time.perf_counter()
-                take_new(spark, source, place)
-                if len(place.batches()) > COMPACT_AFTER:
-                    place.compact(spark)
+                follow_round(spark, source, place)
                 files = sum(1 for _ in Path(place.place).rglob("*"))
                 found[f"{len(found):03} ({files} files)"] = time.perf_counter() - began
     shutil.rmtree(source)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -284,7 +286,7 @@ def test_a_model_that_the_traces_do_not_allow_is_said_in_one_line(spark: SparkSe
 def test_rows_of_a_long_run_that_reach_the_driver_are_bounded(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A series has at most MOST_POINTS points of each kind, and no row of a queue is collected."""
+    """A series has at most MOST_POINTS points of each kind, and no row of a queue is collected, in whatever way."""
     a_month_s, queues = 30 * 86_400, 150
     rows = [
         request(
@@ -297,16 +299,21 @@ def test_rows_of_a_long_run_that_reach_the_driver_are_bounded(
     ]
     write_requests(tmp_path / "data" / "trace-a-1.parquet", rows)
     collected: list[int] = []
+    for way in ("collect", "toArrow", "toPandas", "toLocalIterator", "take"):
+        real = getattr(type(spark.range(1)), way)
 
-    def counting(frame: DataFrame) -> pd.DataFrame:
-        table: pd.DataFrame = frame.toArrow().to_pandas()
-        collected.append(len(table))
-        return table
+        def counting(frame: DataFrame, *given: object, real: Any = real) -> Any:
+            found = real(frame, *given)
+            found = list(found) if isinstance(found, Iterator) else found
+            collected.append(len(found))
+            return found
 
-    monkeypatch.setattr("flyball.pipeline.analysis._pandas", counting)
+        monkeypatch.setattr(type(spark.range(1)), way, counting)
     analysis = analyse(spark, tmp_path / "data", tmp_path / "out")
     kinds = 2
     assert max(collected) <= kinds * (MOST_POINTS + 1)
+    # The series is collected once. All else together, of one run and two kinds, is less than that.
+    assert 0 < sum(collected) - max(collected) < kinds * MOST_POINTS
     assert measure(analysis, "", "nodes", "throughput") == pytest.approx(9000 / a_month_s, rel=0.01)
     assert analysis.tables["laws"].set_index("law")["holds"]["Little's law (nodes)"]
     kept = pd.read_parquet(tmp_path / "out" / "tables" / "throughput.parquet")
@@ -320,6 +327,20 @@ def test_records_that_could_not_be_written_are_left_out_like_others(spark: Spark
     write_requests(source / "trace-a-1.parquet", steady_requests(200), dropped="5")
     [left_out] = analyse(spark, source, tmp_path / "out").tables["quarantine"].to_dict("records")
     assert (left_out["file"], left_out["rows"]) == (str(source), 5)
+
+
+def test_a_clock_that_jumped_loses_nothing_and_is_said(spark: SparkSession, tmp_path: Path) -> None:
+    a_month_us = 30 * 86_400 * 1_000_000
+    rows = [*steady_requests(500), *steady_requests(100, received_us=START_US + a_month_us)]
+    early = [request(received_us=0, sequence=number) for number in range(7)]
+    write_requests(tmp_path / "data" / "trace-a-1.parquet", rows)
+    write_requests(tmp_path / "data" / "trace-a-2.parquet", early)
+    analysis = analyse(spark, tmp_path / "data", tmp_path / "out")
+    assert analysis.tables["series"]["requests"].sum() == 600
+    unset, jumped = analysis.tables["quarantine"].to_dict("records")
+    assert (unset["reason"], unset["rows"]) == ("received_us is too small", 7)
+    assert jumped["reason"].startswith("holds no request from 2026-01-01 00:")
+    assert jumped["reason"].endswith("100% of the time over which rates are means: nothing ran, or a clock jumped")
 
 
 def test_an_output_that_is_a_file_is_refused(spark: SparkSession, tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ from tests.pipeline.traces import (
 
 
 class Found:
-    """The content of a store, and the rows of requests and calls that it has counted."""
+    """The content of a store, and the rows that it has added up."""
 
     def __init__(self, spark: SparkSession, store: Path, ingested: Ingested) -> None:
         self._spark = spark
@@ -52,7 +52,7 @@ class Found:
         self._ingested = ingested
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("requests", "calls"):
+        if name in ("requests", "calls", "admissions"):
             return drill_down(self._spark, self._store, name)
         return getattr(self._ingested, name)
 

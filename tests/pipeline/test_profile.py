@@ -17,6 +17,7 @@ from flyball.admission.kmeans import divide
 from flyball.admission.profile import Profile, profile_from
 from flyball.admission.profile import profile_of as made_in_process
 from flyball.errors import PipelineError
+from flyball.pipeline.events import WINDOWS
 from flyball.pipeline.profile import (
     BUCKETS_PER_E,
     CLEARLY_BETTER,
@@ -25,9 +26,11 @@ from flyball.pipeline.profile import (
     LEAST_SILHOUETTE,
     VERSION,
     WIDE_RATIO,
+    admitted,
     profile,
     profile_of,
     profile_of_admissions,
+    profile_of_admitted,
 )
 from flyball.pipeline.schemas import REQUESTS
 
@@ -64,6 +67,21 @@ THREE_CLASSES = [
 @pytest.fixture(scope="module")
 def of_three_classes(spark_process: SparkSession) -> dict[str, Any]:
     return profile_of(rows_of(spark_process.newSession(), THREE_CLASSES), "ms")
+
+
+def test_a_number_of_classes_may_be_given(spark: SparkSession) -> None:
+    rows = [{"key": key, "busy_ns": round(ms * 1e6)} for key, ms, _ in THREE_CLASSES]
+    rows += [{"key": "GET /free", "busy_ns": 0}] * 50
+    windows = spark.createDataFrame([("r1", 0, 1 << 62)], WINDOWS)
+    found = profile_of_admitted(admitted(admissions(spark, rows), windows), class_count=2)
+    classes = {key: facts["class"] for key, facts in found["keys"].items()}
+    assert classes == {
+        "GET /free": 0,
+        "GET /": 0,
+        "GET /items/{id}": 0,
+        "POST /bids": 0,
+        "GET /regions/{id}/items": 1,
+    }
 
 
 def same(ours: Profile, theirs: dict[str, Any]) -> bool:

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from flyball.errors import PipelineError
-from flyball.pipeline import trace_scan
+from flyball.pipeline import store_tables, trace_scan
 from flyball.pipeline.analysis import analyse
 from flyball.pipeline.ingest import ingest
+from flyball.pipeline.places import LocalFiles
 from flyball.pipeline.stored import open_store
-from flyball.pipeline.trace_store import STALE_S, Store
+from flyball.pipeline.trace_store import STALE_S, Batch, Store
 from tests.pipeline.traces import START_US, sample, steady_requests, write_requests, write_samples
 
 
@@ -90,6 +96,110 @@ def test_a_second_writer_is_refused(spark: SparkSession, tmp_path: Path) -> None
         ingest(spark, tmp_path / "data", tmp_path / "store")
     assert ingest(spark, tmp_path / "data", tmp_path / "store").rows == {"requests": 100}
     assert not (tmp_path / "store" / "_lock").exists()
+
+
+HOLDING = """
+import sys
+from flyball.pipeline.trace_store import Store
+with Store(sys.argv[1]).locked():
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_writer_in_another_process_is_refused(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    store.create()
+    command = [sys.executable, "-c", HOLDING, str(tmp_path / "store")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(PipelineError, match=f"is being written by process {other.pid} on"), store.locked():
+            pass
+        other.communicate("")
+    with store.locked():
+        pass
+
+
+def test_of_two_writers_that_an_object_store_let_in_one_can_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some object stores create a file twice: the last one has the lock, the other finds that out and ends."""
+    one, other = Store(tmp_path / "store"), Store(tmp_path / "store")
+    one.create()
+    monkeypatch.setattr(LocalFiles, "create", LocalFiles.write)
+    with one.locked():
+        with other.locked():
+            with pytest.raises(PipelineError, match="has another writer now, and this one has ended"):
+                one.commit(Batch("one"))
+            other.commit(Batch("other"))
+        with pytest.raises(PipelineError, match="has another writer now"):
+            one.commit(Batch("one"))
+    assert [batch.name for batch in one.batches()] == ["other"]
+
+
+KILLED = """
+import os, signal, sys
+from flyball.pipeline.ingest import ingest
+from flyball.pipeline.session import SparkSettings, spark_session
+from flyball.pipeline.trace_store import Store
+
+with spark_session(SparkSettings(master="local[1]", memory="512m", is_brief=True)) as spark:
+    Store.commit = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    ingest(spark, sys.argv[1], sys.argv[2])
+"""
+
+
+def test_what_a_killed_driver_has_begun_is_ingested_once(spark: SparkSession, tmp_path: Path) -> None:
+    """It is killed when all tables of its batch are written, but for the file that makes them count."""
+    for number in range(2):
+        write_second(tmp_path / "data", number)
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "data"), str(tmp_path / "store")]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    assert (tmp_path / "store" / "_lock").exists()
+    assert any((tmp_path / "store" / "seconds").rglob("*.parquet"))
+    assert Store(tmp_path / "store").batches() == []
+    found = ingest(spark, tmp_path / "data", tmp_path / "store")
+    assert found.rows == {"requests": 200}
+    assert found.seconds.agg({"records": "sum"}).collect()[0][0] == 200
+
+
+def test_a_full_disk_of_a_worker_is_a_clear_sentence_and_loses_nothing(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_second(tmp_path / "data", 0)
+
+    def full(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        yield from rows
+
+    def write(self: Store, rows: DataFrame, table: str, batch: str) -> None:
+        rows.mapInArrow(full, rows.schema).write.mode("overwrite").parquet(self.folder(table, batch))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "write", write)
+        with pytest.raises(PipelineError, match=r"no space left on a disk\. Free some and repeat the command$"):
+            ingest(spark, tmp_path / "data", tmp_path / "store")
+    assert ingest(spark, tmp_path / "data", tmp_path / "store").rows == {"requests": 100}
+
+
+def test_a_store_keeps_the_newest_samples_of_each_loop(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_tables, "MOST_SAMPLES", 3)
+    for number in range(2):
+        rows = [
+            sample(loop=loop, at_us=START_US + (5 * number + second) * 1_000_000, sequence=5 * number + second)
+            for second in range(5)
+            for loop in ("one", "two")
+        ]
+        write_samples(tmp_path / "data" / f"samples-l-{number}.parquet", rows)
+        found = ingest(spark, tmp_path / "data", tmp_path / "store")
+        newest = [(loop, 5 * number + second) for loop in ("one", "two") for second in (2, 3, 4)]
+        assert sorted((row.loop, row.sequence) for row in found.samples.collect()) == newest
+    Store(tmp_path / "store", spark).compact(spark)
+    assert len(pq.read_table(tmp_path / "store" / "samples", partitioning=None)) == 6
+    assert open_store(spark, tmp_path / "store").rows == {"samples": 20}
 
 
 def test_the_lock_of_a_writer_that_was_killed_is_broken(tmp_path: Path) -> None:

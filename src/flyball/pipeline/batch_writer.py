@@ -15,19 +15,20 @@ from flyball.errors import PipelineError
 from flyball.pipeline.events import MOST_POINTS, WINDOWS, of_calls, of_requests, placed, within
 from flyball.pipeline.filesystem import files_at
 from flyball.pipeline.latency import spread
+from flyball.pipeline.log_sums import downtime_sums, interval_sums
 from flyball.pipeline.manifest import read_runs
 from flyball.pipeline.policies import answers, compared_runs
-from flyball.pipeline.profile import costs
-from flyball.pipeline.rules import RULES, is_sound, reason
+from flyball.pipeline.profile import admitted, costs
+from flyball.pipeline.rules import is_sound, reason
 from flyball.pipeline.schemas import TABLES
-from flyball.pipeline.store_tables import FILES, REJECTED
+from flyball.pipeline.store_tables import FILES, REJECTED, newest
 from flyball.pipeline.throughput import seconds
 from flyball.pipeline.trace_scan import (
     SoundFile,
     as_place,
     scan,
 )
-from flyball.pipeline.trace_store import KEPT_ROWS, QUARANTINED_LINES, Batch, Store, total
+from flyball.pipeline.trace_store import QUARANTINED_LINES, Batch, Store, total
 
 # If a batch has more requests than this, costs are counted for a sample of them.
 ENOUGH_ROWS = 10_000_000
@@ -37,6 +38,13 @@ ENOUGH_OF_A_KIND = 1_000_000
 
 # The tables that are aggregated, with the source of events that each is.
 _SOURCES = {"requests": "nodes", "calls": "clients"}
+
+# The other tables that are added up: the name of their sums, and how many rows of the table those are of.
+_SUMS = {
+    "admissions": ("admitted", "sum(if(unit = 'ms', rows, 0))"),
+    "intervals": ("intervals", "sum(records)"),
+    "downtimes": ("downtimes", "sum(requests)"),
+}
 
 
 class BatchWriter:
@@ -80,15 +88,18 @@ class BatchWriter:
         scans = {}
         for table, files in by_table.items():
             scans[table] = scan(self._spark, table, files, self._source)
-            if table in KEPT_ROWS:
-                self._keep(table, scans[table])
         events = {
             table: as_events(scans[table].where(is_sound(table)))
             for table, as_events in (("requests", of_requests), ("calls", of_calls))
             if table in scans
         }
+        if "samples" in scans:
+            self._keep_samples(scans["samples"].where(is_sound("samples")))
+        alignments = self._spark.createDataFrame(self._alignments(origins, sound), WINDOWS)
+        for table in _SUMS.keys() & scans.keys():
+            self._add_up(table, scans[table].where(is_sound(table)), origins, alignments)
         if events:
-            self._aggregate(scans, events, origins, sound)
+            self._aggregate(scans, events, origins, alignments, sound)
         for table, frame in scans.items():
             missing = sum(file.rows for file in by_table[table]) - self._rows.get(table, 0)
             if missing:
@@ -121,12 +132,22 @@ class BatchWriter:
     def _read(self, table: str) -> DataFrame:
         return self._store.read(self._spark, table, [Batch(self._name, [table])])
 
-    def _keep(self, table: str, rows: DataFrame) -> None:
-        """Write the rows of a table unchanged."""
-        sound = rows.where(is_sound(table)).select(*TABLES[table].names)
-        self._write(sound, table)
-        time = RULES[table].time_column
-        found = self._read(table).groupBy("run").agg(sf.count("*"), sf.min(time), sf.max(time)).collect()
+    def _keep_samples(self, samples: DataFrame) -> None:
+        """Write the newest samples of each loop."""
+        found = samples.groupBy("run").agg(sf.count("*"), sf.min("at_us"), sf.max("at_us")).collect()
+        self._rows["samples"] = sum(rows for _, rows, _, _ in found)
+        self._extents_found += [(run, first, last) for run, _, first, last in found]
+        self._write(newest(samples, self._rows["samples"]).select(*TABLES["samples"].names), "samples")
+
+    def _add_up(self, table: str, rows: DataFrame, origins: Mapping[str, int], alignments: DataFrame) -> None:
+        """Write the sums of one of the tables of _SUMS."""
+        name, count = _SUMS[table]
+        if table == "admissions":
+            sums = admitted(rows, self._spark.createDataFrame(self._windows(origins), WINDOWS))
+        else:
+            sums = (interval_sums if table == "intervals" else downtime_sums)(rows, alignments)
+        self._write(sums, name)
+        found = self._read(name).groupBy("run").agg(sf.expr(count), sf.min("first_us"), sf.max("last_us")).collect()
         self._rows[table] = sum(rows for _, rows, _, _ in found)
         self._extents_found += [(run, first, last) for run, _, first, last in found]
 
@@ -135,10 +156,10 @@ class BatchWriter:
         scans: Mapping[str, DataFrame],
         events: Mapping[str, DataFrame],
         origins: Mapping[str, int],
+        alignments: DataFrame,
         sound: Sequence[SoundFile],
     ) -> None:
         every = _union(list(events.values()))
-        alignments = self._spark.createDataFrame(self._alignments(origins, sound), WINDOWS)
         self._write(seconds(placed(every, alignments)), "seconds")
         counted = self._read("seconds").groupBy("source", "run")
         found = counted.agg(sf.sum("records"), sf.min("first_us"), sf.max("last_us")).collect()

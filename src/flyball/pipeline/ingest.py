@@ -52,6 +52,9 @@ _LISTED = StructType(
     ]
 )
 
+# Batches after which `--follow` joins them.
+COMPACT_AFTER = 60
+
 # Prefix of the names of batches that hold files checked a second time.
 _AGAIN = "again-"
 
@@ -130,6 +133,13 @@ def take_new(spark: SparkSession, source: str | Path, store: Store, log_format: 
         _stream(spark, source, store, log_format)
 
 
+def follow_round(spark: SparkSession, source: str | Path, store: Store, log_format: LogFormat | None = None) -> None:
+    """Ingest the files in `source` that are new, and join the batches of the store when they are many."""
+    take_new(spark, source, store, log_format)
+    if len(store.batches()) > COMPACT_AFTER:
+        store.compact(spark)
+
+
 def _retake(spark: SparkSession, store: Store, source: str, log_format: LogFormat | None) -> None:
     """Check changed files that were left out, and empty ones, again: the stream skips both."""
     batches = store.batches()
@@ -168,7 +178,7 @@ def _stream(spark: SparkSession, source: str, store: Store, log_format: LogForma
         .select("path", "modificationTime", "length")
     )
     query = (
-        files.writeStream.foreachBatch(partial(_take_batch, store.place, source, key, log_format))
+        files.writeStream.foreachBatch(partial(_take_batch, store.place, store.held, source, key, log_format))
         .option("checkpointLocation", store.checkpoint_of(key))
         .trigger(availableNow=True)
         .start()
@@ -180,13 +190,13 @@ def _stream(spark: SparkSession, source: str, store: Store, log_format: LogForma
 
 
 def _take_batch(
-    store: str, source: str, key: str, log_format: LogFormat | None, files: DataFrame, number: int
+    store: str, held: bytes | None, source: str, key: str, log_format: LogFormat | None, files: DataFrame, number: int
 ) -> None:
     """Ingest one batch of new files. With Spark Connect this runs in Spark's process: all its state is in files."""
     spark = files.sparkSession
     rows = files.select("path", sf.unix_micros("modificationTime"), "length").toArrow().to_pydict().values()
     found = [ListedFile(place_of(path), size, modified) for path, modified, size in zip(*rows, strict=True)]
-    _Taking(spark, Store(store, spark), source, log_format).take(f"{key}-{number}", found)
+    _Taking(spark, Store(store, spark, held), source, log_format).take(f"{key}-{number}", found)
 
 
 class _Incomplete:

@@ -1,26 +1,28 @@
 """Facts that only the logs of the papers' systems have, as rows of the tables that traces fill.
 
 ThorBangMQ's servers log sums over an interval where a trace has requests: means, no percentiles. Those of
-Telesto log the downtime of workers, which a node does not have. Logs are small: pandas, no Spark.
+Telesto log the downtime of workers, which a node does not have. Works on the few points of a run: pandas, no Spark.
 """
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pandas as pd
 
-from flyball.pipeline.intervals import batch_means
+from flyball.pipeline.intervals import batch_means, half_width
+from flyball.pipeline.log_sums import COMPONENTS
 from flyball.pipeline.measures import TELESTO_COLUMNS
 
 _KINDS = {"put": "pushes", "take": "pops"}
 
 
-def throughput_of(intervals: pd.DataFrame, windows: pd.DataFrame) -> pd.DataFrame:
-    """Return rows of `throughput`: what each interval counted, in the second in which it ended."""
-    placed = intervals.merge(windows, on="run")
-    placed["second"] = (placed["at_us"] - placed["from_us"]) // 1_000_000
+def throughput_of(intervals: pd.DataFrame) -> pd.DataFrame:
+    """Turn INTERVAL_SUMS into rows of `throughput`: what each interval counted, in the second in which it ended."""
     parts = [
-        placed.assign(kind=kind, requests=placed[column], messages=placed[column]) for kind, column in _KINDS.items()
+        intervals.assign(kind=kind, requests=intervals[column], messages=intervals[column])
+        for kind, column in _KINDS.items()
     ]
     rows = pd.concat(parts, ignore_index=True).assign(source="nodes", queue="").rename(columns={"node": "place"})
     keys = ["run", "source", "place", "kind", "queue", "second"]
@@ -28,33 +30,41 @@ def throughput_of(intervals: pd.DataFrame, windows: pd.DataFrame) -> pd.DataFram
 
 
 def phases_of(intervals: pd.DataFrame) -> pd.DataFrame:
-    """Return rows of `phases` for all kinds together: means over answers, deviations over intervals."""
-    answered = intervals[intervals["answers"] > 0]
+    """Turn INTERVAL_SUMS into rows of `phases` for all kinds: means over answers, deviations over intervals."""
     rows = []
-    for (run, node), own in answered.groupby(["run", "node"]):
-        for phase, sums_ms in _sums_ms(own).items():
-            mean_ms = sums_ms.sum() / own["answers"].sum()
-            sd_ms = (sums_ms / own["answers"]).std()
-            rows.append((run, node, "all", phase, int(own["answers"].sum()), mean_ms, sd_ms))
+    for (run, node), own in intervals.groupby(["run", "node"]):
+        sums = own.sum(numeric_only=True)
+        if not sums["answers"]:
+            continue
+        for phase in COMPONENTS:
+            sd_ms = _deviation(sums["answered"], sums[f"{phase}_mean"], sums[f"{phase}_mean2"])
+            rows.append((run, node, "all", phase, int(sums["answers"]), sums[f"{phase}_ms"] / sums["answers"], sd_ms))
     columns = ["run", "node", "kind", "phase", "requests", "mean_ms", "sd_ms"]
     unknown = dict.fromkeys(("p5_ms", "p50_ms", "p95_ms", "p99_ms"), float("nan"))
     return pd.DataFrame(rows, columns=columns).assign(**unknown)
 
 
-def downtime_of(downtimes: pd.DataFrame) -> pd.DataFrame:
-    """Return rows of `telesto`: how long the workers of each run waited for a request."""
+def downtime_of(over_time: pd.DataFrame, percentiles: pd.DataFrame) -> pd.DataFrame:
+    """Return rows of `telesto`: how long the workers of each run waited for a request.
+
+    `over_time` has the sums of DOWNTIME_SUMS of each second, `percentiles` the quantiles of each run.
+    """
     rows = []
-    for run, own in downtimes.sort_values("at_us").groupby("run"):
-        times_ms = own["downtime_ns"].to_numpy() / 1e6
-        interval = batch_means(times_ms)
-        p5, p50, p95, p99 = np.quantile(times_ms, (0.05, 0.5, 0.95, 0.99))
-        mean, sd = interval.mean, times_ms.std(ddof=1) if times_ms.size > 1 else 0.0
-        what = (run, "middleware worker downtime", "all", "ms", times_ms.size)
-        rows.append((*what, mean, sd, interval.half_width, p5 - mean, p95 - mean, p50, p95, p99))
+    shapes = {row["run"]: row for row in percentiles.to_dict("records")}
+    for run, own in over_time.sort_values("second").groupby("run"):
+        count, total_ms = int(own["requests"].sum()), float(own["sum_ms"].sum())
+        mean = total_ms / count
+        sd = 0.0 if count == 1 else _deviation(count, total_ms, float(own["sum_ms2"].sum()))
+        sums, counts = (own[name].to_numpy(dtype=np.float64) for name in ("sum_ms", "requests"))
+        # In a single second there is no course of time: its values have to pass for independent.
+        width = batch_means(sums, counts).half_width if len(own) > 1 else half_width(count, sd)
+        p5, p50, p95, p99 = (float(shapes[run][f"{name}_ms"]) for name in ("p5", "p50", "p95", "p99"))
+        what = (run, "middleware worker downtime", "all", "ms", count)
+        rows.append((*what, mean, sd, width, p5 - mean, p95 - mean, p50, p95, p99))
     return pd.DataFrame(rows, columns=list(TELESTO_COLUMNS))
 
 
-def _sums_ms(intervals: pd.DataFrame) -> dict[str, pd.Series[float]]:
-    """Return the sums of each component: the report's three are differences of what the server adds up."""
-    total, worker, store = (intervals[name] / 1e6 for name in ("total_ns", "worker_ns", "persistence_ns"))
-    return {"socket": total - worker, "worker": worker - store, "persistence": store, "total": total}
+def _deviation(count: float, total: float, squares: float) -> float:
+    """Return the deviation of a sample from its sums, NaN of fewer than two values."""
+    # Rounding can leave a variance of nearly 0 below it.
+    return math.sqrt(max(squares - total * total / count, 0.0) / (count - 1)) if count > 1 else math.nan

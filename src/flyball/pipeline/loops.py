@@ -170,20 +170,26 @@ def with_is_closed(samples: DataFrame, runs: Sequence[Run]) -> DataFrame:
 def plants(samples: DataFrame, runs: Sequence[Run]) -> dict[str, Any]:
     """Return what `identify` finds, separately for each cell of an experiment whose loops were open.
 
-    Closed loops carry little information about the plant, so runs known to have a controller are left out. Raises
-    PipelineError if there is no sample to identify a plant with.
+    Closed loops carry little information about the plant, so runs known to have a controller are left out; of the
+    others the measured time counts. Raises PipelineError if there is no sample to identify a plant with.
     """
     opened = [run for run in runs if run.workload.get("signal", "closed") != "closed"]
     closed = [run.run for run in runs if run.workload.get("signal") == "closed"]
     cells = list(dict.fromkeys((run.experiment, run.cell) for run in opened))
     first = {key: next(run for run in opened if (run.experiment, run.cell) == key) for key in cells}
-    rows = [(run.run, f"{cells.index((run.experiment, run.cell))}") for run in opened]
-    known = samples.sparkSession.createDataFrame(rows, "run string, cell string")
+    rows = [
+        (run.run, f"{cells.index((run.experiment, run.cell))}", run.measured.from_us, run.measured.until_us)
+        for run in opened
+    ]
+    known = samples.sparkSession.createDataFrame(rows, "run string, cell string, from_us bigint, until_us bigint")
     # A loop of another cell has the same name but is another plant.
     named = sf.concat_ws("\n", sf.coalesce("cell", sf.lit("")), "loop")
     usable = samples.where(~sf.col("run").isin(closed)) if closed else samples
     model = identify(
-        usable.join(sf.broadcast(known), "run", "left").withColumn("loop", named).select(*samples.columns)
+        usable.join(sf.broadcast(known), "run", "left")
+        .where("from_us is null or from_us <= 0 or (at_us >= from_us and at_us < until_us)")
+        .withColumn("loop", named)
+        .select(*samples.columns)
     )
     found = []
     for plant in model["plants"]:

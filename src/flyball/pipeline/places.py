@@ -5,9 +5,11 @@ A place is a text: a path, or a URI such as `s3a://bucket/traces`. Needs no Spar
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
@@ -102,11 +104,8 @@ class LocalFiles:
         return path_of(place).is_dir()
 
     def find(self, folder: str, pattern: str, *, is_deep: bool = True) -> Iterator[Entry]:
-        root = path_of(folder)
-        for path in sorted(root.rglob(pattern) if is_deep else root.glob(pattern)):
-            if not is_hidden(path.relative_to(root).parts) and path.is_file():
-                status = path.stat()
-                yield Entry(str(path), status.st_size, status.st_mtime_ns // 1_000_000)
+        # A day of a node has 17,280 files, which --follow lists every round: glob takes four times as long.
+        yield from sorted(_entries(str(path_of(folder)), pattern, is_deep=is_deep))
 
     def folders(self, folder: str) -> list[str]:
         root = path_of(folder)
@@ -140,6 +139,23 @@ class LocalFiles:
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
+
+
+def _entries(folder: str, pattern: str, *, is_deep: bool) -> Iterator[Entry]:
+    try:
+        found = os.scandir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    with found:
+        for entry in found:
+            if is_hidden((entry.name,)):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                if is_deep:
+                    yield from _entries(entry.path, pattern, is_deep=True)
+            elif fnmatchcase(entry.name, pattern) and entry.is_file():
+                status = entry.stat()
+                yield Entry(entry.path, status.st_size, status.st_mtime_ns // 1_000_000)
 
 
 LOCAL: Files = LocalFiles()

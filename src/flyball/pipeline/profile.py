@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pandas as pd
 from pyspark.ml.clustering import KMeans, KMeansModel
 from pyspark.ml.evaluation import ClusteringEvaluator
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import ArrayType, BooleanType, DoubleType, LongType, StringType
 
@@ -24,6 +24,8 @@ from flyball.errors import PipelineError
 from flyball.pipeline.schemas import ADMISSIONS, REQUESTS, require, table
 
 VERSION = 1
+# A time after all others.
+MOST_US = 1 << 62
 # Costs that differ by less than 1/200 are taken as one point, which bounds the number of points.
 BUCKETS_PER_E = 200
 FEW_CLASSES = 4
@@ -58,6 +60,23 @@ POINTS = table(
     weight=DoubleType(),
     cost_sum=DoubleType(),
     square_sum=DoubleType(),
+)
+
+# The same of an application's requests, in each unit of COSTS_OF_ADMISSIONS. `is_measured`: whether they arrived in
+# the measured time of their run. `first_us`, `last_us`: when the first and the last of them arrived.
+ADMITTED = table(
+    run=StringType(),
+    unit=StringType(),
+    key=StringType(),
+    outcome=StringType(),
+    is_measured=BooleanType(),
+    bucket=LongType(),
+    rows=LongType(),
+    weight=DoubleType(),
+    cost_sum=DoubleType(),
+    square_sum=DoubleType(),
+    first_us=LongType(),
+    last_us=LongType(),
 )
 
 COST_OF_REQUESTS = "parse + engine + store + emit, in which the node worked or held a connection for the request"
@@ -107,7 +126,8 @@ def profile_of_costs(counted: DataFrame) -> dict[str, Any]:
     PipelineError if there is no request.
     """
     require(counted, POINTS, "the costs")
-    points = _on_driver(counted)
+    sums = [sf.sum(name).alias(name) for name in ("rows", "weight", "cost_sum", "square_sum")]
+    points = _on_driver(counted.groupBy("key", "protocol", "is_failed", "bucket").agg(*sums))
     failed = points["is_failed"].astype(bool)
     found = _profile(counted.sparkSession, points[~failed], "ms", COST_OF_REQUESTS)
     found["left_out"] = {"failed": int(points.loc[failed, "weight"].sum())}
@@ -119,17 +139,39 @@ def profile_of_costs(counted: DataFrame) -> dict[str, Any]:
 
 
 def profile_of_admissions(admissions: DataFrame, unit: str = "ms") -> dict[str, Any]:
+    """Return the profile of an application's requests, as `profile_of_admitted` does."""
+    always = admissions.select("run", sf.lit(0).cast("bigint").alias("from_us"), sf.lit(MOST_US).alias("until_us"))
+    return profile_of_admitted(admitted(admissions, always.distinct()), unit)
+
+
+def admitted(admissions: DataFrame, windows: DataFrame) -> DataFrame:
+    """Turn admissions into ADMITTED."""
+    require(admissions, ADMISSIONS, "the admissions")
+    costs_of = "stack(2, 'ms', busy_ns / 1e6D, 'connections', cast(connections as double)) as (unit, cost)"
+    is_measured = sf.expr("arrived_us >= from_us and arrived_us < until_us").alias("is_measured")
+    rows = admissions.join(sf.broadcast(windows), "run").select(
+        "run", "key", "outcome", "weight", "arrived_us", is_measured, sf.expr(costs_of)
+    )
+    extent = (sf.min("arrived_us").alias("first_us"), sf.max("arrived_us").alias("last_us"))
+    return _counted(rows, "run", "unit", "key", "outcome", "is_measured", extra=extent).select(*ADMITTED.names)
+
+
+def profile_of_admitted(counted: DataFrame, unit: str = "ms", class_count: int | None = None) -> dict[str, Any]:
     """Return the profile of an application's requests by their key; costs are in a unit of COSTS_OF_ADMISSIONS.
 
-    Only those that were served count; the others are counted in `left_out`. Raises PipelineError if none was served.
+    Only those of the measured time that were served count; others of it are counted in `left_out`. With `class_count`
+    there are that many classes if the costs can be divided so. Raises PipelineError if none was served.
     """
-    require(admissions, ADMISSIONS, "the admissions")
+    require(counted, ADMITTED, "the costs of admissions")
     if unit not in COSTS_OF_ADMISSIONS:
         raise PipelineError(f"unknown unit of cost {unit!r}: give {' or '.join(COSTS_OF_ADMISSIONS)}")
-    cost = sf.col("busy_ns") / sf.lit(1e6) if unit == "ms" else sf.col("connections")
-    points = _points(admissions.select("key", "outcome", "weight", cost.alias("cost")), "key", "outcome")
+    sums = [sf.sum(name).alias(name) for name in ("rows", "weight", "cost_sum", "square_sum")]
+    own = (
+        counted.where((sf.col("unit") == unit) & sf.col("is_measured")).groupBy("key", "outcome", "bucket").agg(*sums)
+    )
+    points = _on_driver(own)
     is_served = points["outcome"] == "served"
-    found = _profile(admissions.sparkSession, points[is_served], unit, COSTS_OF_ADMISSIONS[unit])
+    found = _profile(counted.sparkSession, points[is_served], unit, COSTS_OF_ADMISSIONS[unit], class_count)
     left_out = points[~is_served].groupby("outcome", sort=True)["weight"].sum()
     found["left_out"] = {str(outcome): int(weight) for outcome, weight in left_out.items()}
     return found
@@ -149,7 +191,7 @@ def _points(rows: DataFrame, *keys: str) -> pd.DataFrame:
     return _on_driver(_counted(rows, *keys))
 
 
-def _counted(rows: DataFrame, *keys: str) -> DataFrame:
+def _counted(rows: DataFrame, *keys: str, extra: Sequence[Column] = ()) -> DataFrame:
     cost = sf.col("cost").cast("double")
     # No "when" around it: ln of 0 is null, in the same pass.
     bucket = sf.floor(sf.ln(cost) * BUCKETS_PER_E)
@@ -158,6 +200,7 @@ def _counted(rows: DataFrame, *keys: str) -> DataFrame:
         sf.sum("weight").cast("double").alias("weight"),
         sf.sum(cost * sf.col("weight")).alias("cost_sum"),
         sf.sum(cost * cost * sf.col("weight")).alias("square_sum"),
+        *extra,
     )
 
 
@@ -170,12 +213,14 @@ def _on_driver(counted: DataFrame) -> pd.DataFrame:
     return found
 
 
-def _profile(spark: SparkSession, points: pd.DataFrame, unit: str, cost: str) -> dict[str, Any]:
+def _profile(
+    spark: SparkSession, points: pd.DataFrame, unit: str, cost: str, class_count: int | None = None
+) -> dict[str, Any]:
     if points.empty:
         raise PipelineError(
             "there is no request to make a profile of: give traces of a node or an application that served some"
         )
-    clusters = _clusters(spark, points)
+    clusters = _clusters(spark, points, class_count)
     classes = _classes(points, clusters.bounds)
     return {
         "version": VERSION,
@@ -193,7 +238,7 @@ def _profile(spark: SparkSession, points: pd.DataFrame, unit: str, cost: str) ->
     }
 
 
-def _clusters(spark: SparkSession, points: pd.DataFrame) -> Clusters:
+def _clusters(spark: SparkSession, points: pd.DataFrame, class_count: int | None) -> Clusters:
     # Free requests are small, whatever the others cost. Clustered with them they would be a class of their own.
     paid = points[~points["is_free"]]
     by_bucket = paid.groupby("bucket", sort=True)[["rows", "weight", "cost_sum"]].sum()
@@ -207,6 +252,10 @@ def _clusters(spark: SparkSession, points: pd.DataFrame) -> Clusters:
     centre = np.average(places, weights=importance)
     spread = math.sqrt(np.average((places - centre) ** 2, weights=importance))
     standardised = (places - centre) / spread
+    if class_count is not None:
+        count = min(class_count, len(places))
+        silhouette, found = _fit(spark, standardised, importance, [count])[count]
+        return Clusters(_bounds(np.sort(found) * spread + centre), {count: silhouette}, None)
     fitted = _fit(spark, standardised, importance, range(2, min(FEW_CLASSES, len(places)) + 1))
     more = range(FEW_CLASSES + 1, min(MOST_CLASSES, len(places)) + 1)
     if more and fitted[FEW_CLASSES][0] >= max(silhouette for silhouette, _ in fitted.values()) - HOPELESS:
@@ -220,8 +269,11 @@ def _clusters(spark: SparkSession, points: pd.DataFrame) -> Clusters:
     if not is_clear and ratio < WIDE_RATIO:
         reason = f"no clear classes: the best silhouette is {best:.2f}, not {LEAST_SILHOUETTE}, and two would differ "
         return Clusters((), silhouettes, f"{reason}by a factor of {ratio:.1f} only")
-    bounds = tuple(float(bound) for bound in (centres[1:] + centres[:-1]) / 2)
-    return Clusters(bounds, silhouettes, None)
+    return Clusters(_bounds(centres), silhouettes, None)
+
+
+def _bounds(centres: Numbers) -> tuple[float, ...]:
+    return tuple(float(bound) for bound in (centres[1:] + centres[:-1]) / 2)
 
 
 def _importance(points: pd.DataFrame) -> Numbers:

@@ -111,6 +111,9 @@ def schema_of(table: str) -> StructType:
 def with_defaults(rows: DataFrame, table: str) -> DataFrame:
     """Fill in columns that the files lack."""
     defaults = RULES[table].optional
+    if not defaults:
+        # Spark Connect refuses to add no column.
+        return rows
     return rows.withColumns({name: sf.coalesce(name, sf.lit(value)) for name, value in defaults.items()})
 
 

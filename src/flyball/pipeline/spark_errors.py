@@ -13,6 +13,10 @@ from flyball.errors import PipelineError
 
 _OURS = re.compile(r"PipelineError: (.+)")
 _MOST_CHARACTERS = 300
+_FULL = "No space left on device"
+# A line of Py4J that says nothing, and those that name a cause, the innermost at last.
+_CALLING = "An error occurred while calling"
+_CAUSE = re.compile(r"(?:Caused by: )?(?:[\w$]+\.)+[\w$]*(?:Exception|Error): (.+)")
 
 
 @contextmanager
@@ -32,5 +36,11 @@ def _translated(what: str, said: str) -> PipelineError:
     if ours:
         # Our own error, raised in another process of Spark.
         return PipelineError(ours[1].strip())
-    first = next((line.strip() for line in said.splitlines() if line.strip()), "no reason given")
+    if _FULL in said:
+        return PipelineError(f"{what} failed: no space left on a disk. Free some and repeat the command")
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    causes = [found[1] for line in lines if (found := _CAUSE.search(line))]
+    first = next(iter(lines), "no reason given")
+    if first.startswith(_CALLING) and causes:
+        first = causes[-1]
     return PipelineError(f"{what} failed: {first[:_MOST_CHARACTERS]}. Give --log FILE to see all that Spark says.")

@@ -1,16 +1,17 @@
-"""The tables of a store: the facts of each file, and additive aggregates of requests and calls."""
+"""The tables of a store: the facts of each file, additive aggregates, and the newest samples of each loop."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as sf
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from flyball.pipeline.latency import SPREAD
+from flyball.pipeline.log_sums import DOWNTIME_SUMS, INTERVAL_SUMS
 from flyball.pipeline.policies import ANSWERS
-from flyball.pipeline.profile import POINTS
+from flyball.pipeline.profile import ADMITTED, POINTS
 from flyball.pipeline.schemas import table
 from flyball.pipeline.throughput import SECONDS
 
@@ -57,5 +58,20 @@ AGGREGATES = {
     "seconds": Aggregate(SECONDS, ("run", "source", "place", "kind", "queue", "second")),
     "spread": Aggregate(SPREAD, ("run", "source", "place", "kind", "metric", "bucket")),
     "costs": Aggregate(POINTS, ("key", "protocol", "is_failed", "bucket")),
+    "admitted": Aggregate(ADMITTED, ("run", "unit", "key", "outcome", "is_measured", "bucket")),
+    "intervals": Aggregate(INTERVAL_SUMS, ("run", "node", "second")),
+    "downtimes": Aggregate(DOWNTIME_SUMS, ("run", "second", "bucket")),
     "answers": Aggregate(ANSWERS, ("run", "kind", "second", "result", "bucket")),
 }
+
+# Samples of a loop that a store keeps. They are not added up: the ranges of actions and the lags with which a plant
+# is identified depend on all of them. At one a second it is more than a day, and plants drift.
+MOST_SAMPLES = 100_000
+
+
+def newest(samples: DataFrame, count: int) -> DataFrame:
+    """Keep the newest MOST_SAMPLES of each loop; there are `count` samples of all loops."""
+    if count <= MOST_SAMPLES:
+        return samples
+    order = Window.partitionBy("run", "loop", "sample_time_s").orderBy(sf.desc("at_us"), sf.desc("sequence"))
+    return samples.withColumn("_age", sf.row_number().over(order)).where(f"_age <= {MOST_SAMPLES}").drop("_age")

@@ -16,13 +16,13 @@ from flyball.pipeline.manifest import Run, read_runs
 from flyball.pipeline.rules import is_sound
 from flyball.pipeline.schemas import TABLES
 from flyball.pipeline.spark_errors import one_line_errors
-from flyball.pipeline.throughput import SECONDS
+from flyball.pipeline.store_tables import AGGREGATES, newest
 from flyball.pipeline.trace_scan import (
     check_places,
     scan,
     sound_file,
 )
-from flyball.pipeline.trace_store import INCOMPLETE, KEPT_ROWS, Batch, Quarantined, Store, latest, quarantined, total
+from flyball.pipeline.trace_store import INCOMPLETE, SCHEMAS, Batch, Quarantined, Store, latest, quarantined, total
 
 # Maximum number of left-out files and rows that are reported one by one.
 MOST_QUARANTINED = 1000
@@ -38,11 +38,13 @@ class Ingested:
     spread: DataFrame
     costs: DataFrame
     answers: DataFrame
+    # The newest of each loop.
     samples: DataFrame
-    admissions: DataFrame
-    # From the logs of ThorBangMQ's servers: the counts of each interval.
+    # ADMITTED: what requests of applications cost.
+    admitted: DataFrame
+    # INTERVAL_SUMS, from the logs of ThorBangMQ's servers.
     intervals: DataFrame
-    # From the logs of Telesto: how long workers waited for requests.
+    # DOWNTIME_SUMS, from the logs of Telesto: how long workers waited for requests.
     downtimes: DataFrame
     # run, from_us, until_us: the measured time of each run.
     windows: DataFrame
@@ -67,18 +69,19 @@ def open_store(spark: SparkSession, store: str | Path) -> Ingested:
             raise PipelineError(_nothing_usable(place, quarantine))
         manifests = {run.run: run for run in read_runs(place.manifests, files_at(place.place, spark))}
         windows = [(run, *_window(run, known, manifests)) for run in sorted(known.extents)]
-        tables = {name: place.read(spark, name, batches) for name in ("spread", "costs", "answers", *KEPT_ROWS)}
-        counted = place.read(spark, "seconds", batches)
+        tables = {name: place.read(spark, name, batches) for name in (*AGGREGATES, "samples")}
+        tables["samples"] = newest(tables["samples"], known.rows.get("samples", 0))
         moved = [
             (run, shift) for run, from_us, _ in windows if (shift := (from_us - known.origins[run]) // 1_000_000)
         ]
         if moved:
             shifts = spark.createDataFrame(moved, "run string, shift bigint")
             later = sf.col("second") - sf.coalesce("shift", sf.lit(0))
-            counted = counted.join(sf.broadcast(shifts), "run", "left").withColumn("second", later)
+            for name in ("seconds", "intervals", "downtimes"):
+                rows = tables[name].join(sf.broadcast(shifts), "run", "left").withColumn("second", later)
+                tables[name] = rows.select(*SCHEMAS[name].names)
         dropped = _dropped(place.read(spark, "files", batches)) if known.has_dropped else 0
         return Ingested(
-            seconds=counted.select(*SECONDS.names),
             **tables,
             windows=spark.createDataFrame(windows, WINDOWS),
             quarantine=quarantine,
@@ -88,7 +91,7 @@ def open_store(spark: SparkSession, store: str | Path) -> Ingested:
 
 
 def drill_down(spark: SparkSession, store: str | Path, table: str) -> DataFrame:
-    """Read the rows of requests or calls that a store has counted, from the trace files that still exist."""
+    """Read the rows of a table that a store has added up, from the trace files that still exist."""
     place = Store(store, spark)
     taken = latest(place.read(spark, "files")).where((sf.col("table") == table) & sf.col("problem").isNull())
     files = [row["file"] for row in taken.select("file").toArrow().to_pylist()]

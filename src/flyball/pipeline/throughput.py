@@ -124,7 +124,7 @@ def measured(counted: DataFrame, windows: DataFrame) -> DataFrame:
 
 
 def joined(counted: DataFrame, windows: DataFrame) -> DataFrame:
-    """Join SECONDS into the points of their run, which are longer than those of a part of it."""
+    """Join rows with a `second` into the points of their run, which are longer than those of a part of it."""
     require(windows, WINDOWS, "the table of windows")
     known = windows.select("run", point_of_window())
     second = sf.expr("cast(floor(second / point_s) as bigint) * point_s")

@@ -31,10 +31,10 @@ from flyball.pipeline.filesystem import files_at
 from flyball.pipeline.manifest import EXPERIMENT_FILE, RUN_FILE, find_files, read_experiments, read_runs
 from flyball.pipeline.places import as_pattern, is_uri, join, name_of, uri_of
 from flyball.pipeline.schemas import TABLES
-from flyball.pipeline.store_tables import AGGREGATES, FILES, REJECTED
+from flyball.pipeline.store_tables import AGGREGATES, FILES, REJECTED, newest
 
 _MARKER = "flyball-store.json"
-VERSION = 2
+VERSION = 3
 _BATCHES = "_batches"
 _CHECKPOINTS = "_checkpoints"
 _MANIFESTS = "_manifests"
@@ -48,13 +48,12 @@ QUARANTINED_LINES = "quarantine/lines"
 
 INCOMPLETE = "belongs to a run that is not complete"
 
-# The tables of a store. Rows of requests and calls are not kept: there are too many.
-KEPT_ROWS = ("samples", "admissions", "intervals", "downtimes")
+# The tables of a store. Of samples it has rows, of all else sums.
 SCHEMAS: dict[str, StructType] = {
     "files": FILES,
     "rejected": REJECTED,
     **{name: aggregate.schema for name, aggregate in AGGREGATES.items()},
-    **{name: TABLES[name] for name in KEPT_ROWS},
+    "samples": TABLES["samples"],
 }
 
 
@@ -92,7 +91,10 @@ class Batch:
 class Store:
     """A folder with tables."""
 
-    def __init__(self, place: str | Path, spark: SparkSession | None = None) -> None:
+    def __init__(self, place: str | Path, spark: SparkSession | None = None, held: bytes | None = None) -> None:
+        """`held` is the content of the lock, for the part of a writer that runs elsewhere."""
+        # The content of the lock while this is the writer.
+        self.held = held
         self.place = str(Path(place).resolve()) if not is_uri(place) else str(place).rstrip("/")
         self._files = files_at(place, spark)
 
@@ -158,7 +160,8 @@ class Store:
         )
 
     def commit(self, batch: Batch) -> None:
-        """Commit a batch."""
+        """Commit a batch. Raises PipelineError if another process has become the writer meanwhile."""
+        self._check_lock()
         self._files.write(join(self.place, _BATCHES, f"{batch.name}.json"), json.dumps(asdict(batch)).encode())
 
     def write(self, rows: DataFrame, table: str, batch: str) -> None:
@@ -202,6 +205,8 @@ class Store:
             rows = self.read(spark, table, batches)
             if table in AGGREGATES:
                 rows = AGGREGATES[table].merged(rows)
+            if table == "samples":
+                rows = newest(rows, total(batches).rows.get("samples", 0))
             self.write(rows.coalesce(1) if table not in AGGREGATES else rows, table, name)
         # Earlier compactions' lists stay: a stream may repeat a batch whose checkpoint it could not write.
         replaced = [*names, *(old for batch in batches for old in batch.replaces[-1000:])]
@@ -245,6 +250,7 @@ class Store:
         owner = {"host": socket.gethostname(), "pid": os.getpid(), "token": f"{time.time_ns()}-{id(self)}"}
         content = json.dumps(owner).encode()
         self._acquire(lock, content)
+        self.held = content
         stopped = threading.Event()
 
         def beat() -> None:
@@ -260,6 +266,7 @@ class Store:
         try:
             yield
         finally:
+            self.held = None
             stopped.set()
             thread.join()
             with contextlib.suppress(OSError):
@@ -275,8 +282,23 @@ class Store:
             except OSError as error:
                 raise PipelineError(f"{self.place} cannot be written to: {error.strerror}") from error
             else:
-                return
+                # An object store may let two create it: the last one has it.
+                if self._files.read(lock) == content:
+                    return
         raise PipelineError(f"{self.place} is being written by another process: wait until it has ended")
+
+    def _check_lock(self) -> None:
+        if self.held is None:
+            return
+        try:
+            is_mine = self._files.read(join(self.place, _LOCK)) == self.held
+        except FileNotFoundError:
+            is_mine = False
+        if not is_mine:
+            raise PipelineError(
+                f"{self.place} has another writer now, and this one has ended:"
+                " start it again when the other has ended; no file is ingested twice"
+            )
 
     def _break_lock(self, lock: str) -> None:
         """Remove the lock of a writer that has died. Raises PipelineError if it lives."""
