@@ -1,41 +1,42 @@
 """Results of an earlier experiment for a control loop: the plant that it shows, gains for it, and their certificate.
 
-Works on traces that lie there. Needs scipy and python-control, and is slow to import for that.
+The plant is identified by the pipeline. Needs scipy and python-control, and is slow to import for that.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-import pyarrow.parquet as pq
-
 from flyball.control.certificate import Certificate, certificate_to_json
 from flyball.control.design import design_law
-from flyball.control.identification import identify
 from flyball.control.laws import Law, law_from_json, law_to_json
 from flyball.control.model_free import loop_gain
-from flyball.control.plant import Plant
+from flyball.control.plant import Plant, read_model
 from flyball.control.verification import certify
 from flyball.errors import ControlError, LabError
+from flyball.lab.pipeline_models import Identify, identified
 from flyball.lab.workloads.workload import EarlierRun
 
-COLUMNS = ["at_us", "sample_time_s", "measurement", "action", "sequence"]
-
-Numbers = npt.NDArray[np.float64]
+# The loop that the workload `adaptive` records.
+LOOP = "adaptive"
 
 
 def tuned(
-    law: Mapping[str, Any], sample_time_s: float, earlier: Sequence[EarlierRun], *, allow_uncertified: bool
+    law: Mapping[str, Any],
+    sample_time_s: float,
+    earlier: Sequence[EarlierRun],
+    *,
+    allow_uncertified: bool,
+    identify: Identify = identified,
 ) -> dict[str, Any]:
     """Return `law_used`, the law with its gains, the `plant` they are for, and their `certificate`; None if unknown.
 
     Raises LabError if the earlier runs do not show a plant, or if the law is not sound and has to be.
     """
     try:
-        plant = identified(earlier, sample_time_s) if earlier else None
+        plant = plant_of(earlier, sample_time_s, identify) if earlier else None
         made = designed(law, plant) if law["kind"] == "designed" else law_from_json(law)
         certificate = certified(made, plant)
     except ControlError as error:
@@ -50,32 +51,20 @@ def tuned(
     }
 
 
-def identified(earlier: Sequence[EarlierRun], sample_time_s: float) -> Plant:
-    """Return the plant that the measured samples of all these runs show together. Raises LabError or ControlError."""
-    samples = [table for run in earlier if len(table := _samples(run))]
-    if not samples:
+def plant_of(earlier: Sequence[EarlierRun], sample_time_s: float, identify: Identify) -> Plant:
+    """Return the plant that the pipeline has found in these runs. Raises LabError or ControlError."""
+    model = identify(earlier[0].traces.parent.parent)
+    factors = [run.manifest.get("factors", {}) for run in earlier]
+    plants = [plant for plant in model["plants"] if plant.get("factors", {}) in factors]
+    if not plants:
         raise LabError("the runs of the experiment that this one needs have recorded no samples of a loop")
-    for table in samples:
-        if (table[:, 1] != sample_time_s).any():
-            raise LabError(
-                f"the experiment that this one needs was sampled every {table[0, 1]:g} s, not {sample_time_s:g} s: "
-                "run both with --quick or both without it"
-            )
-    rows = np.concatenate(samples)
-    starts = np.flatnonzero(np.diff(rows[:, 4]) != 1) + 1
-    return identify(rows[:, 2], rows[:, 3], sample_time_s=sample_time_s, loop="adaptive", breaks=starts.tolist())
-
-
-def _samples(run: EarlierRun) -> Numbers:
-    """Return the samples of the measured time, in order, a column for each of COLUMNS."""
-    measured = run.manifest["measured"]
-    tables = [pq.read_table(path, columns=COLUMNS) for path in sorted(run.traces.glob("samples-*.parquet"))]
-    if not tables:
-        return np.empty((0, len(COLUMNS)))
-    rows = np.concatenate([np.column_stack([table[name].to_numpy() for name in COLUMNS]) for table in tables])
-    is_within = (rows[:, 0] >= measured["from_us"]) & (rows[:, 0] < measured["until_us"])
-    found: Numbers = rows[is_within]
-    return found[np.argsort(found[:, 4])]
+    times = {plant["sample_time_s"] for plant in plants}
+    if sample_time_s not in times:
+        raise LabError(
+            f"the experiment that this one needs was sampled every {min(times):g} s, not {sample_time_s:g} s: "
+            "run both with --quick or both without it"
+        )
+    return read_model(json.dumps({**model, "plants": plants}), LOOP, sample_time_s)
 
 
 def designed(law: Mapping[str, Any], plant: Plant | None) -> Law[Any]:
