@@ -116,7 +116,8 @@ class Site:
     """Some nodes that share a PostgreSQL, each with wires of its own to it and to its clients."""
 
     def __init__(self, folder: Path, names: list[str], flags: Mapping[str, object]) -> None:
-        self.postgres = EmbeddedPostgres(folder / "store", connections=20 + 20 * len(names))
+        # A fast shutdown while PostgreSQL recovers never ends: both faults may happen at the same time.
+        self.postgres = EmbeddedPostgres(folder / "store", connections=20 + 20 * len(names), stop_limit_s=1.0)
         self.names = names
         self.nodes: dict[str, NodeProcess] = {}
         self.store_wires: dict[str, Proxy] = {}

@@ -47,8 +47,8 @@ asyncio.run(main())
 
 
 @contextlib.asynccontextmanager
-async def started(data_dir: Path) -> AsyncIterator[EmbeddedPostgres]:
-    server = EmbeddedPostgres(data_dir)
+async def started(data_dir: Path, stop_limit_s: float = 30.0) -> AsyncIterator[EmbeddedPostgres]:
+    server = EmbeddedPostgres(data_dir, stop_limit_s=stop_limit_s)
     await server.start()
     try:
         yield server
@@ -173,6 +173,33 @@ async def test_it_comes_back_when_it_is_killed(tmp_path: Path, logged: Logged) -
             os.kill(server.pid, signal.SIGKILL)
             await logged.wait_for("PostgreSQL restarted")
             assert (server.restarts, await answer(server)) == (restarts, 42)
+
+
+async def test_it_comes_back_when_a_shutdown_waits_for_our_own_sessions(tmp_path: Path, logged: Logged) -> None:
+    async with asyncio.TaskGroup() as group, started(tmp_path, stop_limit_s=0.5) as server:
+        group.create_task(server.supervise())
+        connection = await asyncpg.connect(server.dsn)
+        assert server.pid is not None
+        os.kill(server.pid, signal.SIGTERM)
+        await logged.wait_for("does not finish its shutdown")
+        await logged.wait_for("PostgreSQL restarted")
+        connection.terminate()
+        assert await answer(server) == 42
+
+
+async def test_it_comes_back_when_it_is_shut_down_while_it_recovers(tmp_path: Path, logged: Logged) -> None:
+    async with asyncio.TaskGroup() as group, started(tmp_path, stop_limit_s=0.5) as server:
+        group.create_task(server.supervise())
+        connection = await asyncpg.connect(server.dsn)
+        assert server.pid is not None
+        with (tmp_path / "postgresql.log").open() as lines:
+            os.kill(connection.get_server_pid(), signal.SIGKILL)
+            while "reinitializing" not in lines.readline():
+                await asyncio.sleep(0)
+        os.kill(server.pid, signal.SIGINT)
+        await logged.wait_for("PostgreSQL restarted")
+        connection.terminate()
+        assert await answer(server) == 42
 
 
 async def test_it_comes_back_when_the_last_backend_of_the_killed_one_is_gone(tmp_path: Path, logged: Logged) -> None:

@@ -35,6 +35,8 @@ MAX_SOCKET_PATH_BYTES = 107
 # Interval of polling the state of a starting server: PostgreSQL offers a file and no event.
 POLL_S = 0.005
 RESTART_PAUSE_S = 1.0
+# Interval of checks whether a running server was asked to shut down by another process.
+LOOK_S = 1.0
 MAX_LOG_BYTES = 10_000_000
 
 CONFIGURATION = """\
@@ -166,7 +168,7 @@ class EmbeddedPostgres:
         """Restart the server whenever it dies. Runs until `stop`; the node's TaskGroup owns it."""
         problem = ""
         while self._wanted and self._server is not None:
-            await _exited(self._server)
+            await self._exited_or_stuck(self._server)
             if not self._wanted:
                 return
             if not problem:
@@ -185,6 +187,31 @@ class EmbeddedPostgres:
             problem = ""
             self._restarts += 1
             log.warning("embedded PostgreSQL restarted")
+
+    async def _exited_or_stuck(self, server: subprocess.Popen[bytes]) -> None:
+        """Wait for the server to exit; end it if another process has asked it to shut down and it does not.
+
+        A smart shutdown (SIGTERM) waits for the sessions of this node, which never end. A fast one (SIGINT) during the
+        recovery from a crash never ends in PostgreSQL 18: the postmaster waits for a checkpointer that has no signal.
+        """
+        loop = asyncio.get_running_loop()
+        stopping_since_s: float | None = None
+        while self._wanted:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await _exited(server)
+                return
+            if _read_pid_file(self._cluster_dir).status != "stopping":
+                stopping_since_s = None
+            elif stopping_since_s is None:
+                stopping_since_s = loop.time()
+            elif loop.time() - stopping_since_s >= self._stop_limit_s:
+                log.warning("embedded PostgreSQL does not finish its shutdown; ending it pid=%d", server.pid)
+                stopping_since_s = None
+                try:
+                    await _end(server.pid, self._stop_limit_s)
+                except StoreError as error:
+                    log.error("%s", error)
 
     async def stop(self) -> None:
         """Shut the server down, wait until its processes have ended, and unlock the folder."""
@@ -347,7 +374,7 @@ class EmbeddedPostgres:
         # A local variable: `stop` may clear the attribute meanwhile.
         while server.poll() is None:
             state = _read_pid_file(self._cluster_dir)
-            if state.ready and state.pid == server.pid:
+            if state.status == "ready" and state.pid == server.pid:
                 return True
             await asyncio.sleep(POLL_S)
         return False
@@ -369,13 +396,14 @@ class _PidFile:
     """The content of postmaster.pid."""
 
     pid: int | None = None
-    ready: bool = False
+    # The status in it: "starting", "ready" or "stopping".
+    status: str = ""
 
 
 def _read_pid_file(cluster_dir: Path) -> _PidFile:
     try:
         lines = (cluster_dir / "postmaster.pid").read_text().splitlines()
-        return _PidFile(int(lines[0]), len(lines) > 7 and lines[7].strip() == "ready")
+        return _PidFile(int(lines[0]), lines[7].strip() if len(lines) > 7 else "")
     except (OSError, ValueError, IndexError):
         return _PidFile()
 
