@@ -7,11 +7,13 @@ import secrets
 from typing import Any
 
 import aiormq
-import pika
 import pytest
+from aio_pika import IncomingMessage
+from aiormq.abc import DeliveredMessage
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from flyball.client.adaptive import session
 from flyball.client.adaptive.session import Delivery, Session, SessionLost
 from flyball.client.adaptive.subscription import Subscription
 from flyball.client.adaptive.windows import NewSubscription
@@ -205,16 +207,22 @@ async def test_a_new_subscription_that_fails_is_a_loss_and_is_tried_again(
 
 
 async def test_a_message_that_cannot_be_read_is_rejected_and_keeps_no_place(
-    broker: Broker, name: str, channel: Any, caplog: pytest.LogCaptureFixture
+    broker: Broker, name: str, channel: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def read(delivered: DeliveredMessage) -> IncomingMessage:
+        if delivered.body == b"odd":
+            # As aio-pika does for a delivery mode that does not exist, which both brokers refuse.
+            raise ValueError("7 is not a valid DeliveryMode")
+        return IncomingMessage(delivered)
+
+    monkeypatch.setattr(session, "IncomingMessage", read)
     await fill(broker.url(), name, 0)
-    channel.basic_publish("", name, b"odd", pika.BasicProperties(delivery_mode=7))
+    channel.basic_publish("", name, b"odd")
     await fill(broker.url(), name, 2)
     spy = Spy(broker.url(), name, window=1)
     await spy.subscription.open()
     await until(lambda: spy.arrived == [0])
-    # RabbitMQ does not take it in the first place.
-    assert broker.name == "rabbitmq" or "rejected a malformed message" in caplog.text
+    assert "rejected a malformed message" in caplog.text
     await spy.subscription.close()
     assert [text.rstrip("*") for text in await drain(broker.url(), name)] == ["0", "1"]
 

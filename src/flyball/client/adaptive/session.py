@@ -179,7 +179,7 @@ class Session:
         try:
             message = IncomingMessage(delivered)
         except ValueError:
-            # For example with an invalid delivery mode. It could not be settled later, and would occupy the window.
+            # It could not be settled later, and would occupy the window.
             log.exception("rejected a malformed message of queue %r", self.queue_name)
             await self._send(self.channel.basic_reject(tag, requeue=False, wait=False))
             return

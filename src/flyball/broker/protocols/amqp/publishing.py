@@ -23,6 +23,7 @@ from flyball.broker.protocols.amqp.replies import refusal
 from flyball.broker.protocols.amqp.transactions import Content, Transaction
 from flyball.broker.store.pending_batch import OperationsRefused
 from flyball.broker.wire.amqp import (
+    DELIVERY_MODES,
     EMPTY_TABLE,
     BasicPublish,
     Essentials,
@@ -336,13 +337,18 @@ class Publisher:
             raise refusal(ReplyCode.NOT_IMPLEMENTED, "immediate=true")
         self._check_user(found)
         ttl_us = _time_to_live_us(found.expiration)
+        routing_keys = _keys_of(route, found)
+        if found.delivery_mode not in DELIVERY_MODES:
+            # Some clients cannot read such a message: it would come back to them again and again.
+            raise refusal(
+                ReplyCode.PRECONDITION_FAILED, f"invalid message: {{delivery_mode_unknown,{found.delivery_mode}}}"
+            )
         properties = publish.properties
         if found.reply_to == REPLY_TO:
             properties = self._with_reply_name(properties)
         if not route.exchange and route.routing_key.startswith(REPLY_TO):
             self._channel.session.context.replies.send(route.routing_key, publish.origin, properties, publish.body)
             return (), (), properties, ttl_us
-        routing_keys = _keys_of(route, found)
         if found.headers is not None:
             headers = split_table(found.headers)
             if "BCC" in headers:

@@ -106,6 +106,7 @@ from flyball.broker.wire.amqp.method import (
     Method as Method,
 )
 from flyball.broker.wire.amqp.properties import (
+    DELIVERY_MODES as DELIVERY_MODES,
     NO_PROPERTIES as NO_PROPERTIES,
     Essentials as Essentials,
     Properties as Properties,

@@ -41,7 +41,9 @@ CLUSTER_ID: Final = 1 << 2
 _NO_FLAGS: Final = 0b11
 
 NO_PROPERTIES: Final = b"\0\0"
+TRANSIENT_MODE: Final = 1
 PERSISTENT_MODE: Final = 2
+DELIVERY_MODES: Final = (TRANSIENT_MODE, PERSISTENT_MODE)
 
 
 @dataclass(slots=True)
@@ -152,31 +154,48 @@ def _read_flags(data: bytes) -> int:
 class Essentials:
     """The properties that the broker itself uses. Shared between messages: must not be changed."""
 
-    __slots__ = ("correlation", "expiration", "headers", "is_plain", "persistent", "priority", "reply_to", "user_id")
+    __slots__ = (
+        "correlation",
+        "delivery_mode",
+        "expiration",
+        "headers",
+        "is_plain",
+        "persistent",
+        "priority",
+        "reply_to",
+        "user_id",
+    )
 
     def __init__(
         self,
-        persistent: bool,
+        delivery_mode: int,
         priority: int,
         expiration: str | None,
         user_id: str | None,
         reply_to: str | None,
         headers: bytes | None,
     ) -> None:
-        self.persistent = persistent
+        self.delivery_mode = delivery_mode
+        self.persistent = delivery_mode == PERSISTENT_MODE
         self.priority = priority
         self.expiration = expiration
         self.user_id = user_id
         self.reply_to = reply_to
         self.headers = headers
         # Whether all except persistence and priority have their defaults.
-        self.is_plain = expiration is None and user_id is None and reply_to is None and headers is None
+        self.is_plain = (
+            expiration is None
+            and user_id is None
+            and reply_to is None
+            and headers is None
+            and delivery_mode in DELIVERY_MODES
+        )
         # The contents of Flyball's own headers, once they were read.
         self.correlation: Correlation | None = None
 
 
-_TRANSIENT: Final = Essentials(False, 0, None, None, None, None)
-_PERSISTENT: Final = Essentials(True, 0, None, None, None, None)
+_TRANSIENT: Final = Essentials(TRANSIENT_MODE, 0, None, None, None, None)
+_PERSISTENT: Final = Essentials(PERSISTENT_MODE, 0, None, None, None, None)
 # Most messages have at most a delivery mode.
 _COMMON: Final[dict[bytes, Essentials]] = {
     NO_PROPERTIES: _TRANSIENT,
@@ -206,7 +225,7 @@ def _essentials(data: bytes) -> Essentials:
     end = len(data)
     flags = _read_flags(data)
     at = 2
-    persistent = False
+    delivery_mode = TRANSIENT_MODE
     priority = 0
     expiration: str | None = None
     user_id: str | None = None
@@ -222,7 +241,7 @@ def _essentials(data: bytes) -> Essentials:
         headers = data[at:stop]
         at = stop
     if flags & DELIVERY_MODE:
-        persistent = data[at] == PERSISTENT_MODE
+        delivery_mode = data[at]
         at += 1
     if flags & PRIORITY:
         priority = data[at]
@@ -247,5 +266,8 @@ def _essentials(data: bytes) -> Essentials:
         at += 1 + data[at]
     finish(at, end)
     if not flags & _ESSENTIAL:
-        return _PERSISTENT if persistent else _TRANSIENT
-    return Essentials(persistent, priority, expiration, user_id, reply_to, headers)
+        if delivery_mode == PERSISTENT_MODE:
+            return _PERSISTENT
+        if delivery_mode == TRANSIENT_MODE:
+            return _TRANSIENT
+    return Essentials(delivery_mode, priority, expiration, user_id, reply_to, headers)

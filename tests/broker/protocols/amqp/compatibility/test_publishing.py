@@ -341,6 +341,27 @@ def test_carbon_copies_have_to_be_a_list(peer: Peer, name: str, header: str, val
     peer.expect_channel_close(406, text, spec.Basic.Publish)
 
 
+@pytest.mark.parametrize(
+    "further", [{}, {"priority": 1}, {"headers": {"a": 1}}], ids=["alone", "priority", "headers"]
+)
+@pytest.mark.parametrize("mode", [0, 3, 255])
+def test_delivery_mode_is_one_or_two(peer: Peer, name: str, mode: int, further: dict[str, Any]) -> None:
+    declare(peer, name)
+    peer.publish(b"x", "", name, spec.BasicProperties(delivery_mode=mode, **further))
+
+    text = f"PRECONDITION_FAILED - invalid message: {{delivery_mode_unknown,{mode}}}"
+    peer.expect_channel_close(406, text, spec.Basic.Publish)
+    peer.open_channel()
+    get_empty(peer, name)
+
+
+def test_delivery_mode_is_checked_in_a_transaction(peer: Peer, name: str) -> None:
+    peer.ask(spec.Tx.Select(), spec.Tx.SelectOk)
+    peer.publish(b"x", "", name, spec.BasicProperties(delivery_mode=3))
+
+    peer.expect_channel_close(406, "PRECONDITION_FAILED - invalid message", spec.Basic.Publish)
+
+
 # Contents
 
 
