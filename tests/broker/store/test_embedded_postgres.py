@@ -13,6 +13,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -89,6 +90,14 @@ async def answer(server: EmbeddedPostgres, question: str = "SELECT 42") -> objec
         return await connection.fetchval(question)
     finally:
         await connection.close()
+
+
+def wait_for_line(path: Path, text: str) -> None:
+    """Return when the log of PostgreSQL has such a line."""
+    deadline_s = time.monotonic() + 60
+    with path.open() as lines:
+        while text not in lines.readline():
+            assert time.monotonic() < deadline_s
 
 
 class Logged(logging.Handler):
@@ -192,10 +201,8 @@ async def test_it_comes_back_when_it_is_shut_down_while_it_recovers(tmp_path: Pa
         group.create_task(server.supervise())
         connection = await asyncpg.connect(server.dsn)
         assert server.pid is not None
-        with (tmp_path / "postgresql.log").open() as lines:
-            os.kill(connection.get_server_pid(), signal.SIGKILL)
-            while "reinitializing" not in lines.readline():
-                await asyncio.sleep(0)
+        os.kill(connection.get_server_pid(), signal.SIGKILL)
+        await asyncio.to_thread(wait_for_line, tmp_path / "postgresql.log", "reinitializing")
         os.kill(server.pid, signal.SIGINT)
         await logged.wait_for("PostgreSQL restarted")
         connection.terminate()

@@ -191,8 +191,9 @@ class EmbeddedPostgres:
     async def _exited_or_stuck(self, server: subprocess.Popen[bytes]) -> None:
         """Wait for the server to exit; end it if another process has asked it to shut down and it does not.
 
-        A smart shutdown (SIGTERM) waits for the sessions of this node, which never end. A fast one (SIGINT) during the
-        recovery from a crash never ends in PostgreSQL 18: the postmaster waits for a checkpointer that has no signal.
+        A smart shutdown (SIGTERM) waits for the sessions of this node, which never end. A fast one (SIGINT) during
+        the recovery from a crash never ends in PostgreSQL 18: the postmaster waits for its checkpointer, which it has
+        not signalled.
         """
         loop = asyncio.get_running_loop()
         stopping_since_s: float | None = None
