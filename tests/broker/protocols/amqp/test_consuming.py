@@ -241,6 +241,8 @@ def test_dead_letter_keeps_what_selects_it(channel: Any) -> None:
     ("arguments", "text"),
     [
         ({"x-order": "random"}, "arg 'x-order' for %s: expected one of oldest, newest, priority"),
+        ({"x-order": {"a": 1}}, "arg 'x-order' for %s: expected one of oldest, newest, priority"),
+        ({"x-order": [1]}, "arg 'x-order' for %s: expected one of oldest, newest, priority"),
         ({"x-sender": 0}, "arg 'x-sender' for %s: expected an integer from 1 to 2147483647"),
         ({"x-receiver": 2**31}, "arg 'x-receiver' for %s: expected an integer from 1 to 2147483647"),
         ({"x-receiver": True}, "arg 'x-receiver' for %s: expected an integer from 1 to 2147483647"),

@@ -60,7 +60,7 @@ def selector_in(arguments: Mapping[str, Any], what: str) -> Selector | None:
             found[name] = checked_number(arguments[name], f"arg '{name}' for {what}", minimum, maximum)
     if order is None and not found:
         return None
-    if order is not None and order not in _ORDERS:
+    if order is not None and not (isinstance(order, str) and order in _ORDERS):
         raise InvalidArgument(f"invalid arg 'x-order' for {what}: expected one of {', '.join(_ORDERS)}")
     return Selector(
         found.get("x-receiver"),
