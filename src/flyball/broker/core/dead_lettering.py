@@ -51,8 +51,33 @@ class DeadLetterResult(enum.Enum):
     NO_SUCCESSOR = 0
     # The dead letter is in its queues.
     SUCCEEDED = 1
-    # The dead letter is on its way to another node; `settle` follows when it is safe there.
+    # A dead letter is on its way to another node: the message stays until it is safe there, see `Held`.
     LATER = 2
+
+
+class Held:
+    """A message that stays unacked until all of its dead letters that went to other nodes are safe there.
+
+    They include the dead letters of copies that full queues refused on the way: those copies are in no queue.
+    """
+
+    __slots__ = ("_left", "is_unacked", "message", "state")
+
+    def __init__(self, state: QueueState, message: Message) -> None:
+        self.state = state
+        self.message = message
+        # A message that a full queue refused when it was published is in no queue: its publisher is notified.
+        self.is_unacked = message.id in state.unacked
+        # The dead letters that are not safe, and one more while they are being published.
+        self._left = 1
+
+    def hold(self) -> None:
+        self._left += 1
+
+    def release(self) -> bool:
+        """Return whether this was the last one, so that the message may be removed."""
+        self._left -= 1
+        return self._left == 0
 
 
 # An unacked message to be dead-lettered, and the reason: expired, maxlen, rejected or delivery_limit.
@@ -111,6 +136,8 @@ class DeadLettering:
         self._is_publishing = False
         self._displaced: list[_Pending] = []
         self._refused: list[tuple[QueueState, Message]] = []
+        # The message whose dead letters are being published, or were last.
+        self.held: Held | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_quiescent = False
         # Parked messages whose bodies are still in memory, since they are not stored yet.
@@ -261,6 +288,7 @@ class DeadLettering:
         loops, not recursion, since a chain of queues may have any length.
         """
         self._is_publishing = True
+        held = self.held = Held(state, message)
         try:
             result = self._publish(state, message, reason)
             refused = deque(self._refused)
@@ -272,7 +300,9 @@ class DeadLettering:
                 self._refused.clear()
                 self._publish(*refused.popleft(), "maxlen")
                 refused.extendleft(reversed(self._refused))
-            return result
+            if not held.release():
+                return DeadLetterResult.LATER
+            return DeadLetterResult.SUCCEEDED if result is DeadLetterResult.LATER else result
         finally:
             self._is_publishing = False
             self._refused.clear()

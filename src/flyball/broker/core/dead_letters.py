@@ -100,40 +100,37 @@ class DeadLetters:
         self._intake.put_content(targets, content)
         if elsewhere:
             # The message stays until another node has the dead letter.
-            self._send(elsewhere, content, state, message, reason)
+            self._send(elsewhere, content, reason)
             return DeadLetterResult.LATER
         return DeadLetterResult.SUCCEEDED if targets else DeadLetterResult.NO_SUCCESSOR
 
-    def _send(
-        self,
-        remotes: Sequence[RemoteQueue],
-        content: Content,
-        state: QueueState,
-        message: Message,
-        reason: str,
-    ) -> None:
-        """Put a dead letter into remote queues, and remove the message when they have it.
+    def _send(self, remotes: Sequence[RemoteQueue], content: Content, reason: str) -> None:
+        """Put a dead letter into remote queues; the message whose death it reports is removed when they have it.
 
         While the outcome is unknown the put is repeated: at least once, maybe twice.
         """
         broker, peering = self._topology.broker, self._queues.peering
-        is_out = message.id in state.unacked
+        held = broker.dead_lettering.held
+        assert held is not None
+        held.hold()
         retries = Retries(PUT_AGAIN)
 
         def answered(_: int, outcome: int) -> None:
-            if outcome == PutOutcome.UNKNOWN and is_out and broker.engine.has_queue(message.queue_id):
+            if not held.is_unacked:
+                return
+            if outcome == PutOutcome.UNKNOWN and broker.engine.has_queue(held.message.queue_id):
                 asyncio.get_running_loop().call_later(retries.next_delay_s(), put_again)
-            elif is_out:
+            elif held.release():
                 # Local queues may have got copies whose inserts are not written yet.
-                broker.settle_written(message)
+                broker.settle_written(held.message)
 
         def put_again() -> None:
-            if message.id not in state.unacked:
+            if held.message.id not in held.state.unacked:
                 return
             try:
                 peering.put(remotes, content, answered, 0)
             except Exception as error:
-                broker.dead_lettering.park(state, message, reason, error)
+                broker.dead_lettering.park(held.state, held.message, reason, error)
 
         peering.put(remotes, content, answered, 0)
 

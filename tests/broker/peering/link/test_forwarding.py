@@ -212,6 +212,28 @@ async def test_dead_letter_of_two_nodes_never_cancels_unwritten_insert(two: Two)
 
 
 @with_two_nodes
+async def test_message_stays_until_another_node_has_the_dead_letter_of_its_refused_copy(two: Two) -> None:
+    await two.forwarded()
+    refusing: dict[str, Any] = {"x-max-length": 0, "x-overflow": "reject-publish-dlx", "x-dead-letter-exchange": ""}
+    await two.here.declare_queue("full", arguments={**refusing, "x-dead-letter-routing-key": "orders"})
+    arguments: dict[str, Any] = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "full"}
+    dying = await two.here.declare_queue("dying", durable=True, arguments=arguments)
+    await two.here.default_exchange.publish(aio_pika.Message(b"1", delivery_mode=2), "dying")
+    message = await dying.get()
+    gate = held_store(two.second)
+    await message.reject(requeue=False)
+    # The other node has taken the dead letter, which is not stored yet.
+    await until(lambda: two.queue_state.queue.name == "orders" and len(two.queue_state) == 1)
+    await two.here.set_qos(0)
+    state = two.first.broker.engine.find_queue("dying")
+    assert state is not None
+    assert len(state.unacked) == 1
+    gate.set()
+    await until(lambda: not state.unacked)
+    assert two.bodies() == [b"1"]
+
+
+@with_two_nodes
 async def test_single_messages_are_got_settled_and_given_back(two: Two) -> None:
     queue = await two.forwarded()
     assert await queue.get(fail=False) is None
