@@ -126,8 +126,9 @@ ARGUMENT_NAMES = (
     "x-message-ttl", "x-expires", "x-max-length", "x-max-length-bytes", "x-max-priority", "x-overflow",
     "x-dead-letter-exchange", "x-dead-letter-routing-key", "x-queue-type", "x-queue-mode", "x-priority",
     "x-single-active-consumer", "x-match", "alternate-exchange", "x-death", "CC", "BCC", "x-queue-master-locator",
-    "x-stream-offset", "x-cancel-on-ha-failover", "x-first-death-queue", "x-delay", "x-order", "x-context", "x-sender",
-    "x-receiver", "x-prefetch", "x-delivery-limit", "x-delivery-count", "x-flyball-sender", "x-flyball-context",
+    "x-stream-offset", "x-cancel-on-ha-failover", "x-first-death-queue", "x-delay", "x-order", "x-context",
+    "x-sender", "x-receiver", "x-prefetch", "x-delivery-limit", "x-delivery-count", "x-flyball-sender",
+    "x-flyball-context",
 )  # fmt: skip
 # Whatever their fields: these end the connection.
 LETHAL_METHODS = ("channel.flow-ok", "basic.cancel-ok")
