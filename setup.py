@@ -63,7 +63,9 @@ def compiled_modules() -> list[Extension]:
         # Here, not above: plain builds have no mypyc.
         from mypyc.build import mypycify
 
-        return mypycify([*MYPY_OPTIONS, *hot_paths()], opt_level=os.environ.get("FLYBALL_COMPILE_LEVEL", "3"))
+        level = os.environ.get("FLYBALL_COMPILE_LEVEL", "3")
+        # Without debug information, which would make the build slower and the wheel larger.
+        return mypycify([*MYPY_OPTIONS, *hot_paths()], opt_level=level, debug_level="0")
     # mypyc exits where it refuses a module.
     except (ImportError, OSError, subprocess.CalledProcessError, SystemExit) as error:
         if wish == "1":

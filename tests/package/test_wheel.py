@@ -75,10 +75,10 @@ def test_first_message_goes_through_the_installed_node(served: Served) -> None:
         channel.queue_declare("greetings", durable=True)
         channel.basic_publish("", "greetings", b"hello, world", pika.BasicProperties(delivery_mode=2))
         assert channel.basic_get("greetings", auto_ack=True)[2] == b"hello, world"
-    assert (served.data / "traces").is_dir()
+    assert (served.data / "postgresql").is_dir()
 
 
-@pytest.mark.parametrize("path", ["/", "/app.js", "/style.css", "/pages/overview.js", "/health/ready"])
+@pytest.mark.parametrize("path", ["/", "/web/app.js", "/web/style.css", "/web/pages/overview.js", "/health/ready"])
 def test_console_and_probes_of_the_installed_node_answer(served: Served, path: str) -> None:
     answer = httpx.get(f"http://{served.http}{path}", timeout=ANSWER_LIMIT_S)
     assert answer.status_code == 200, answer.text
@@ -127,7 +127,7 @@ def test_wheel_has_every_file_of_the_package(environment: Path) -> None:
 
 def test_wheel_names_its_platform_and_licence(environment: Path) -> None:
     wheel = next(environment.parent.glob("flyball-*.whl"))
-    assert wheel.name.endswith("-linux_x86_64.whl") or "manylinux" in wheel.name or "-linux_" in wheel.name
+    assert "-linux_" in wheel.name, "what is installed here is not tagged for other machines"
     assert any(name.endswith("/licenses/LICENSE") for name in ZipFile(wheel).namelist())
 
 
