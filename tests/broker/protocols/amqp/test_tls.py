@@ -366,7 +366,10 @@ def wrong(tmp_path: Path) -> Path:
 
 def failure(tmp_path: Path, **flags: object) -> str:
     """Try to serve; return the one line of complaint."""
-    with pytest.raises(StartFailed) as failed, ServeProcess(tmp_path, store="memory", amqps="127.0.0.1:0", **flags):
+    with (
+        pytest.raises(StartFailed) as failed,
+        ServeProcess(tmp_path / "data", store="memory", amqps="127.0.0.1:0", **flags),
+    ):
         pass
     assert failed.value.code == 2
     (line,) = failed.value.complaints.splitlines()
