@@ -15,7 +15,7 @@ from flyball.errors import (
     VhostNameTaken,
     VhostNotFound,
 )
-from flyball.model import Permission, User
+from flyball.model import OWNER, Permission, User
 
 
 def access_of(configure: str = "", write: str = "", read: str = "") -> Access:
@@ -207,3 +207,20 @@ def test_stored_pattern_that_cannot_be_matched_allows_nothing() -> None:
     assert not access.may("alice", "/", Action.CONFIGURE, "a")
     assert access.may("alice", "/", Action.WRITE, "a")
     assert not access.may("alice", "/", Action.READ, "aa")
+
+
+def test_owner_of_the_node_may_do_everything_in_every_vhost_and_nowhere_else() -> None:
+    access = access_of()
+    access.add_vhost("shop")
+    assert access.permissions_of(OWNER) == [Permission(OWNER, vhost, ".*", ".*", ".*") for vhost in ("/", "shop")]
+    assert access.permissions_of("alice") == [Permission("alice", "/", "", "", "")]
+    for action in Action:
+        assert access.may(OWNER, "shop", action, "orders")
+        assert not access.may(OWNER, "elsewhere", action, "orders")
+    assert access.may_enter(OWNER, "shop")
+    assert not access.may_enter(OWNER, "elsewhere")
+
+
+def test_name_of_the_owner_is_reserved() -> None:
+    with pytest.raises(ReservedName, match="reserved for logins with the node's token"):
+        access_of().add_user(User(OWNER))
