@@ -14,7 +14,7 @@ import pytest
 from flyball.control.identification import identify
 from flyball.control.laws import Multiplicative, law_to_json
 from flyball.control.loop import Sample
-from flyball.control.plant import model_to_json
+from flyball.control.model_file import model_to_json
 from flyball.errors import LabError
 from flyball.lab.pipeline_models import identified
 from flyball.lab.tuning import LOOP, tuned

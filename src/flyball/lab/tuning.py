@@ -12,8 +12,9 @@ from typing import Any
 from flyball.control.certificate import Certificate, certificate_to_json
 from flyball.control.design import design_law
 from flyball.control.laws import Law, law_from_json, law_to_json
+from flyball.control.model_file import read_model
 from flyball.control.model_free import loop_gain
-from flyball.control.plant import Plant, read_model
+from flyball.control.plant import Plant
 from flyball.control.verification import certify
 from flyball.errors import ControlError, LabError
 from flyball.lab.pipeline_models import Identify, identified
