@@ -24,7 +24,7 @@ FlyballError
 │   ├── PolicyNotFound
 │   ├── InvalidPattern         not a valid regular expression
 │   ├── UnlikeDeclared         redeclared with other properties
-│   ├── MemoryLimitReached     no memory for another queue, exchange or binding
+│   ├── MemoryLimitReached     no memory for another queue, exchange, binding or model
 │   ├── InvalidArgument
 │   ├── ReservedName
 │   ├── ClientNotFound
@@ -34,6 +34,8 @@ FlyballError
 │   ├── InvalidName
 │   ├── InvalidBody
 │   ├── LoopNotFound
+│   ├── ModelNotFound
+│   ├── ModelConflict          the version of a model cannot get the requested state
 │   ├── NotSwitchable          the loop does not support the requested mode
 │   ├── TooManyLoops
 │   ├── NotPermitted
@@ -251,11 +253,11 @@ class UnlikeDeclared(RequestError):
 
 
 class MemoryLimitReached(RequestError):
-    """The memory budget for queues, exchanges, bindings and clients is used up."""
+    """The memory budget for queues, exchanges, bindings, clients and models is used up."""
 
     def __init__(self, held_bytes: int, limit_bytes: int) -> None:
         super().__init__(
-            f"queues, exchanges, bindings and clients use {held_bytes} bytes of memory, the limit is {limit_bytes}:"
+            f"queues, exchanges, bindings, clients and models use {held_bytes} bytes of memory, the limit is {limit_bytes}:"
             " delete some, or raise --memory-bytes"
         )
         self.held_bytes = held_bytes
@@ -316,6 +318,21 @@ class LoopNotFound(RequestError):
     def __init__(self, loop_name: str) -> None:
         super().__init__(f"no loop {loop_name!r}")
         self.loop_name = loop_name
+
+
+class ModelNotFound(RequestError):
+    """An operation named a model or version that the registry does not have."""
+
+    def __init__(self, kind: str, scope: str, version: int | None = None) -> None:
+        which = "" if version is None else f"version {version} of "
+        super().__init__(f"no {which}{kind} model for scope '{scope}'")
+        self.kind = kind
+        self.scope = scope
+        self.version = version
+
+
+class ModelConflict(RequestError):
+    """The version of a model cannot get the requested state: unsound, pinned, or changed meanwhile."""
 
 
 class NotSwitchable(RequestError):

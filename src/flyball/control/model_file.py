@@ -27,7 +27,11 @@ def read_model(text: str, loop: str | None = None, sample_time_s: float | None =
     plant was found are passed over if there are others. Raises ControlError if the text is not a model, or has not
     exactly one such plant; it lists the names.
     """
-    entries = _entries(text)
+    try:
+        model = json.loads(text)
+    except ValueError as error:
+        raise ControlError(f"the model is not JSON: {error}") from None
+    entries = _entries(model)
     fitting = [
         entry
         for entry in entries
@@ -44,11 +48,15 @@ def read_model(text: str, loop: str | None = None, sample_time_s: float | None =
     return Plant.from_json(found[0])
 
 
-def _entries(text: str) -> list[Mapping[str, Any]]:
-    try:
-        model = json.loads(text)
-    except ValueError as error:
-        raise ControlError(f"the model is not JSON: {error}") from None
+def read_plants(model: object) -> list[Plant]:
+    """Return all plants of a model file's content; loops in which none was found are passed over.
+
+    Raises ControlError if it is not a model of plants.
+    """
+    return [Plant.from_json(entry) for entry in _entries(model) if not entry.get("reason")]
+
+
+def _entries(model: object) -> list[Mapping[str, Any]]:
     if not isinstance(model, dict) or model.get("kind") != KIND:
         raise ControlError(
             f'this is not a model of a plant: it must have "kind": "{KIND}"; make one with `flyball control identify`'

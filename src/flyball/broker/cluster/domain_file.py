@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from flyball.broker.cluster.capacity import options_of_model, split_reference
 from flyball.broker.cluster.names import suggestion
 from flyball.broker.cluster.options import ClusterOptions
+from flyball.broker.models.capacity import options_of_model, split_reference
 from flyball.errors import ClusterError
 from flyball.model import DEFAULT_VHOST
 

@@ -48,6 +48,8 @@ STATUS_OF: Mapping[type[errors.FlyballError], int] = {
     errors.TopicNotFound: 404,
     errors.ClientNotFound: 404,
     errors.LoopNotFound: 404,
+    errors.ModelNotFound: 404,
+    errors.ModelConflict: 409,
     errors.NotSwitchable: 409,
     errors.TooManyLoops: 429,
     errors.MemoryLimitReached: 503,

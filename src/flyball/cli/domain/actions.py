@@ -99,7 +99,7 @@ def _state_of(facts: DomainFacts, name: str) -> str | None:
 
 def fitted_options(reference: str) -> dict[str, object]:
     """Read capacity and weights from FILE or FILE#EXPERIMENT."""
-    from flyball.broker.cluster.capacity import options_of_model, split_reference
+    from flyball.broker.models.capacity import options_of_model, split_reference
 
     file, experiment = split_reference(reference)
     return options_of_model(_read(file), file, experiment)

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from flyball.broker.cluster.capacity import options_of_model, split_reference
 from flyball.broker.cluster.domain_file import read_domain_file
+from flyball.broker.models.capacity import options_of_model, split_reference
 from flyball.errors import ClusterError
 
 WEIGHED = {"experiment": "amqp", "nodes": 1, "producer_weight": 0.1, "consumer_weight": 0.05, "clients_at_knee": 10.0}

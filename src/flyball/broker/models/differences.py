@@ -1,0 +1,77 @@
+"""What changed between two versions of a model's document: the parameters, with their change in percent. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, TypedDict
+
+from flyball.errors import InvalidArgument
+
+# Parameters of documents that are compared.
+MAX_PARAMETERS = 20_000
+# Fields that name the entries of a list: entries are compared by name, not by place.
+NAMES = ("loop", "experiment", "name", "key", "class")
+
+
+class Difference(TypedDict):
+    """A parameter that was added, removed or changed."""
+
+    path: str
+    # None where the parameter is missing.
+    before: Any
+    after: Any
+    # None unless both are numbers and the first one is not 0.
+    change_percent: float | None
+
+
+def differences(before: Any, after: Any) -> list[Difference]:
+    """Return the parameters that differ, in the order of the later document; those that are gone come last.
+
+    Raises InvalidArgument if a document has more than MAX_PARAMETERS.
+    """
+    old, new = (dict(islice(_parameters(each), MAX_PARAMETERS + 1)) for each in (before, after))
+    if max(len(old), len(new)) > MAX_PARAMETERS:
+        raise InvalidArgument(
+            f"a document has more than {MAX_PARAMETERS} parameters: export both and compare the files"
+        )
+    paths = [*new, *(path for path in old if path not in new)]
+    found = [path for path in paths if path not in old or path not in new or _differ(old[path], new[path])]
+    return [_difference(path, old.get(path), new.get(path)) for path in found]
+
+
+def _difference(path: str, before: Any, after: Any) -> Difference:
+    change = None
+    if _is_number(before) and _is_number(after) and before != 0:
+        change = 100 * (after - before) / abs(before)
+    return {"path": path, "before": before, "after": after, "change_percent": change}
+
+
+def _differ(before: Any, after: Any) -> bool:
+    # In Python True equals 1.
+    return bool(before != after) or isinstance(before, bool) != isinstance(after, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _parameters(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping) and value:
+        for name, part in value.items():
+            yield from _parameters(part, f"{path}.{name}" if path else str(name))
+    elif isinstance(value, list) and value:
+        for label, part in zip(_labels(value), value, strict=True):
+            yield from _parameters(part, f"{path}[{label}]")
+    else:
+        yield path, value
+
+
+def _labels(entries: Sequence[Any]) -> list[str]:
+    """Return a distinct label for each entry: its name, if all have different ones, or its place."""
+    for field in NAMES:
+        if all(isinstance(entry, Mapping) and isinstance(entry.get(field), str | int) for entry in entries):
+            labels = [str(entry[field]) for entry in entries]
+            if len({*labels}) == len(labels):
+                return labels
+    return [str(place) for place in range(len(entries))]
