@@ -29,6 +29,7 @@ from flyball.broker.cluster.decisions import (
 from flyball.broker.cluster.facts import DecisionFacts, MoveFacts
 from flyball.broker.cluster.names import split_key, title
 from flyball.broker.cluster.overview import Overview
+from flyball.broker.models.history import Entry, History, shown
 
 KEPT_DECISIONS = 500
 
@@ -78,6 +79,14 @@ class DecisionLog:
         """Record the move of an ordinary queue in a rebalance."""
         what = f"Move queue '{move['name']}' from '{move['source']}' to '{move['destination']}'"
         self._add("MoveQueue", "", move["name"], what, f"a rebalance was requested: {move['reason']}")
+
+    def note_model(self, model: History, entry: Entry) -> None:
+        """Record a change of a version of a model."""
+        what = (
+            f"{model.kind.capitalize()} model for scope '{model.scope}': version {entry.version} {shown(entry.after)}"
+        )
+        by = f"by user '{entry.by}'"
+        self._add("Model", "", model.scope, what, f"{entry.reason} ({by})" if entry.reason else by)
 
     def since(self, number: int, term: str) -> dict[str, Any]:
         """Return the entries after this number of this term; all entries if the term is another one."""

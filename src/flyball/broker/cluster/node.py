@@ -15,6 +15,7 @@ from flyball.broker.cluster.agent import Agent
 from flyball.broker.cluster.domain_placement import DomainPlacement
 from flyball.broker.cluster.governor import DomainGovernor
 from flyball.broker.cluster.leader import Leader
+from flyball.broker.cluster.models import ModelChanges
 from flyball.broker.cluster.provisioners import Provisioner, Surroundings, load_provisioners
 from flyball.broker.node.node import Node, NodePart
 from flyball.broker.node.node import running as running_alone
@@ -172,6 +173,7 @@ async def attached(
     async with asyncio.TaskGroup() as tasks:
         leader = Leader(agent, provisioners, tasks)
         commands.install(node.hub, DomainGovernor(agent, leader, placement, provisioners).run)
+        ModelChanges(agent, leader.decision_log)
         node.hub.reports["domain"] = leader.report
         supervisor = node.supervisor.within(tasks)
         long_lived = {"cluster agent": agent.balancer.run, "cluster leader": leader.run}

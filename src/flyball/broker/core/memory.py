@@ -9,7 +9,7 @@ Memory is charged to one of these categories:
 - links to other nodes: unsent output and unanswered requests. Puts wait before a link has many (`peering.puts`),
   and waiting puts are charged to the connection that they came from;
 - HTTP: requests in progress and unsent responses;
-- definitions: queues, exchanges, bindings and their arguments, and registered clients.
+- definitions: queues, exchanges, bindings and their arguments, registered clients, and the versions of models.
 
 The commit queue (`GroupCommit.pending_bytes`) has a loop and a setpoint of its own: see `core.flow`.
 
@@ -252,7 +252,7 @@ class Ledger:
     # Definitions
 
     def charge_definition(self, size_bytes: int) -> None:
-        """Charge a new queue, exchange, binding or client. Raises MemoryLimitReached."""
+        """Charge a new queue, exchange, binding, client or version of a model. Raises MemoryLimitReached."""
         limit_bytes = int(DEFINITIONS_RATIO * self.limit_bytes)
         if self.definitions_bytes + size_bytes > limit_bytes:
             raise MemoryLimitReached(self.definitions_bytes, limit_bytes)

@@ -7,6 +7,7 @@ import contextlib
 import time
 
 from flyball.broker.core.broker import Broker
+from flyball.broker.models.registry import Models
 from flyball.broker.transport.connection import Hub
 from flyball.errors import StoreError
 
@@ -30,7 +31,7 @@ class Reclaimer:
                 self._removed = removed
 
 
-async def keep_house(hub: Hub) -> None:
+async def keep_house(hub: Hub, models: Models) -> None:
     """Delete the messages of deleted queues, then run the periodic tasks forever."""
     with contextlib.suppress(StoreError):
         await hub.broker.store.sweep_orphans()
@@ -44,10 +45,14 @@ async def keep_house(hub: Hub) -> None:
             # arrival would evict them.
             ("eviction", hub.broker.engine.evict),
             ("parked messages", hub.broker.dead_lettering.page_out_parked),
-            ("memory", lambda: hub.broker.ledger.tick(hub.queues.topology.definitions_bytes())),
+            ("memory", lambda: hub.broker.ledger.tick(_definitions_bytes(hub, models))),
             ("connections", lambda: hub.tick(time.monotonic())),
         ):
             try:
                 look()
             except Exception as error:
                 hub.faults.note(f"housekeeping: {place}", error)
+
+
+def _definitions_bytes(hub: Hub, models: Models) -> int:
+    return hub.queues.topology.definitions_bytes() + models.size_bytes

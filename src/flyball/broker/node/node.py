@@ -18,6 +18,7 @@ from flyball.broker.core.queues import Queues
 from flyball.broker.core.supervisor import Supervisor
 from flyball.broker.core.topics import Topics
 from flyball.broker.core.topology import Topology
+from flyball.broker.models.registry import Models
 from flyball.broker.node.data_folder import check_data_folder
 from flyball.broker.node.disk import DiskReserve
 from flyball.broker.node.housekeeping import Reclaimer, keep_house
@@ -51,8 +52,8 @@ from flyball.trace.recorder import Recorder
 
 log = logging.getLogger(__name__)
 
-# The kinds of definitions that AMQP does not have: clustered queues, provisioned nodes, and topics.
-KINDS = ("cluster", "node", "topic")
+# The kinds of definitions that AMQP does not have: clustered queues, provisioned nodes, topics, and models.
+KINDS = ("cluster", "node", "topic", "model")
 
 
 @dataclass(slots=True, frozen=True)
@@ -62,6 +63,7 @@ class Assembly:
     hub: Hub
     topology: Topology
     definitions: Definitions
+    models: Models
     membership: Membership
     peers: Peers
     remotes: Remotes
@@ -102,6 +104,7 @@ class Node:
         self.hub = assembly.hub
         self.topology = assembly.topology
         self.definitions = assembly.definitions
+        self.models = assembly.models
         self.membership = assembly.membership
         self.peers = assembly.peers
         self.remotes = assembly.remotes
@@ -214,6 +217,7 @@ async def _assemble(
     )
     hub = Hub(services, tasks)
     feed = ChangeFeed(broker, authority, topology, definitions, snapshot.version)
+    models = Models(definitions, broker.ledger.charge_definition, feed.catch_up)
     secured = link_tls(settings)
     membership, remotes = _join_domain(settings, hub, topology, feed, secured)
     amqp = amqp_context(queues, _amqp_settings(settings))
@@ -228,6 +232,7 @@ async def _assemble(
         hub,
         topology,
         definitions,
+        models,
         membership,
         remotes.peers,
         remotes,
@@ -247,7 +252,7 @@ def _start_background(
     hub = assembly.hub
     broker = hub.broker
     member = supervisor.keep("membership", assembly.membership.run)
-    others = [supervisor.keep("housekeeping", partial(keep_house, hub))]
+    others = [supervisor.keep("housekeeping", partial(keep_house, hub, assembly.models))]
     if disk is not None:
         reclaim = Reclaimer(broker, disk.is_low).reclaim
         others.append(supervisor.keep("disk", partial(disk.watch, assembly.disk_alarm.note, reclaim)))
