@@ -257,8 +257,8 @@ class MemoryLimitReached(RequestError):
 
     def __init__(self, held_bytes: int, limit_bytes: int) -> None:
         super().__init__(
-            f"queues, exchanges, bindings, clients and models use {held_bytes} bytes of memory, the limit is {limit_bytes}:"
-            " delete some, or raise --memory-bytes"
+            f"queues, exchanges, bindings, clients and models use {held_bytes} bytes of memory, the limit is"
+            f" {limit_bytes}: delete some, or raise --memory-bytes"
         )
         self.held_bytes = held_bytes
         self.limit_bytes = limit_bytes

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from flyball import __version__
-from flyball.cli import clients, control, domain, lab, permissions, pipeline, policies, queues, users, vhosts
+from flyball.cli import clients, control, domain, lab, models, permissions, pipeline, policies, queues, users, vhosts
 from flyball.cli.demo import demo
 from flyball.cli.gateway import gateway
 from flyball.cli.help import Commands
@@ -25,7 +25,7 @@ ABOUT = "A durable message broker with feedback control, for clients of AMQP 0-9
 app = typer.Typer(name="flyball", cls=Commands, help=ABOUT, no_args_is_help=True)
 for command in (serve, demo, store, gateway, status, top, put, get):
     app.command()(command)
-for commands in (queues, clients, users, vhosts, permissions, policies, domain, lab, pipeline, control):
+for commands in (queues, clients, users, vhosts, permissions, policies, domain, models, lab, pipeline, control):
     app.add_typer(commands.app)
 
 

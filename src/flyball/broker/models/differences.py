@@ -1,4 +1,4 @@
-"""What changed between two versions of a model's document: the parameters, with their change in percent. Pure."""
+"""Compares two versions of a model's document: the parameters that differ, with their change in percent. Pure."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ REQUESTED_STATES = (State.SHADOW, State.IN_FORCE, State.REJECTED, State.QUARANTI
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """When, by whom and why a history is changed, and what was observed (JSON text), if anything."""
+    """Time, user and reason of a change, and what was observed (JSON text), if anything."""
 
     at: float
     by: str
@@ -73,7 +73,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What is published as a version. Texts are JSON; equal digests mean the same document and evidence."""
+    """The content of a version. Texts are JSON; equal digests mean the same document and evidence."""
 
     digest: str
     document: str

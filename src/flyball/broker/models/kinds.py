@@ -27,7 +27,7 @@ NO_CERTIFICATE = "the design has no certificate"
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is shown of a document, and what it says of its own soundness: None if it says nothing."""
+    """The summary of a document, and its own verdict on its soundness: None if it has none."""
 
     summary: str
     is_sound: bool | None = None

@@ -64,7 +64,7 @@ class Models:
         catch_up: CatchUp = _no_others,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """`charge` raises MemoryLimitReached if there is no memory for so many more bytes; `catch_up` applies the
+        """`charge` raises MemoryLimitReached if there is no memory for this number of bytes; `catch_up` applies the
         changes of other nodes.
         """
         self._definitions = definitions

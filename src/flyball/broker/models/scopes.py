@@ -1,4 +1,4 @@
-"""What a model holds for: the domain, a node, a queue, an application or a control loop. Pure."""
+"""The object that a model describes: the domain, a node, a queue, an application or a control loop. Pure."""
 
 from __future__ import annotations
 

@@ -209,7 +209,7 @@ def test_memory_of_models_is_charged_and_limited(api: httpx.Client, node: Runnin
     def fill(node: Any) -> None:
         node.hub.broker.ledger.definitions_bytes = node.hub.broker.ledger.limit_bytes
 
-    # Refused, or housekeeping has just measured anew, and the next one is.
+    # Refused, or housekeeping has just measured again, and the next one is.
     for number in range(100):
         node.call(fill)
         body = {"document": {**documents.capacity(), "note": note}, "evidence": {"number": number}}
