@@ -108,7 +108,8 @@ def _row(row: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def _state(row: Mapping[str, Any]) -> str:
-    return row["state"].replace("_", " ") + (", pinned" if row["is_pinned"] else "")
+    pinned = ", pinned" if row["is_pinned"] else ""
+    return f"{row['state'].replace('_', ' ')}{pinned}"
 
 
 def _soundness(row: Mapping[str, Any]) -> str:

@@ -23,6 +23,7 @@ PAGES = [
     ("/governor", "Governor"),
     ("/governor/screen-loop", "a loop with a long name"),
     ("/admission", "Admission"),
+    ("/models", "Models"),
     ("/domain", "Domain"),
     ("/experiments", "Experiments"),
 ]

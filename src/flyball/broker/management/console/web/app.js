@@ -18,6 +18,8 @@ const ROUTES = [
   { path: "/governor/:name", page: "governor", parent: "/governor" },
   { path: "/admission", page: "admission", nav: "Admission", group: "Control" },
   { path: "/admission/:name", page: "admission", parent: "/admission" },
+  { path: "/models", page: "models", nav: "Models", group: "Control" },
+  { path: "/models/:kind/:scope", page: "model", parent: "/models" },
   { path: "/domain", page: "domain", nav: "Domain", group: "Control" },
   { path: "/experiments", page: "experiments", nav: "Experiments", group: "Lab" },
 ];

@@ -72,6 +72,7 @@ const ICONS = {
   governor: "M12 3v18M8 21h8M12 5 6 12M12 5l6 7M6 15l6 3 6-3M3.5 13.5a2 2 0 1 0 4 0 2 2 0 1 0-4 0M16.5 13.5a2 2 0 1 0 4 0 2 2 0 1 0-4 0",
   admission: "M5 21V4M5 5h14M19 5v4M9 21V12h10v9M14 16v1",
   domain: "M12 3v5M5 16v-3h14v3M12 8v5M9 3h6v5H9zM2 16h6v5H2zM16 16h6v5h-6z",
+  models: "M12 3 3 7.5l9 4.5 9-4.5zM3 12l9 4.5 9-4.5M3 16.5 12 21l9-4.5",
   experiments: "M9 3h6M10 3v6l-5 10a1.4 1.4 0 0 0 1.2 2h11.6a1.4 1.4 0 0 0 1.2-2L14 9V3M8 15h8",
   menu: "M4 7h16M4 12h16M4 17h16",
   close: "M6 6l12 12M18 6 6 18",

@@ -19,18 +19,21 @@ const KINDS = {
   MoveQueue: ["move a queue", "info"],
   TakeOver: ["take over", "warn"],
   HandOver: ["cannot help", "warn"],
+  Model: ["model", "info"],
   Failure: ["failed", "bad"],
 };
 const GROUPS = {
   all: () => true,
   moves: ({ kind }) => ["Move", "MoveQueue"].includes(kind),
   members: ({ kind }) => ["Provision", "AddMember", "Mark", "Unmark", "RemoveMember", "Release"].includes(kind),
+  models: ({ kind }) => kind === "Model",
   rest: ({ kind }) => ["Lead", "TakeOver", "HandOver", "Failure"].includes(kind),
 };
 const CHOICES = [
   ["all", "All"],
   ["members", "Scaling"],
   ["moves", "Moves"],
+  ["models", "Models"],
   ["rest", "Leader and failures"],
 ];
 
