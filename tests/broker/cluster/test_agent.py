@@ -48,6 +48,7 @@ async def agent_with(move: Callable[..., Awaitable[Any]]) -> AsyncIterator[tuple
             membership=SimpleNamespace(node_id=1, on_nodes=[], report_with=lambda report: None),
             definitions=None,
             topology=SimpleNamespace(directory=None),
+            models=None,
         )
         agent = Agent(node, asyncio.Event())
         node.peers.commands["session.move"] = move

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from flyball.broker.cluster.balancer import Balancer
+from flyball.broker.cluster.capacity_models import CapacityModels
 from flyball.broker.cluster.members import Members
 from flyball.broker.cluster.overview import Overview
 from flyball.broker.cluster.sessions import Sessions
@@ -44,7 +45,7 @@ class Agent:
     def __init__(self, node: Node, stop: asyncio.Event) -> None:
         """`stop` is set when the domain releases this node."""
         self.node = node
-        self.overview = Overview(node)
+        self.overview = Overview(node, CapacityModels(node.models))
         self.members = Members(node, self.ask)
         self.sessions = Sessions(node)
         self.balancer = Balancer(node, self.members, self.overview, self.ask)

@@ -73,7 +73,7 @@ class Clusters:
         value = self._overview.cluster(key)
         # The options must work together. Options stored by another version are kept as they are.
         ClusterOptions.from_dict(
-            {**self._overview.options(key).to_dict(), **changes}, f"clustered queue {value['name']}"
+            {**self._overview.declared(key).to_dict(), **changes}, f"clustered queue {value['name']}"
         )
         await self._put(key, {**value, "options": {**value["options"], **changes}})
 

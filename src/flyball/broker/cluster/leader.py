@@ -101,7 +101,7 @@ class Leader:
             await self._remove_dead_nodes()
         await self._session_reports.ask_all()
         await self.decide()
-        self._loops.show(self.manager)
+        self._loops.show(self.manager, self.overview.trials())
         if self._agent.leads:
             self._finish_what_was_begun()
             await self._trim_changes()

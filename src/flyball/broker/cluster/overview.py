@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from flyball.broker.cluster.capacity_models import CapacityModels, Trial
 from flyball.broker.cluster.names import cluster_key, split_key, title
 from flyball.broker.cluster.options import ClusterOptions
 from flyball.broker.node.node import Node
@@ -25,7 +26,8 @@ Placed = tuple[Queue, int]
 class Overview:
     """The domain as one node knows it."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, models: CapacityModels | None = None) -> None:
+        self._models = models
         self._membership = node.membership
         self._definitions = node.definitions
         self._directory = node.topology.directory
@@ -136,7 +138,22 @@ class Overview:
         return value
 
     def options(self, key: str) -> ClusterOptions:
-        """Return the options of a clustered queue that this version understands."""
+        """Return the options of a clustered queue, with the numbers of the capacity model in force."""
+        declared = self.declared(key)
+        return (
+            declared if self._models is None else self._models.in_force(key, declared, self.clusters[key]["options"])
+        )
+
+    def trials(self) -> dict[str, Trial]:
+        """Return the capacity models in shadow, by clustered queue."""
+        if self._models is None:
+            return {}
+        live = [key for key, value in self.clusters.items() if not value.get("deleted")]
+        found = {key: self._models.in_shadow(key, self.declared(key), self.clusters[key]["options"]) for key in live}
+        return {key: trial for key, trial in found.items() if trial is not None}
+
+    def declared(self, key: str) -> ClusterOptions:
+        """Return the options in the definition of a clustered queue that this version understands."""
         stored = self.clusters[key]["options"]
         known = self._options.get(key)
         if known is None or known[0] != stored:

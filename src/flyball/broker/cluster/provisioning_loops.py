@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 
+from flyball.broker.cluster.capacity_models import Trial
 from flyball.broker.cluster.manager import Manager
 from flyball.broker.cluster.names import split_key, title
-from flyball.broker.cluster.options import ClusterOptions
+from flyball.broker.cluster.options import ClusterOptions, Role
 from flyball.broker.core.loops import Bounds, LoopFacts, Loops, Quantity, Reading
 
 # Largest number of clustered queues whose loops are shown.
 MAX_LOOPS = 100
+
+# Suffix of the loop of a model in shadow.
+TRIAL = ".shadow"
+TRIED = "it shows a capacity model in shadow; put the model in force with `flyball model activate`"
+EMPTY: Mapping[str, Trial] = {}
 
 GOVERNS = "the domain's manager needs this loop; to keep the size, set min_members and max_members to the same value"
 
@@ -25,9 +31,23 @@ class ProvisioningLoops:
         self._loops = loops
         # Options of the clustered queues that are shown, by key.
         self._shown: dict[str, ClusterOptions] = {}
+        # Capacity models in shadow that are shown, by key of their clustered queue.
+        self._trials: dict[str, Trial] = {}
 
-    def show(self, manager: Manager) -> None:
-        """Show the loops of the clustered queues of a manager, and no others."""
+    def show(self, manager: Manager, trials: Mapping[str, Trial] = EMPTY) -> None:
+        """Show the loops of the clustered queues of a manager and of the models in shadow there, and no others."""
+        self._show_provisioning(manager)
+        wanted = {key: trials[key] for key in self._shown if key in trials}
+        self._hide_trials(key for key in list(self._trials) if self._trials[key] != wanted.get(key))
+        for key in wanted.keys() - self._trials.keys():
+            trial = wanted[key]
+            facts = _facts_of(key, trial.options, f"capacity model {trial.version} in shadow: ")
+            read = partial(_read_trial, manager, key, trial.options)
+            loop = self._loops.add(_name_of(key) + TRIAL, facts, read, why_fixed=TRIED)
+            loop.is_shadow = True
+            self._trials[key] = trial
+
+    def _show_provisioning(self, manager: Manager) -> None:
         wanted = {key: found.options for key, found in itertools.islice(manager.clusters.items(), MAX_LOOPS)}
         self._hide(key for key in list(self._shown) if self._shown[key] != wanted.get(key))
         for key in wanted.keys() - self._shown.keys():
@@ -38,6 +58,12 @@ class ProvisioningLoops:
     def hide_all(self) -> None:
         """Remove all loops: this node does not lead."""
         self._hide(list(self._shown))
+        self._hide_trials(list(self._trials))
+
+    def _hide_trials(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            del self._trials[key]
+            self._loops.remove(_name_of(key) + TRIAL)
 
     def _hide(self, keys: Iterable[str]) -> None:
         for key in keys:
@@ -60,9 +86,24 @@ def _read(manager: Manager, key: str) -> Reading | None:
     return Reading(found.options.theta_up, load, table.usable_count)
 
 
-def _facts_of(key: str, options: ClusterOptions) -> LoopFacts:
+def _read_trial(manager: Manager, key: str, options: ClusterOptions) -> Reading | None:
+    """Return the load that a model in shadow finds, and the members that it would take."""
+    found = manager.clusters.get(key)
+    if found is None:
+        return None
+    table = found.table
+    load = sum(options.weight(role) * table.count(role) for role in Role)
+    # Nodes differ in capacity, which models do not know: their shares stay as they are.
+    capacity = table.usable_capacity * options.capacity / found.options.capacity
+    if not table.usable_count or capacity <= 0:
+        return Reading(options.theta_up, math.nan, None)
+    needed = math.ceil(load * table.usable_count / (capacity * options.theta_up))
+    return Reading(options.theta_up, load / capacity, max(options.min_members, min(needed, options.max_members)))
+
+
+def _facts_of(key: str, options: ClusterOptions, prefix: str = "") -> LoopFacts:
     return LoopFacts(
-        title=f"provisioning of {title(key)}",
+        title=f"{prefix}provisioning of {title(key)}",
         about=(
             f"Adds a member when the load would exceed {options.theta_up:g} of the members' capacity; removes"
             f" one when the others would have been at {options.theta_down:g} or less for {options.dwell_s:g} s."

@@ -111,7 +111,10 @@ class ReadModel:
                 )
                 for queue, owner in placed
             ]
-            found.append(cluster_facts(value["vhost"], value["name"], options, known, decisions.get(key, ())))
+            facts = cluster_facts(value["vhost"], value["name"], options, known, decisions.get(key, ()))
+            # Loads are those of the model in force, but a plan compares what was declared.
+            facts["options"] = overview.declared(key).to_dict()
+            found.append(facts)
         return found
 
     def _counts(self) -> dict[int, Mapping[str, int]]:

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pika
 import pytest
 
 from flyball.broker.management.part import console_part
 from flyball.broker.models.texts import MAX_DOCUMENT_BYTES
 from tests.broker.domains import two_nodes
 from tests.broker.management.flyball_api.streams import GUEST
-from tests.broker.management.flyball_api.test_domain import governed, pages_of
+from tests.broker.management.flyball_api.test_domain import governed, pages_of, until
 from tests.broker.models import documents
 from tests.nodes import ANSWER_LIMIT_S, RunningNode
 
@@ -285,6 +286,37 @@ def test_simultaneous_publications_leave_one_version_in_force(nodes: tuple[Runni
         assert first == second
         assert sorted(first) == [*range(1, 13)]
         assert [*first.values()].count("in_force") == 1
+
+
+def test_capacity_model_in_force_governs_a_clustered_queue(nodes: tuple[RunningNode, RunningNode]) -> None:
+    with pages_of(*nodes) as pages:
+        created = pages[0].post("/domain/commands/cluster.create", json={"name": "orders", "members": ["a", "b"]})
+        assert created.status_code == 200, created.text
+        host, port = nodes[0].address("amqp")
+        with pika.BlockingConnection(pika.ConnectionParameters(host, port, heartbeat=0)) as connection:
+            connection.channel().basic_consume("orders", lambda *_: None)
+
+            def cluster() -> dict[str, Any]:
+                [found] = pages[1].get("/domain").json()["clusters"]
+                return dict(found)
+
+            until(cluster, lambda found: found["consumers"] == 1)
+            declared = cluster()
+            assert declared["load"] == 0.005
+            publish(pages[1], document=documents.capacity(0.1, 0.4))
+            # One consumer of 0.4 on two members of 1; the definition itself is as it was.
+            fitted = until(cluster, lambda found: found["load"] == 0.2)
+            assert fitted["options"] == declared["options"]
+            publish(pages[1], document=documents.capacity(0.1, 0.8), state="shadow")
+            shadow = "/loops/domain.orders.shadow"
+            loop = until(lambda: pages[0].get(shadow).json(), has_measured)
+            assert (loop["is_shadow"], loop["last"]["measurement"], cluster()["load"]) == (True, 0.4, 0.2)
+            pages[1].post(f"{ORDERS}/rollback", json={"reason": "a test"})
+            until(cluster, lambda found: found["load"] == declared["load"])
+
+
+def has_measured(loop: dict[str, Any]) -> bool:
+    return bool((loop.get("last") or {}).get("measurement"))
 
 
 def test_models_survive_a_restart(tmp_path: Path, new_database: Callable[[], str]) -> None:
