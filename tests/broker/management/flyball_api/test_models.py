@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +150,10 @@ def test_models_are_listed_and_filtered(api: httpx.Client) -> None:
         row["version"] for row in api.get("/models", params={"kind": "capacity", "state": "in_force"}).json()
     ] == [2]
     assert len(api.get("/models", params={"scope": "queue:orders"}).json()) == 3
+    page = {"page": 1, "page_size": 2, "name": "capacity", "sort": "version", "columns": "version,kind"}
+    found = api.get("/models", params=page).json()
+    assert (found["total_count"], found["filtered_count"]) == (3, 2)
+    assert found["items"] == [{"version": 1, "kind": "capacity"}, {"version": 2, "kind": "capacity"}]
     assert api.get("/models", params={"scope": "domain"}).json() == []
     for query in ({"kind": "colour"}, {"state": "new"}, {"scope": "world"}):
         assert api.get("/models", params=query).status_code == 400
@@ -241,6 +245,37 @@ def test_administrators_change_and_monitoring_reads(api: httpx.Client, users: Us
     assert states(api) == {1: "in_force"}
 
 
+@pytest.mark.parametrize("store", ["memory", "null", "postgresql"])
+def test_every_store_has_the_registry(tmp_path: Path, new_database: Callable[[], str], store: str) -> None:
+    url = new_database() if store == "postgresql" else store
+    with alone(tmp_path, store=url) as (_, api):
+        publish(api)
+        publish(api, document=documents.capacity(0.5))
+        assert api.post(f"{ORDERS}/rollback", json={}).status_code == 200
+        assert api.put(f"{ORDERS}/pin", json={}).status_code == 200
+        assert states(api) == {2: "quarantined", 1: "in_force"}
+
+
+def test_consumers_read_the_registry_while_the_store_is_unavailable(tmp_path: Path) -> None:
+    with alone(tmp_path, store="memory", store_time_limit_s=0.5) as (node, api):
+
+        def cut_off(is_cut_off: bool) -> None:
+            store: Any = node.node.hub.broker.store
+            store.cut_off = is_cut_off
+
+        publish(api)
+        node.call(lambda _: cut_off(True))
+        body = {"document": documents.capacity(0.5), "state": "in_force"}
+        refused = api.post(f"{ORDERS}/versions", json=body)
+        assert (refused.status_code, refused.json()["kind"]) == (503, "OutcomeUnknown")
+        # The version is there as a whole or not at all, and one is in force in either case.
+        assert [*states(api).values()].count("in_force") == 1
+        node.call(lambda _: cut_off(False))
+        # The publisher repeats its request: the version exists once.
+        assert api.post(f"{ORDERS}/versions", json=body).status_code in (200, 201)
+        assert states(api) == {2: "in_force", 1: "superseded"}
+
+
 @pytest.fixture
 def nodes(tmp_path: Path, new_database: Callable[[], str]) -> Iterator[tuple[RunningNode, RunningNode]]:
     parts = [governed, console_part()]
@@ -319,22 +354,21 @@ def has_measured(loop: dict[str, Any]) -> bool:
     return bool((loop.get("last") or {}).get("measurement"))
 
 
+@contextmanager
+def alone(folder: Path, **flags: Any) -> Iterator[tuple[RunningNode, httpx.Client]]:
+    """Start a node and a client of its API."""
+    with (
+        RunningNode(folder / "data", parts=[console_part()], http="127.0.0.1:0", **flags) as node,
+        httpx.Client(base_url=f"{node.url}/api/flyball", auth=GUEST, timeout=ANSWER_LIMIT_S) as api,
+    ):
+        yield node, api
+
+
 def test_models_survive_a_restart(tmp_path: Path, new_database: Callable[[], str]) -> None:
     database = new_database()
-    before: Any = None
-    for _ in range(2):
-        with ExitStack() as stack:
-            node = stack.enter_context(
-                RunningNode(tmp_path / "data", parts=[console_part()], store=database, http="127.0.0.1:0")
-            )
-            api = stack.enter_context(
-                httpx.Client(
-                    base_url=f"http://{node.address('http')}/api/flyball", auth=GUEST, timeout=ANSWER_LIMIT_S
-                )
-            )
-            if before is None:
-                publish(api)
-                assert api.put(f"{ORDERS}/pin", json={}).status_code == 200
-                before = api.get(ORDERS).json()
-            else:
-                assert api.get(ORDERS).json() == before
+    with alone(tmp_path, store=database) as (_, api):
+        publish(api)
+        assert api.put(f"{ORDERS}/pin", json={}).status_code == 200
+        before = api.get(ORDERS).json()
+    with alone(tmp_path, store=database) as (_, api):
+        assert api.get(ORDERS).json() == before
