@@ -101,7 +101,7 @@ def test_change_that_is_refused_is_shown_in_the_dialog(visitor: Visitor, api: ht
     publish(api, "capacity", "queue:refused", documents.capacity(0.1))
     open_model(visitor, "capacity", "queue:%2F/refused")
     visitor.button("Roll back").click()
-    # Somebody else has done it meanwhile.
+    # Another administrator has done it meanwhile.
     api.post("/flyball/models/capacity/queue%3Arefused/rollback", json={}).raise_for_status()
     visitor.dialog.get_by_role("button", name="Roll back").click()
     expect(visitor.dialog.get_by_role("alert")).to_contain_text("is not in force: read it again")
