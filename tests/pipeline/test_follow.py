@@ -13,7 +13,7 @@ from flyball.pipeline.stored import open_store
 from flyball.pipeline.trace_store import Store
 from tests.pipeline.traces import START_US, request, write_requests
 
-ROUNDS = 9
+ROUNDS = 6
 FILES = 4
 COMPACT_AFTER = 2
 HOURS_OF_A_ROUND = 24 / ROUNDS
