@@ -36,9 +36,9 @@ HOT_MODULES = (
     "src/flyball/broker/wire/thorbang/*.py",
     "src/flyball/broker/engine/*.py",
     "src/flyball/broker/engine/routing/*.py",
-    "src/flyball/broker/protocols/amqp/consuming.py",
+    "src/flyball/broker/protocols/amqp/consumers.py",
     "src/flyball/broker/core/intake.py",
-    "src/flyball/broker/protocols/amqp/publishing.py",
+    "src/flyball/broker/protocols/amqp/publisher.py",
 )
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import pika
 import uvloop
 
-from flyball.broker.core.governor import SAMPLE_S
+from flyball.broker.core.flow_controller import SAMPLE_S
 from flyball.broker.node import node as node_module
 from flyball.broker.node import stores
 from flyball.broker.settings import load_settings

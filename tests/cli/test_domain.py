@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.broker.cluster.models import ModelGovernor, queue_facts
+from tests.broker.cluster.models import ModelAdministration, queue_facts
 from tests.nodes import RunningNode, with_api
 from typer.testing import CliRunner, Result
 
@@ -40,7 +40,7 @@ members = ["n1", "n2"]
 """
 
 
-class SlowGovernor(ModelGovernor):
+class SlowDomain(ModelAdministration):
     """Nodes come and go while one looks at the domain for the third time."""
 
     looks = 0
@@ -54,18 +54,18 @@ class SlowGovernor(ModelGovernor):
 
 
 @pytest.fixture
-def governor() -> SlowGovernor:
-    governor = SlowGovernor()
-    governor.arrives_later = True
-    governor.node("n1")
-    governor.node("n2", "local")
-    return governor
+def domain() -> SlowDomain:
+    domain = SlowDomain()
+    domain.arrives_later = True
+    domain.node("n1")
+    domain.node("n2", "local")
+    return domain
 
 
 @pytest.fixture
-def node(governor: SlowGovernor, tmp_path: Path) -> Iterator[RunningNode]:
+def node(domain: SlowDomain, tmp_path: Path) -> Iterator[RunningNode]:
     with RunningNode(tmp_path / "data", **with_api(store="memory", thorbang="off", amqp="off")) as node:
-        node.call(lambda running: install(running.hub, partial(carry_out, governor)))
+        node.call(lambda running: install(running.hub, partial(carry_out, domain)))
         yield node
 
 
@@ -106,22 +106,22 @@ def error(result: Result) -> str:
 # Showing
 
 
-def test_show_says_what_it_does_not_know(flyball: Flyball, governor: SlowGovernor) -> None:
+def test_show_says_what_it_does_not_know(flyball: Flyball, domain: SlowDomain) -> None:
     unknown = queue_facts("mail", ready=None, unacked=None, producers=None, consumers=None)
-    governor.nodes["n2"]["queues"].append(unknown)
+    domain.nodes["n2"]["queues"].append(unknown)
     shown = [line for line in lines(flyball("domain", "show")) if "mail" in line]
     assert [line.strip("│├└─ ") for line in shown] == ["queue mail: ? ready, ? unacknowledged, ? consumers"]
 
 
-def test_show_is_a_tree_of_everything(flyball: Flyball, governor: SlowGovernor) -> None:
+def test_show_is_a_tree_of_everything(flyball: Flyball, domain: SlowDomain) -> None:
     flyball("domain", "cluster", "create", "orders", "--member", "n1", "--capacity", "10")
     flyball("domain", "cluster", "add", "orders", "n2")
-    first, second = governor.clusters["/", "orders"].members.values()
+    first, second = domain.clusters["/", "orders"].members.values()
     first.producers, first.consumers, first.ready = 3, 2, 17
     second.producers, second.is_marked = 1, True
-    governor.nodes["n2"]["queues"].append(queue_facts("mail", "shop", ready=5, consumers=1))
-    governor.topic("news", subscriptions=("paper",))
-    governor.topic("news.sport", "news")
+    domain.nodes["n2"]["queues"].append(queue_facts("mail", "shop", ready=5, consumers=1))
+    domain.topic("news", subscriptions=("paper",))
+    domain.topic("news.sport", "news")
     assert lines(flyball("domain", "show")) == [
         "domain of 2 nodes, led by n1",
         "├── nodes",
@@ -170,11 +170,9 @@ def test_topics_are_created_below_their_parents_listed_moved_and_deleted(flyball
     assert lines(flyball("domain", "topic", "delete", "b")) == ["deleted topic b"]
 
 
-def test_a_clustered_queue_is_shown_with_its_options_and_why_it_is_so(
-    flyball: Flyball, governor: SlowGovernor
-) -> None:
+def test_a_clustered_queue_is_shown_with_its_options_and_why_it_is_so(flyball: Flyball, domain: SlowDomain) -> None:
     flyball("domain", "cluster", "create", "orders", "--member", "n1")
-    governor.clusters["/", "orders"].decisions = [
+    domain.clusters["/", "orders"].decisions = [
         {"at": "2026-05-04T10:20:30+00:00", "what": "add a member on n2", "reason": "load would be 1.20"}
     ]
     shown = lines(flyball("domain", "cluster", "show", "orders"))
@@ -201,18 +199,18 @@ def test_a_clustered_queue_is_shown_with_its_options_and_why_it_is_so(
 # Changing
 
 
-def test_a_node_is_added_and_removed_and_waited_for(flyball: Flyball, governor: SlowGovernor) -> None:
+def test_a_node_is_added_and_removed_and_waited_for(flyball: Flyball, domain: SlowDomain) -> None:
     assert lines(flyball("domain", "node", "add", "n3", "--provisioner", "cloud")) == ["node n3 is up"]
-    assert governor.nodes["n3"]["provisioner"] == "cloud"
+    assert domain.nodes["n3"]["provisioner"] == "cloud"
     assert lines(flyball("domain", "node", "remove", "n3")) == ["node n3 is gone"]
 
 
 @pytest.fixture
 def removal_stops_it(
-    governor: SlowGovernor, node: RunningNode, monkeypatch: pytest.MonkeyPatch
+    domain: SlowDomain, node: RunningNode, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[threading.Thread]:
     """Whichever node is removed, the one that is asked stops; so it does not say that anything is done."""
-    governor.is_stuck = True
+    domain.is_stuck = True
     for limit in ("ANSWER_S", "LAST_ANSWER_S"):
         monkeypatch.setattr(actions, limit, 0.5)
     stopping = threading.Thread(target=node.stop)
@@ -220,47 +218,47 @@ def removal_stops_it(
     async def remove_node(name: str, *, force: bool) -> None:
         stopping.start()
 
-    monkeypatch.setattr(governor, "remove_node", remove_node)
+    monkeypatch.setattr(domain, "remove_node", remove_node)
     yield stopping
     stopping.join()
 
 
 @pytest.mark.usefixtures("removal_stops_it")
-def test_the_node_that_is_asked_can_be_removed_itself(flyball: Flyball, governor: SlowGovernor) -> None:
-    governor.asked = "n1"
+def test_the_node_that_is_asked_can_be_removed_itself(flyball: Flyball, domain: SlowDomain) -> None:
+    domain.asked = "n1"
     assert lines(flyball("domain", "node", "remove", "n1")) == ["node n1 is gone"]
 
 
 @pytest.mark.usefixtures("removal_stops_it")
-def test_nodes_with_equal_ports_are_told_apart(flyball: Flyball, governor: SlowGovernor, address: str) -> None:
-    governor.asked = "n1"
-    governor.nodes["n2"]["addresses"] = {"telesto": f"elsewhere:{address.rpartition(':')[2]}"}
+def test_nodes_with_equal_ports_are_told_apart(flyball: Flyball, domain: SlowDomain, address: str) -> None:
+    domain.asked = "n1"
+    domain.nodes["n2"]["addresses"] = {"telesto": f"elsewhere:{address.rpartition(':')[2]}"}
     assert "n2" not in error(flyball("domain", "node", "remove", "n2"))
 
 
 @pytest.mark.usefixtures("removal_stops_it")
-def test_apply_may_remove_the_node_that_is_asked(flyball: Flyball, governor: SlowGovernor) -> None:
-    governor.asked = "n1"
+def test_apply_may_remove_the_node_that_is_asked(flyball: Flyball, domain: SlowDomain) -> None:
+    domain.asked = "n1"
     step = "- node n1, after draining"
     said = lines(flyball("domain", "apply", "-", "--yes", "--prune", stdin='[[nodes]]\nname = "n2"\n'))
     assert said == [step, f"[1/1] {step}"]
 
 
-def test_nobody_has_to_wait(flyball: Flyball, governor: SlowGovernor) -> None:
-    governor.is_stuck = True
+def test_nobody_has_to_wait(flyball: Flyball, domain: SlowDomain) -> None:
+    domain.is_stuck = True
     assert documents(flyball("domain", "node", "add", "n3", "--wait", "0", "--json")) == [
         {"name": "n3", "state": "joining"}
     ]
 
 
-def test_what_takes_too_long_goes_on_and_is_told(flyball: Flyball, governor: SlowGovernor) -> None:
-    governor.is_stuck = True
+def test_what_takes_too_long_goes_on_and_is_told(flyball: Flyball, domain: SlowDomain) -> None:
+    domain.is_stuck = True
     told = error(flyball("domain", "node", "add", "n3", "--wait", "0.01"))
     assert told == "timed out after 0.01 s: node n3 joins. It continues; see `flyball domain show`."
 
 
-def test_a_dead_node_needs_force(flyball: Flyball, governor: SlowGovernor) -> None:
-    governor.node("n3", "local", state="dead")
+def test_a_dead_node_needs_force(flyball: Flyball, domain: SlowDomain) -> None:
+    domain.node("n3", "local", state="dead")
     assert "is dead and cannot be drained: remove it with --force" in error(flyball("domain", "node", "remove", "n3"))
     assert lines(flyball("domain", "node", "remove", "n3", "--force")) == ["node n3 is gone"]
 
@@ -308,16 +306,16 @@ def test_members_come_and_go(flyball: Flyball) -> None:
     assert "is the last of 'orders'" in error(flyball("domain", "cluster", "remove", "orders", "n2"))
 
 
-def test_deleting_messages_needs_a_yes(flyball: Flyball, governor: SlowGovernor) -> None:
+def test_deleting_messages_needs_a_yes(flyball: Flyball, domain: SlowDomain) -> None:
     flyball("domain", "cluster", "create", "orders", "--member", "n1")
-    governor.member("/", "orders", "n1").ready = 7
+    domain.member("/", "orders", "n1").ready = 7
     told = error(flyball("domain", "cluster", "delete", "orders"))
     assert told == "orders holds 7 messages. Use --yes to delete them with it."
     assert lines(flyball("domain", "cluster", "delete", "orders", "--yes")) == ["deleted clustered queue orders"]
 
 
-def test_rebalance_shows_what_moves(flyball: Flyball, governor: SlowGovernor) -> None:
-    governor.moves = [
+def test_rebalance_shows_what_moves(flyball: Flyball, domain: SlowDomain) -> None:
+    domain.moves = [
         {
             "what": "queue",
             "vhost": "/",
@@ -335,14 +333,14 @@ def test_rebalance_shows_what_moves(flyball: Flyball, governor: SlowGovernor) ->
     assert lines(flyball("domain", "rebalance")) == ["nothing to move: the nodes are balanced"]
 
 
-def test_rebalance_waits_until_the_queues_have_moved(flyball: Flyball, governor: SlowGovernor) -> None:
-    here, there = (governor.nodes[name]["queues"] for name in ("n1", "n2"))
+def test_rebalance_waits_until_the_queues_have_moved(flyball: Flyball, domain: SlowDomain) -> None:
+    here, there = (domain.nodes[name]["queues"] for name in ("n1", "n2"))
     here.append(queue_facts("mail"))
 
     async def settle() -> None:
         there.append(here.pop())
 
-    governor.settle = settle  # type: ignore[method-assign]
+    domain.settle = settle  # type: ignore[method-assign]
     move: MoveFacts = {
         "what": "queue",
         "vhost": "/",
@@ -351,17 +349,17 @@ def test_rebalance_waits_until_the_queues_have_moved(flyball: Flyball, governor:
         "destination": "n2",
         "reason": "n2 bears less",
     }
-    governor.moves = [move]
+    domain.moves = [move]
     assert documents(flyball("domain", "rebalance", "--json")) == [move]
-    assert (governor.looks, len(there)) == (3, 1)
+    assert (domain.looks, len(there)) == (3, 1)
     here.append(there.pop())
-    governor.is_stuck, governor.moves = True, [move]
+    domain.is_stuck, domain.moves = True, [move]
     assert "timed out after 0.01 s: 1 queue moves." in error(flyball("domain", "rebalance", "--wait", "0.01"))
 
 
-def test_place_prints_an_address(flyball: Flyball, governor: SlowGovernor) -> None:
+def test_place_prints_an_address(flyball: Flyball, domain: SlowDomain) -> None:
     flyball("domain", "cluster", "create", "orders", "--member", "n1", "--member", "n2")
-    governor.member("/", "orders", "n1").producers = 1
+    domain.member("/", "orders", "n1").producers = 1
     assert lines(flyball("domain", "place", "orders", "--role", "producer")) == ["127.0.0.1:5602"]
     assert documents(
         flyball("domain", "place", "orders", "--role", "consumer", "--protocol", "telesto", "--json")
@@ -404,7 +402,7 @@ def test_apply_removes_only_with_prune(flyball: Flyball) -> None:
 
 @pytest.mark.parametrize(("answer", "is_done"), [(b"y\n", True), (b"n\n", False)])
 def test_apply_asks_at_a_terminal(
-    address: str, governor: SlowGovernor, tmp_path: Path, answer: bytes, is_done: bool
+    address: str, domain: SlowDomain, tmp_path: Path, answer: bytes, is_done: bool
 ) -> None:
     file = tmp_path / "domain.toml"
     file.write_text(FILE)
@@ -426,7 +424,7 @@ def test_apply_asks_at_a_terminal(
                 pass
     os.close(main)
     assert process.returncode == (0 if is_done else 1)
-    assert (("/", "orders") in governor.clusters) == is_done
+    assert (("/", "orders") in domain.clusters) == is_done
 
 
 # Errors
@@ -458,9 +456,9 @@ def test_apply_asks_at_a_terminal(
     ],
 )
 def test_an_error_is_one_line_that_says_what_to_do(
-    flyball: Flyball, governor: SlowGovernor, arguments: list[str], problem: str
+    flyball: Flyball, domain: SlowDomain, arguments: list[str], problem: str
 ) -> None:
-    governor.node("dead", state="dead")
+    domain.node("dead", state="dead")
     flyball("domain", "cluster", "create", "known", "--member", "n1")
     assert problem in error(flyball("domain", *arguments))
 
@@ -477,13 +475,13 @@ def test_an_error_in_the_file_names_its_line(flyball: Flyball, tmp_path: Path) -
     assert told.startswith(f"{file}, line 8: [[clusters]] orders: unknown option 'memebrs'")
 
 
-def test_without_a_terminal_nothing_is_done_unasked(flyball: Flyball, governor: SlowGovernor, tmp_path: Path) -> None:
+def test_without_a_terminal_nothing_is_done_unasked(flyball: Flyball, domain: SlowDomain, tmp_path: Path) -> None:
     file = tmp_path / "domain.toml"
     file.write_text(FILE)
     result = flyball("domain", "apply", str(file))
     assert result.stdout == "+ clustered queue orders on n1, n2\n"
     assert "Use --yes to apply the plan" in error(result)
-    assert governor.clusters == {}
+    assert domain.clusters == {}
 
 
 def test_an_option_without_a_value_is_wrong_use(flyball: Flyball) -> None:

@@ -37,9 +37,9 @@ def demo(
         fail(f"the demo needs additional packages ({', '.join(missing)}): pip install 'flyball[control,pipeline]'")
     try:
         # Here, not above: it takes long to import, and the other commands do not need it.
-        from flyball.cli.demo_story.story import Wish, run_demo
+        from flyball.cli.demo_story.story import DemoOptions, run_demo
 
-        run_demo(Wish(out, stay, short), Console())
+        run_demo(DemoOptions(out, stay, short), Console())
     except FlyballError as error:
         fail(str(error))
     except OSError as error:

@@ -47,7 +47,7 @@ OBEY_LIMIT_S = 60.0
 DRAIN_IDLE_S = 5.0
 # When clients fail, the nodes have this time to report that they are the cause.
 BLAME_S = 0.5
-# More than a warden gives its node to stop: a warden that is killed would leave it behind.
+# More than the node agent gives its node to stop: an agent that is killed would leave it behind.
 NODE_END_S = 90.0
 WORKER_END_S = 10.0
 # Workers get the command to start this time ahead, so that all begin together.
@@ -248,7 +248,7 @@ class _Run:
             if isinstance(host, ThisMachine) and others and part.kind != "rabbitmq":
                 address = own_address_towards(others[0])
                 listens_on = address
-            peer = await self._peer(host, f"node-{number + 1}", "flyball.lab.warden", running, NODE_END_S)
+            peer = await self._peer(host, f"node-{number + 1}", "flyball.lab.node_agent", running, NODE_END_S)
             settings = self._workload.target_settings(self._run.prepared)
             node = OwnNode(peer, part, listens_on, address, settings, store)
             tasks.create_task(peer.listen(node.handle))
@@ -257,7 +257,7 @@ class _Run:
 
     async def _start_store(self, host: Host, running: AsyncExitStack, tasks: asyncio.TaskGroup) -> str:
         """Start what the nodes of a domain share, and return where they find it."""
-        peer = await self._peer(host, "store", "flyball.lab.warden", running, NODE_END_S)
+        peer = await self._peer(host, "store", "flyball.lab.node_agent", running, NODE_END_S)
         self._store = OwnStore(peer)
         tasks.create_task(peer.listen(self._store.handle))
         await self._store.start()

@@ -9,8 +9,8 @@ from pyspark.sql import SparkSession
 
 from flyball.client.client import DEFAULT_ADDRESS
 from flyball.errors import PipelineError
-from flyball.spark_source import places
-from flyball.spark_source.connecting import connected
+from flyball.spark_source.connection import connected
+from flyball.spark_source.offsets import consumed
 from flyball.spark_source.options import Access
 from flyball.spark_source.reader import check_alone
 
@@ -56,7 +56,7 @@ def _committed(spark: SparkSession, checkpoint: str) -> dict[str, int]:
     if commits:
         # A version, Spark's metadata, then one line per source.
         for line in offsets[max(commits)].splitlines()[2:]:
-            ends |= places.consumed(json.loads(line) if line.startswith("{") else None)
+            ends |= consumed(json.loads(line) if line.startswith("{") else None)
     return ends
 
 

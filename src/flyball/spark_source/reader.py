@@ -16,8 +16,8 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 
 from flyball.client.http import path_of
 from flyball.client.sync import Client
-from flyball.spark_source import places
-from flyball.spark_source.connecting import SourceFailed, connected, explained, new_client
+from flyball.spark_source import offsets
+from flyball.spark_source.connection import SourceFailed, connected, explained, new_client
 from flyball.spark_source.options import CONSUME, Access, ReadOptions
 from flyball.spark_source.plan import Range, ranges, shares
 
@@ -56,7 +56,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._is_alone = False
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
-        return places.offset(self._options.mode, dict.fromkeys(self._options.queues, 0))
+        return offsets.offset(self._options.mode, dict.fromkeys(self._options.queues, 0))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadMaxRows(self._options.max_rows_per_batch)
@@ -81,10 +81,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not any(given.values()):
             return start
         ends = {queue: ids[queue][given[queue] - 1] if given[queue] else starts[queue] for queue in starts}
-        return places.offset(self._options.mode, ends)
+        return offsets.offset(self._options.mode, ends)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        starts, ends = self._starts(start), places.of(end)
+        starts, ends = self._starts(start), offsets.of(end)
         with explained(self._options.access):
             ids = {
                 queue: ids_between(self._client(), queue, after_id, ends.get(queue, after_id), _NO_END)
@@ -98,7 +98,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         """Spark will not request messages up to `end` again."""
         if self._options.mode == CONSUME:
-            ends = places.of(end)
+            ends = offsets.of(end)
             with explained(self._options.access):
                 check_alone(self._client(), self._options.queues)
                 for queue in self._options.queues:
@@ -111,7 +111,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _starts(self, offset: dict[str, Any]) -> dict[str, int]:
         """Return the start of each queue. One that is not in the checkpoint starts with its oldest message."""
-        known = places.of(offset)
+        known = offsets.of(offset)
         return {queue: known.get(queue, 0) for queue in self._options.queues}
 
     def _end_of(self, queue: str) -> int:

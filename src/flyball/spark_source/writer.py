@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from flyball.spark_source.connecting import connected
+from flyball.spark_source.connection import connected
 from flyball.spark_source.options import WriteOptions
 from flyball.spark_source.rows import drafts
 

@@ -38,7 +38,7 @@ def queue_facts(name: str, vhost: str = "/", **counts: int | None) -> QueueFacts
     return cast(QueueFacts, known)
 
 
-class ModelGovernor:
+class ModelAdministration:
     """Keeps the rules of a domain: nodes and members must be there, and nothing is left behind."""
 
     def __init__(self, provisioners: Sequence[str] = ("local", "cloud")) -> None:

@@ -12,7 +12,7 @@ from flyball.broker.cluster.domain_file import read_domain_file
 from flyball.broker.cluster.options import ClusterOptions
 from flyball.broker.cluster.plan import plan_of
 from flyball.broker.cluster.provisioners import Surroundings, load_provisioners
-from tests.broker.cluster.models import ModelGovernor
+from tests.broker.cluster.models import ModelAdministration
 
 PAGE = (Path(__file__).parents[3] / "docs" / "guides" / "domain.md").read_text(encoding="utf-8")
 PROVISIONERS, DOMAIN = re.findall(r"^```toml\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
@@ -26,12 +26,12 @@ def test_the_provisioners_of_the_page_can_be_used(tmp_path: Path) -> None:
 
 
 def test_the_file_of_the_page_gives_the_plan_of_the_page() -> None:
-    governor = ModelGovernor()
-    governor.node("n1")
-    governor.execute("domain.cluster.create", {"name": "orders", "members": ["n1"]})
-    governor.execute("domain.cluster.create", {"name": "old"})
-    governor.member("/", "old", "n1").ready = 17
-    plan = plan_of(read_domain_file(DOMAIN), governor.facts())
+    domain = ModelAdministration()
+    domain.node("n1")
+    domain.execute("domain.cluster.create", {"name": "orders", "members": ["n1"]})
+    domain.execute("domain.cluster.create", {"name": "old"})
+    domain.member("/", "old", "n1").ready = 17
+    plan = plan_of(read_domain_file(DOMAIN), domain.facts())
     told = [str(step) for step in plan.steps] + [f"  not in the file, kept without --prune: {w}" for w in plan.kept]
     (shown,) = re.findall(r"^```text\n(\+ .*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
     assert shown.splitlines() == told

@@ -13,7 +13,7 @@ from flyball.broker.cluster.facts import DomainFacts
 from flyball.broker.cluster.options import ClusterOptions
 from flyball.broker.cluster.plan import Plan, plan_of
 from flyball.errors import ClusterError
-from tests.broker.cluster.models import ModelGovernor
+from tests.broker.cluster.models import ModelAdministration
 
 EXAMPLE = """
 [[nodes]]
@@ -43,11 +43,11 @@ name = "news"
 """
 
 
-def do(governor: ModelGovernor, plan: Plan) -> None:
+def do(domain: ModelAdministration, plan: Plan) -> None:
     """Do what a plan says: each step is done when it says so."""
     for step in plan.steps:
-        governor.execute(step.command, step.arguments)
-        assert step.is_done(governor.facts())
+        domain.execute(step.command, step.arguments)
+        assert step.is_done(domain.facts())
 
 
 def words(plan: Plan) -> list[str]:
@@ -55,16 +55,16 @@ def words(plan: Plan) -> list[str]:
 
 
 @pytest.fixture
-def governor() -> ModelGovernor:
+def domain() -> ModelAdministration:
     """A domain of one node, n1."""
-    governor = ModelGovernor()
-    governor.node("n1")
-    return governor
+    domain = ModelAdministration()
+    domain.node("n1")
+    return domain
 
 
-def test_a_plan_is_in_words_and_in_an_order_that_works(governor: ModelGovernor) -> None:
+def test_a_plan_is_in_words_and_in_an_order_that_works(domain: ModelAdministration) -> None:
     wanted = read_domain_file(EXAMPLE)
-    plan = plan_of(wanted, governor.facts())
+    plan = plan_of(wanted, domain.facts())
     assert words(plan) == [
         "+ node n2, started by local",
         "+ topic news at the top",
@@ -72,35 +72,35 @@ def test_a_plan_is_in_words_and_in_an_order_that_works(governor: ModelGovernor) 
         "+ clustered queue orders on n1, n2, capacity 50, max_members 4",
         "+ clustered queue jobs in shop on nodes that the manager chooses, provisioner cloud",
     ]
-    do(governor, plan)
-    assert plan_of(wanted, governor.facts(), prune=True) == Plan()
+    do(domain, plan)
+    assert plan_of(wanted, domain.facts(), prune=True) == Plan()
 
 
-def test_what_differs_is_changed_and_told_with_old_and_new_values(governor: ModelGovernor) -> None:
-    do(governor, plan_of(read_domain_file(EXAMPLE), governor.facts()))
+def test_what_differs_is_changed_and_told_with_old_and_new_values(domain: ModelAdministration) -> None:
+    do(domain, plan_of(read_domain_file(EXAMPLE), domain.facts()))
     changed = (
         EXAMPLE.replace("max_members = 4", 'max_members = 5\nprovisioner = "local"')
         .replace('parent = "news"', "")
         .replace('"n1", "n2"', '"n2"')
     )
     wanted = read_domain_file(changed)
-    plan = plan_of(wanted, governor.facts())
+    plan = plan_of(wanted, domain.facts())
     assert words(plan) == [
         "~ topic news.sport moves at the top",
         "~ clustered queue orders: max_members 4 → 5, provisioner none → local",
     ]
     assert plan.kept == ("clustered queue orders: the member on n1, after draining",)
-    do(governor, plan_of(wanted, governor.facts(), prune=True))
-    assert plan_of(wanted, governor.facts(), prune=True) == Plan()
+    do(domain, plan_of(wanted, domain.facts(), prune=True))
+    assert plan_of(wanted, domain.facts(), prune=True) == Plan()
 
 
-def test_only_pruning_removes_and_what_serves_goes_last(governor: ModelGovernor) -> None:
-    do(governor, plan_of(read_domain_file(EXAMPLE), governor.facts()))
+def test_only_pruning_removes_and_what_serves_goes_last(domain: ModelAdministration) -> None:
+    do(domain, plan_of(read_domain_file(EXAMPLE), domain.facts()))
     empty = DomainFile(nodes=(WantedNode("n1"),), clusters=(), topics=())
-    plan = plan_of(empty, governor.facts())
+    plan = plan_of(empty, domain.facts())
     assert plan.steps == ()
     assert len(plan.kept) == 5
-    plan = plan_of(empty, governor.facts(), prune=True)
+    plan = plan_of(empty, domain.facts(), prune=True)
     assert words(plan) == [
         "- clustered queue orders with 0 messages",
         "- clustered queue jobs in shop with 0 messages",
@@ -108,78 +108,78 @@ def test_only_pruning_removes_and_what_serves_goes_last(governor: ModelGovernor)
         "- topic news with 0 subscriptions",
         "- node n2, after draining",
     ]
-    do(governor, plan)
-    assert plan_of(empty, governor.facts(), prune=True) == Plan()
+    do(domain, plan)
+    assert plan_of(empty, domain.facts(), prune=True) == Plan()
 
 
 def test_of_the_nodes_that_are_removed_the_one_that_is_asked_goes_last() -> None:
-    governor = ModelGovernor()
+    domain = ModelAdministration()
     for name in ("n1", "n2", "n3"):
-        governor.node(name)
-    governor.asked = "n1"
-    plan = plan_of(DomainFile(nodes=(WantedNode("n3"),)), governor.facts(), prune=True)
+        domain.node(name)
+    domain.asked = "n1"
+    plan = plan_of(DomainFile(nodes=(WantedNode("n3"),)), domain.facts(), prune=True)
     assert [step.arguments["name"] for step in plan.steps] == ["n2", "n1"]
 
 
-def test_a_section_that_is_not_there_is_left_alone(governor: ModelGovernor) -> None:
-    do(governor, plan_of(read_domain_file(EXAMPLE), governor.facts()))
-    assert plan_of(read_domain_file(""), governor.facts(), prune=True) == Plan()
+def test_a_section_that_is_not_there_is_left_alone(domain: ModelAdministration) -> None:
+    do(domain, plan_of(read_domain_file(EXAMPLE), domain.facts()))
+    assert plan_of(read_domain_file(""), domain.facts(), prune=True) == Plan()
 
 
-def test_what_the_manager_has_added_is_its_own_business(governor: ModelGovernor) -> None:
+def test_what_the_manager_has_added_is_its_own_business(domain: ModelAdministration) -> None:
     wanted = read_domain_file(EXAMPLE)
-    do(governor, plan_of(wanted, governor.facts()))
-    governor.node("grown-1", "local", is_managed=True)
-    governor.member("/", "orders", "grown-1")
-    assert plan_of(wanted, governor.facts(), prune=True) == Plan()
+    do(domain, plan_of(wanted, domain.facts()))
+    domain.node("grown-1", "local", is_managed=True)
+    domain.member("/", "orders", "grown-1")
+    assert plan_of(wanted, domain.facts(), prune=True) == Plan()
 
 
-def test_a_member_that_the_manager_could_remove_is_fixed(governor: ModelGovernor) -> None:
+def test_a_member_that_the_manager_could_remove_is_fixed(domain: ModelAdministration) -> None:
     wanted = read_domain_file('[[clusters]]\nname = "orders"\nmembers = ["n1"]')
-    governor.execute("domain.cluster.create", {"name": "orders"})
-    plan = plan_of(wanted, governor.facts())
+    domain.execute("domain.cluster.create", {"name": "orders"})
+    plan = plan_of(wanted, domain.facts())
     assert words(plan) == ["~ clustered queue orders: its member on n1 becomes fixed"]
-    do(governor, plan)
-    assert plan_of(wanted, governor.facts()) == Plan()
+    do(domain, plan)
+    assert plan_of(wanted, domain.facts()) == Plan()
 
 
-def test_a_dead_node_is_started_again_or_forgotten(governor: ModelGovernor) -> None:
-    governor.node("n2", "local", state="dead")
+def test_a_dead_node_is_started_again_or_forgotten(domain: ModelAdministration) -> None:
+    domain.node("n2", "local", state="dead")
     with_it = DomainFile(nodes=(WantedNode("n1"), WantedNode("n2")))
-    assert words(plan_of(with_it, governor.facts())) == ["+ node n2, started again (dead)"]
+    assert words(plan_of(with_it, domain.facts())) == ["+ node n2, started again (dead)"]
     without_it = DomainFile(nodes=(WantedNode("n1"),))
-    plan = plan_of(without_it, governor.facts(), prune=True)
+    plan = plan_of(without_it, domain.facts(), prune=True)
     assert words(plan) == ["- node n2 (dead)"]
-    do(governor, plan)
-    assert plan_of(without_it, governor.facts(), prune=True) == Plan()
+    do(domain, plan)
+    assert plan_of(without_it, domain.facts(), prune=True) == Plan()
 
 
-def test_nodes_that_come_or_go_already_are_not_told_to_again(governor: ModelGovernor) -> None:
-    governor.arrives_later = True
+def test_nodes_that_come_or_go_already_are_not_told_to_again(domain: ModelAdministration) -> None:
+    domain.arrives_later = True
     wanted = DomainFile(nodes=(WantedNode("n1"), WantedNode("n2")))
-    (step,) = plan_of(wanted, governor.facts()).steps
-    governor.execute(step.command, step.arguments)
-    assert not step.is_done(governor.facts())
-    assert plan_of(wanted, governor.facts()) == Plan()
-    asyncio.run(governor.settle())
-    assert step.is_done(governor.facts())
+    (step,) = plan_of(wanted, domain.facts()).steps
+    domain.execute(step.command, step.arguments)
+    assert not step.is_done(domain.facts())
+    assert plan_of(wanted, domain.facts()) == Plan()
+    asyncio.run(domain.settle())
+    assert step.is_done(domain.facts())
 
     fewer = DomainFile(nodes=(WantedNode("n1"),))
-    (step,) = plan_of(fewer, governor.facts(), prune=True).steps
-    governor.execute(step.command, step.arguments)
-    assert not step.is_done(governor.facts())
-    assert plan_of(fewer, governor.facts(), prune=True) == Plan()
+    (step,) = plan_of(fewer, domain.facts(), prune=True).steps
+    domain.execute(step.command, step.arguments)
+    assert not step.is_done(domain.facts())
+    assert plan_of(fewer, domain.facts(), prune=True) == Plan()
     with pytest.raises(ClusterError, match="node n2 is leaving: apply the file again once it has left"):
-        plan_of(wanted, governor.facts())
-    asyncio.run(governor.settle())
-    assert step.is_done(governor.facts())
+        plan_of(wanted, domain.facts())
+    asyncio.run(domain.settle())
+    assert step.is_done(domain.facts())
 
 
-def test_topics_can_change_places_with_their_parents(governor: ModelGovernor) -> None:
-    do(governor, plan_of(DomainFile(topics=(WantedTopic("a"), WantedTopic("b", parent="a"))), governor.facts()))
+def test_topics_can_change_places_with_their_parents(domain: ModelAdministration) -> None:
+    do(domain, plan_of(DomainFile(topics=(WantedTopic("a"), WantedTopic("b", parent="a"))), domain.facts()))
     turned = DomainFile(topics=(WantedTopic("a", parent="b"), WantedTopic("b")))
-    do(governor, plan_of(turned, governor.facts()))
-    assert plan_of(turned, governor.facts()) == Plan()
+    do(domain, plan_of(turned, domain.facts()))
+    assert plan_of(turned, domain.facts()) == Plan()
 
 
 # Errors
@@ -235,9 +235,9 @@ def test_an_error_in_the_file_names_its_place_and_what_to_do(text: str, error: s
         ('[[clusters]]\nname = "a"\nprovisioner = "x"', "unknown provisioner 'x'; available: cloud, local"),
     ],
 )
-def test_a_file_that_the_domain_cannot_follow_is_refused(governor: ModelGovernor, text: str, error: str) -> None:
+def test_a_file_that_the_domain_cannot_follow_is_refused(domain: ModelAdministration, text: str, error: str) -> None:
     with pytest.raises(ClusterError, match=error):
-        plan_of(read_domain_file(text), governor.facts())
+        plan_of(read_domain_file(text), domain.facts())
 
 
 # Every file, every domain
@@ -301,16 +301,16 @@ def check_nothing_else_is_there(wanted: DomainFile, facts: DomainFacts) -> None:
 def test_plan_reaches_the_file_and_the_second_plan_is_empty(
     before: DomainFile, after: DomainFile, prune: bool
 ) -> None:
-    governor = ModelGovernor()
-    governor.node("n1")
-    do(governor, plan_of(before, governor.facts()))
-    governor.node("grown", "cloud", is_managed=True)
+    domain = ModelAdministration()
+    domain.node("n1")
+    do(domain, plan_of(before, domain.facts()))
+    domain.node("grown", "cloud", is_managed=True)
     for cluster in before.clusters or ():
-        if len(governor.clusters[cluster.key].members) < 4:
-            governor.member(cluster.vhost, cluster.name, "grown")
+        if len(domain.clusters[cluster.key].members) < 4:
+            domain.member(cluster.vhost, cluster.name, "grown")
 
-    do(governor, plan_of(after, governor.facts(), prune=prune))
-    facts = governor.facts()
+    do(domain, plan_of(after, domain.facts(), prune=prune))
+    facts = domain.facts()
     check_is_there(after, facts)
     if prune:
         check_nothing_else_is_there(after, facts)

@@ -380,7 +380,7 @@ class Original:
 async def test_messages_expire_though_another_one_meets_a_defect() -> None:
     async with running(MemoryStore()) as broker:
         original = Original()
-        shadow = broker.engine.create_shadow("orders", "/", original)  # type: ignore[arg-type]
+        shadow = broker.engine.create_proxy_queue("orders", "/", original)  # type: ignore[arg-type]
         for number, body in enumerate((b"1", b"2", b"3"), 1):
             message = Message(number, shadow.queue.id, body, persistent=False)
             message.expires_us = 1

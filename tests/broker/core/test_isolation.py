@@ -17,7 +17,7 @@ from flyball.broker.node import node as node_module
 from flyball.broker.node.node import Node
 from flyball.broker.protocols.amqp import methods
 from flyball.broker.protocols.amqp import session as session_module
-from flyball.broker.protocols.amqp.consuming import AmqpConsumer
+from flyball.broker.protocols.amqp.consumers import AmqpConsumer
 from flyball.broker.protocols.amqp.session import AmqpSession
 from flyball.broker.transport.connection import Hub
 from flyball.broker.wire import amqp

@@ -724,7 +724,7 @@ def test_messages_got_from_another_node_are_paged_out_when_memory_runs_short() -
         return sum([engine.page_out(message) for message in held])
 
     engine, _ = an_engine(resident_limit_bytes=10**6, page_out_unacked=page_out)
-    shadow = engine.create_shadow("", "", Elsewhere())
+    shadow = engine.create_proxy_queue("", "", Elsewhere())
     for number in range(1, 31):
         held.append(Message(number, shadow.queue.id, b"x" * 100_000, persistent=False))
         engine.hold(shadow, held[-1])

@@ -11,7 +11,7 @@ import uvloop
 from pika import spec
 
 from flyball.broker.node.node import Node
-from flyball.broker.node.rewound import in_memory
+from flyball.broker.node.rewind import in_memory
 from tests.broker.protocols.amqp.compatibility.peer import ConnectionEnded, Peer
 from tests.broker.store.replication import Pair
 from tests.nodes import ANSWER_LIMIT_S, RunningNode, ServeProcess

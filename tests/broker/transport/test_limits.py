@@ -28,7 +28,7 @@ def test_connections_of_all_protocols_count_in_their_vhost(memory_node: RunningN
         plain = TelestoPeer(memory_node.connect("telesto"))
         assert plain.refusal(wire.RegisterClient(1, "late", 1)) == ErrorCode.INTERNAL_ERROR
         first.close()
-        memory_node.wait_until(lambda node: node.hub.occupancy._in_vhost["/"] == 2)
+        memory_node.wait_until(lambda node: node.hub.connection_limits._in_vhost["/"] == 2)
         plain.register("late")
 
 
@@ -51,5 +51,7 @@ def test_channels_of_a_node_are_limited(start_memory_node: Callable[..., Running
         second.send(spec.Channel.Open(), 2)
         reason = "number of channels opened on node '"
         second.expect_connection_close(530, f"NOT_ALLOWED - {reason}")
-    node.wait_until(lambda node: node.hub.occupancy.channels == 0)
-    assert node.call(lambda node: not node.hub.occupancy._channels and not node.hub.occupancy._of_user)
+    node.wait_until(lambda node: node.hub.connection_limits.channels == 0)
+    assert node.call(
+        lambda node: not node.hub.connection_limits._channels and not node.hub.connection_limits._of_user
+    )

@@ -1,4 +1,4 @@
-"""Administrative commands of a domain, for `management.commands`, on top of the Governor interface.
+"""Administrative commands of a domain, for `management.commands`, on top of the Administration interface.
 
 Validates what comes over the wire. Except for reads, commands run on the leader, so they are checked against its
 state.
@@ -29,7 +29,7 @@ class PlaceFacts(TypedDict):
     addresses: dict[str, str]
 
 
-class Governor(Protocol):
+class Administration(Protocol):
     """The operations of a domain that the leader provides. All raise FlyballError."""
 
     async def read(self) -> DomainFacts:
@@ -81,38 +81,38 @@ class Governor(Protocol):
 
 
 # Created here, not parsed from the wire.
-_Governor = Annotated[Governor, SkipValidation]
+_Administration = Annotated[Administration, SkipValidation]
 
 
 @_checked
-async def show(governor: _Governor) -> DomainFacts:
-    return await governor.read()
+async def show(administration: _Administration) -> DomainFacts:
+    return await administration.read()
 
 
 @_checked
-async def add_node(governor: _Governor, name: str, provisioner: str = "local") -> None:
+async def add_node(administration: _Administration, name: str, provisioner: str = "local") -> None:
     check_node_name(name)
-    facts = await governor.read()
+    facts = await administration.read()
     _check_provisioner(facts, provisioner)
     if any(node["name"] == name and node["state"] != "dead" for node in facts["nodes"]):
         raise ClusterError(f"node {name!r} already exists: choose another name")
-    await governor.add_node(name, provisioner)
+    await administration.add_node(name, provisioner)
 
 
 @_checked
-async def remove_node(governor: _Governor, name: str, force: bool = False) -> None:
-    facts = await governor.read()
+async def remove_node(administration: _Administration, name: str, force: bool = False) -> None:
+    facts = await administration.read()
     is_dead = node_named(facts, name)["state"] == "dead"
     if is_dead and not force:
         raise ClusterError(f"node {name!r} is dead and cannot be drained: remove it with --force")
     if not is_dead and not any(other["state"] == "up" and other["name"] != name for other in facts["nodes"]):
         raise ClusterError(f"node {name!r} is the only node, so no other can take over its queues: stop it instead")
-    await governor.remove_node(name, force=force)
+    await administration.remove_node(name, force=force)
 
 
 @_checked
 async def create_cluster(
-    governor: _Governor,
+    administration: _Administration,
     name: str,
     vhost: str = DEFAULT_VHOST,
     options: dict[str, Any] | None = None,
@@ -120,7 +120,7 @@ async def create_cluster(
 ) -> None:
     if not name:
         raise ClusterError("a clustered queue needs a name")
-    facts = await governor.read()
+    facts = await administration.read()
     if any((cluster["vhost"], cluster["name"]) == (vhost, name) for cluster in facts["clusters"]):
         raise ClusterError(f"clustered queue {name!r} already exists: see `flyball domain cluster show {name}`")
     checked = ClusterOptions.from_dict(options or {}, f"clustered queue {name}")
@@ -129,19 +129,19 @@ async def create_cluster(
         node_named(facts, node)
     if len(members or ()) > checked.max_members:
         raise ClusterError(f"{len(members or ())} members exceed max_members {checked.max_members}")
-    await governor.create_cluster(vhost, name, checked, members or ())
+    await administration.create_cluster(vhost, name, checked, members or ())
 
 
 @_checked
 async def change_cluster(
-    governor: _Governor, name: str, options: dict[str, Any], vhost: str = DEFAULT_VHOST
+    administration: _Administration, name: str, options: dict[str, Any], vhost: str = DEFAULT_VHOST
 ) -> dict[str, object]:
     """Change these options, keep the others; return all."""
-    facts = await governor.read()
+    facts = await administration.read()
     present = cluster_named(facts, vhost, name)["options"]
     changed = ClusterOptions.from_dict({**present, **options}, f"clustered queue {name}")
     _check_provisioner(facts, changed.provisioner)
-    await governor.change_cluster(vhost, name, options)
+    await administration.change_cluster(vhost, name, options)
     return changed.to_dict()
 
 
@@ -152,24 +152,24 @@ def _check_provisioner(facts: DomainFacts, name: str) -> None:
 
 
 @_checked
-async def delete_cluster(governor: _Governor, name: str, vhost: str = DEFAULT_VHOST) -> None:
-    cluster_named(await governor.read(), vhost, name)
-    await governor.delete_cluster(vhost, name)
+async def delete_cluster(administration: _Administration, name: str, vhost: str = DEFAULT_VHOST) -> None:
+    cluster_named(await administration.read(), vhost, name)
+    await administration.delete_cluster(vhost, name)
 
 
 @_checked
-async def add_member(governor: _Governor, name: str, node: str, vhost: str = DEFAULT_VHOST) -> None:
-    facts = await governor.read()
+async def add_member(administration: _Administration, name: str, node: str, vhost: str = DEFAULT_VHOST) -> None:
+    facts = await administration.read()
     cluster_named(facts, vhost, name)
     state = node_named(facts, node)["state"]
     if state != "up":
         raise ClusterError(f"node {node!r} is {state}: a member needs a node that is up")
-    await governor.add_member(vhost, name, node)
+    await administration.add_member(vhost, name, node)
 
 
 @_checked
-async def remove_member(governor: _Governor, name: str, node: str, vhost: str = DEFAULT_VHOST) -> None:
-    facts = await governor.read()
+async def remove_member(administration: _Administration, name: str, node: str, vhost: str = DEFAULT_VHOST) -> None:
+    facts = await administration.read()
     members = cluster_named(facts, vhost, name)["members"]
     node_named(facts, node)
     if not any(member["node"] == node for member in members):
@@ -178,28 +178,28 @@ async def remove_member(governor: _Governor, name: str, node: str, vhost: str = 
         raise ClusterError(
             f"the member on {node!r} is the last of {name!r}: add another first, or delete the clustered queue"
         )
-    await governor.remove_member(vhost, name, node)
+    await administration.remove_member(vhost, name, node)
 
 
 @_checked
-async def rebalance(governor: _Governor, dry_run: bool = False) -> list[MoveFacts]:
-    return list(await governor.rebalance(dry_run=dry_run))
+async def rebalance(administration: _Administration, dry_run: bool = False) -> list[MoveFacts]:
+    return list(await administration.rebalance(dry_run=dry_run))
 
 
 @_checked
 async def place(
-    governor: _Governor, name: str, role: Literal["producer", "consumer"], vhost: str = DEFAULT_VHOST
+    administration: _Administration, name: str, role: Literal["producer", "consumer"], vhost: str = DEFAULT_VHOST
 ) -> PlaceFacts:
-    cluster_named(await governor.read(), vhost, name)
-    return await governor.place(vhost, name, Role(role))
+    cluster_named(await administration.read(), vhost, name)
+    return await administration.place(vhost, name, Role(role))
 
 
 @_checked
-async def decisions(governor: _Governor, since: int = 0, term: str = "") -> Mapping[str, Any]:
-    return await governor.decided(since, term)
+async def decisions(administration: _Administration, since: int = 0, term: str = "") -> Mapping[str, Any]:
+    return await administration.decided(since, term)
 
 
-# Each takes the governor and keyword arguments and returns JSON values. Topics have commands of their own.
+# Each takes the administration and keyword arguments and returns JSON values. Topics have commands of their own.
 COMMANDS: Mapping[str, Callable[..., Coroutine[Any, Any, Any]]] = {
     "domain.show": show,
     "domain.node.add": add_node,
@@ -215,10 +215,10 @@ COMMANDS: Mapping[str, Callable[..., Coroutine[Any, Any, Any]]] = {
 }
 
 
-async def carry_out(governor: Governor, name: str, arguments: Mapping[str, Any]) -> Any:
+async def carry_out(administration: Administration, name: str, arguments: Mapping[str, Any]) -> Any:
     """Run a command of the table. Raises FlyballError; InvalidArgument for invalid arguments."""
     try:
-        return await COMMANDS[name](governor, **arguments)
+        return await COMMANDS[name](administration, **arguments)
     except ValidationError as error:
         raise invalid_argument(name, error) from None
 

@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 
 import flyball
 from flyball.broker.cluster import commands
+from flyball.broker.cluster.administration import DomainAdministration
 from flyball.broker.cluster.agent import Agent
 from flyball.broker.cluster.domain_placement import DomainPlacement
-from flyball.broker.cluster.governor import DomainGovernor
 from flyball.broker.cluster.leader import Leader
 from flyball.broker.cluster.models import ModelChanges
 from flyball.broker.cluster.provisioners import Provisioner, Surroundings, load_provisioners
@@ -172,7 +172,7 @@ async def attached(
     node.hub.placement = placement
     async with asyncio.TaskGroup() as tasks:
         leader = Leader(agent, provisioners, tasks)
-        commands.install(node.hub, DomainGovernor(agent, leader, placement, provisioners).run)
+        commands.install(node.hub, DomainAdministration(agent, leader, placement, provisioners).run)
         ModelChanges(agent, leader.decision_log)
         node.hub.reports["domain"] = leader.report
         supervisor = node.supervisor.within(tasks)

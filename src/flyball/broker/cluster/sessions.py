@@ -20,7 +20,7 @@ from flyball.broker.core.placement import Movable
 from flyball.broker.core.placement import Role as WireRole
 from flyball.broker.engine.access import Action
 from flyball.broker.node.node import Node
-from flyball.broker.protocols.amqp.consuming import AmqpConsumer
+from flyball.broker.protocols.amqp.consumers import AmqpConsumer
 from flyball.broker.protocols.amqp.session import AmqpSession
 from flyball.broker.protocols.requests import RequestSession
 from flyball.model import Queue

@@ -17,7 +17,7 @@ import logging
 from typing import Any, Protocol
 
 from flyball.broker.core.broker import CONGESTED_BYTES, Broker
-from flyball.broker.core.governor import JOURNAL_KI_PER_S, JOURNAL_KP, MEMORY_KP, SAMPLE_S, Tank
+from flyball.broker.core.flow_controller import JOURNAL_KI_PER_S, JOURNAL_KP, MEMORY_KP, SAMPLE_S, Tank
 from flyball.broker.core.loops import Reading
 
 log = logging.getLogger("flyball.server")

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from argon2 import PasswordHasher, Type, extract_parameters
 from argon2.exceptions import InvalidHashError, VerificationError
 
-from flyball.broker.core.turns import Turns
+from flyball.broker.core.fair_executor import FairExecutor
 from flyball.errors import InvalidArgument
 
 TIME_COST = 2
@@ -57,7 +57,7 @@ class Passwords:
             salt_len=_SALT_BYTES,
         )
         self._now = now
-        self._turns = Turns(MAX_CONCURRENT_RUNS, MAX_WAITING)
+        self._turns = FairExecutor(MAX_CONCURRENT_RUNS, MAX_WAITING)
         self._key = secrets.token_bytes(hashlib.blake2b.MAX_KEY_SIZE)
         # Expiry of cached successes, by mark; the oldest first.
         self._remembered: dict[bytes, float] = {}

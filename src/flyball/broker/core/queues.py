@@ -170,7 +170,7 @@ class Queues:
         self.peering.put(elsewhere, content, put, 0, owner, missing)
 
     def is_remote(self, message: Message) -> bool:
-        """Whether a delivered message belongs to a remote queue: shadows have negative ids."""
+        """Whether a delivered message belongs to a remote queue: proxy queues have negative ids."""
         return message.queue_id < 0
 
     def is_lost(self, message: Message) -> bool:
@@ -180,7 +180,7 @@ class Queues:
         state = self._engine.find_queue_by_id(message.queue_id)
         if state is not None:
             return message.id not in state.unacked
-        # Messages of a shadow whose queue was deleted have no receipt.
+        # Messages of a proxy queue whose queue was deleted have no receipt.
         if self.is_remote(message):
             return message.receipt is not None
         return self._directory.get(message.queue_id) is not None

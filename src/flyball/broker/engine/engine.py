@@ -83,8 +83,8 @@ class Engine:
         "_name_counts",
         "_next_client_id",
         "_next_consumer_id",
+        "_next_proxy_id",
         "_next_queue_id",
-        "_next_shadow_id",
         "_overdue",
         "_page_out_unacked",
         "_queue_id_end",
@@ -142,7 +142,7 @@ class Engine:
         # End of the granted client ids; None while this engine alone assigns them.
         self._client_id_end: int | None = None
         self._next_queue_id = snapshot.next_queue_id
-        self._next_shadow_id = -1
+        self._next_proxy_id = -1
         self._queue_id_end: int | None = None
         self._next_consumer_id = 1
         self.next_message_id = 0
@@ -236,7 +236,7 @@ class Engine:
 
     @property
     def queues(self) -> list[QueueState]:
-        """All queues except shadows of remote queues."""
+        """All queues except proxies of remote queues."""
         return [state for state in self._queues.values() if state.original is None]
 
     def queue(self, queue_id: int) -> QueueState:
@@ -359,20 +359,20 @@ class Engine:
             self._fractional.pop(consumer.id, None)
         return state
 
-    def create_shadow(self, name: str, vhost: str, original: Original) -> QueueState:
+    def create_proxy_queue(self, name: str, vhost: str, original: Original) -> QueueState:
         """Create a local stand-in for a remote queue: it has a negative id and no entry by name.
 
         `delete_queue` removes it.
         """
-        queue = Queue(self._next_shadow_id, name, vhost, durable=False)
-        self._next_shadow_id -= 1
+        queue = Queue(self._next_proxy_id, name, vhost, durable=False)
+        self._next_proxy_id -= 1
         state = self._queues[queue.id] = QueueState(QueueSummary(queue), self._expired)
         state.original = original
         self.queues_bytes += _queue_bytes(queue)
         return state
 
     def hold(self, state: QueueState, message: Message) -> None:
-        """Add an unacked message, delivered by another node to a shadow's consumer."""
+        """Add an unacked message, delivered by another node to a proxy queue's consumer."""
         self.resident_bytes += message.footprint_bytes
         state.unacked[message.id] = message
         if self._body_limit_bytes is not None and self.resident_bytes > self._body_limit_bytes:

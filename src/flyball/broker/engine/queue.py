@@ -49,7 +49,7 @@ class Parked:
 
 
 class Original(Protocol):
-    """The remote queue that a shadow stands for: decisions about its messages are forwarded there."""
+    """The remote queue that a proxy queue stands for: decisions about its messages are forwarded there."""
 
     def requeue(self, message: Message) -> None:
         """Requeue a delivered message."""
@@ -60,11 +60,11 @@ class Original(Protocol):
         ...
 
     def cancel(self) -> None:
-        """Cancel the shadow's consumer."""
+        """Cancel the proxy queue's consumer."""
         ...
 
     def set_prefetch(self, prefetch: float) -> None:
-        """Set the prefetch of the shadow's consumer."""
+        """Set the prefetch of the proxy queue's consumer."""
         ...
 
 
@@ -120,7 +120,7 @@ class QueueState(Counts):
         # Messages stored up to this id before the node began to serve the queue may have been delivered before.
         self.recovered_to = summary.last_message_id
         self.traits = Traits()
-        # The remote queue, if this is a shadow.
+        # The remote queue, if this is a proxy queue.
         self.original: Original | None = None
         # Total size of the bodies of the ready messages, valid if `knows_bytes`.
         self.ready_bytes = 0

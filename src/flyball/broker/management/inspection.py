@@ -25,7 +25,7 @@ from flyball.broker.management.slices import next_slice
 from flyball.broker.node.node import Node
 from flyball.broker.protocols.amqp.channel import Channel
 from flyball.broker.protocols.amqp.connection import State
-from flyball.broker.protocols.amqp.consuming import AmqpConsumer
+from flyball.broker.protocols.amqp.consumers import AmqpConsumer
 from flyball.broker.protocols.amqp.session import AmqpSession
 from flyball.broker.transport.connection import Connection
 from flyball.model import DEFAULT_VHOST, Queue

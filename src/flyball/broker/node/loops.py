@@ -5,7 +5,7 @@ from __future__ import annotations
 from flyball.admission.admission import Admission
 from flyball.admission.state import loop_facts_of
 from flyball.broker.core.flow import Flow
-from flyball.broker.core.governor import (
+from flyball.broker.core.flow_controller import (
     JOURNAL_CERTIFICATE,
     JOURNAL_KI_PER_S,
     JOURNAL_KP,

@@ -27,7 +27,7 @@ from flyball.broker.node.loops import add_node_loops
 from flyball.broker.node.name import node_name
 from flyball.broker.node.owner import owner_token
 from flyball.broker.node.resources import Resources
-from flyball.broker.node.rewound import write_again_from_memory
+from flyball.broker.node.rewind import write_again_from_memory
 from flyball.broker.node.service_manager import NO_MANAGER, ServiceManager
 from flyball.broker.node.stores import open_store, open_when_ready
 from flyball.broker.node.throttle import Throttle, operations_of

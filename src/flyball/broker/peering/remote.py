@@ -1,6 +1,6 @@
 """Operations on remote queues, executed by their owners: consumers, gets and others. Puts are in `puts`.
 
-A consumer of a remote queue has a shadow of it in the local engine, so protocols handle its deliveries like those of
+A consumer of a remote queue has a proxy queue in the local engine, so protocols handle its deliveries like those of
 a local queue. Independent of protocols.
 """
 
@@ -20,13 +20,13 @@ from flyball.broker.peering.handover import Handover
 from flyball.broker.peering.link.contents import message_of
 from flyball.broker.peering.link.outgoing import Link
 from flyball.broker.peering.link.peers import PeerListener, Peers
+from flyball.broker.peering.proxy_queues import Attachment, Singles, window_of
 from flyball.broker.peering.puts import UNAWARE_S, RemotePuts
-from flyball.broker.peering.shadows import Attachment, Singles, window_of
 from flyball.broker.wire import link as wire
 from flyball.errors import ClusterError, FlyballError, PeerLost, QueueNotFound
 from flyball.model import Message, Queue, Selector
 
-# Maximum number of messages in transit to, or in the shadow of, a consumer without a limit of its own.
+# Maximum number of messages in transit to, or in the proxy queue of, a consumer without a limit of its own.
 OPEN_WINDOW = 2000
 
 # Backoff of a retry when only the link broke: a request that breaks the link each time must not keep it from others.

@@ -113,19 +113,19 @@ class RequestSession(Connection):
 
     def check_entry(self) -> None:
         """Raise ConnectionLimitReached if the vhost is full."""
-        self.hub.occupancy.check_connection(DEFAULT_VHOST)
+        self.hub.connection_limits.check_connection(DEFAULT_VHOST)
 
     def enter(self) -> None:
         """Count as a connection of the vhost, until it ends."""
         if not self._is_counted and not self._is_over:
             self._is_counted = True
-            self.hub.occupancy.enter(DEFAULT_VHOST)
+            self.hub.connection_limits.enter(DEFAULT_VHOST)
 
     def ended(self) -> None:
         self._is_over = True
         if self._is_counted:
             self._is_counted = False
-            self.hub.occupancy.leave(DEFAULT_VHOST)
+            self.hub.connection_limits.leave(DEFAULT_VHOST)
 
     # Queues
 

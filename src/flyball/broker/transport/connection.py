@@ -18,14 +18,14 @@ from typing import Any, ClassVar, cast
 
 from flyball.broker.core.authority import Authority
 from flyball.broker.core.broker import Broker
+from flyball.broker.core.connection_limits import ConnectionLimits
 from flyball.broker.core.loops import Loops
 from flyball.broker.core.memory import CHARGE_READ_BYTES, CHARGE_STEP_BYTES, CONNECTION_BYTES
-from flyball.broker.core.occupancy import Occupancy
 from flyball.broker.core.peering import Peering
 from flyball.broker.core.placement import HerePlacement, Placement
 from flyball.broker.core.supervisor import Supervisor
 from flyball.broker.core.topics import Topics
-from flyball.broker.transport.flushing import Flushing
+from flyball.broker.transport.flusher import Flusher
 from flyball.broker.transport.handshakes import Entrance
 from flyball.broker.transport.mixups import OPENING_BYTES, spoken
 from flyball.errors import ProtocolError
@@ -66,7 +66,7 @@ class Services:
     before_flush: Callable[[], None] | None = None
 
 
-class Hub(Flushing["Connection"]):
+class Hub(Flusher["Connection"]):
     """The state shared by the connections of a node: services, control loops, and the set of connections."""
 
     def __init__(self, services: Services, tasks: asyncio.TaskGroup) -> None:
@@ -82,7 +82,7 @@ class Hub(Flushing["Connection"]):
         self.placement: Placement = HerePlacement(broker.engine)
         self.connections: set[Connection] = set()
         self.entrance: Entrance[Connection] = Entrance(services.max_connections, services.max_unauthenticated)
-        self.occupancy = Occupancy(services.authority)
+        self.connection_limits = ConnectionLimits(services.authority)
         # The number of the last accepted connection.
         self.last_number = 0
         # Reports of further parts of the node, by their name in its status.

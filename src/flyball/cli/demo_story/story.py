@@ -53,7 +53,7 @@ BEFORE, STEPS, AFTER = "before", "steps", "after"
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class DemoOptions:
     """Options of the demo."""
 
     out: Path
@@ -70,7 +70,7 @@ def ignore_part(part: str, node: DemoNode) -> None:
     """Do nothing when a part begins."""
 
 
-def run_demo(wish: Wish, console: Console, on_part: OnPart = ignore_part) -> None:
+def run_demo(wish: DemoOptions, console: Console, on_part: OnPart = ignore_part) -> None:
     """Run all parts and leave report, model and design in `wish.out`. Raises FlyballError if a part goes wrong."""
     wish.out.mkdir(parents=True, exist_ok=True)
     display = Display(console, PARTS)
@@ -81,7 +81,7 @@ def run_demo(wish: Wish, console: Console, on_part: OnPart = ignore_part) -> Non
         _Story(wish, display, node, on_part).run()
 
 
-def _start(stack: ExitStack, display: Display, folder: Path, wish: Wish) -> DemoNode:
+def _start(stack: ExitStack, display: Display, folder: Path, wish: DemoOptions) -> DemoNode:
     why = "A broker with a journal in PostgreSQL and a console, in a temporary folder: there is nothing to prepare."
     with display.part("Start a node", why) as part:
         node = stack.enter_context(running_node(folder, wish.store, wish.out))
@@ -95,7 +95,7 @@ def _start(stack: ExitStack, display: Display, folder: Path, wish: Wish) -> Demo
 class _Story:
     """The story from the second part on, when there is a node."""
 
-    def __init__(self, wish: Wish, display: Display, node: DemoNode, on_part: OnPart) -> None:
+    def __init__(self, wish: DemoOptions, display: Display, node: DemoNode, on_part: OnPart) -> None:
         self._wish = wish
         self._display = display
         self._node = node

@@ -15,8 +15,8 @@ from flyball.broker.core.dead_lettering import DeadLettering
 from flyball.broker.core.queues import RETRY_S
 from flyball.broker.core.topology import Topology
 from flyball.broker.peering.link.session import LinkSession
-from flyball.broker.peering.shadows import Attachment
-from flyball.broker.protocols.amqp.consuming import AmqpConsumer
+from flyball.broker.peering.proxy_queues import Attachment
+from flyball.broker.protocols.amqp.consumers import AmqpConsumer
 from flyball.broker.wire import link as wire
 from flyball.errors import FlyballError, PeerLost, QueueNotFound
 from flyball.model import Message, Selector

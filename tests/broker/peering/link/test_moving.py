@@ -13,8 +13,8 @@ import pytest
 
 from flyball.broker.core.handles import LocalQueue
 from flyball.broker.core.pending import outcome
+from flyball.broker.peering import proxy_queues
 from flyball.broker.peering import puts as puts_module
-from flyball.broker.peering import shadows
 from flyball.broker.peering.link import consumers as link_consumers
 from flyball.errors import StoreUnavailable
 from flyball.model import Message, QueueSummary
@@ -141,7 +141,7 @@ async def test_a_consumer_whose_link_breaks_again_and_again_is_attached_once(two
 async def test_the_owner_pauses_while_much_waits_for_a_client_that_does_not_read(
     two: Two, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shadows, "SHADOW_BYTES", 10_000)
+    monkeypatch.setattr(proxy_queues, "PROXY_QUEUE_BYTES", 10_000)
     queue, inbox = await two.forwarded(), Inbox()
     session = two.first.sessions[0]
     async with client(two.second) as connection:

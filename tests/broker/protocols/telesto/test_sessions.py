@@ -214,7 +214,7 @@ def test_queues_of_other_virtual_hosts_are_out_of_reach(memory_node: RunningNode
 
 
 def test_what_stands_for_a_queue_of_another_node_is_out_of_reach(memory_node: RunningNode) -> None:
-    shadow = memory_node.call(lambda node: node.hub.broker.engine.create_shadow("q", "/", object()))  # type: ignore[arg-type]
+    shadow = memory_node.call(lambda node: node.hub.broker.engine.create_proxy_queue("q", "/", object()))  # type: ignore[arg-type]
     assert shadow.queue.id < 0
     peer = telesto(memory_node)
     for request, code in REQUESTS:

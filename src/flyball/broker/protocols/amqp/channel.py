@@ -18,9 +18,9 @@ from flyball.broker.engine.traits import check_declaration
 from flyball.broker.protocols.amqp.channel_state import ChannelState
 from flyball.broker.protocols.amqp.commit import Commit
 from flyball.broker.protocols.amqp.connection import AmqpConnection
-from flyball.broker.protocols.amqp.consuming import AmqpConsumer, Deliveries
+from flyball.broker.protocols.amqp.consumers import AmqpConsumer, Deliveries
 from flyball.broker.protocols.amqp.placement import PlacedSession
-from flyball.broker.protocols.amqp.publishing import Publisher
+from flyball.broker.protocols.amqp.publisher import Publisher
 from flyball.broker.protocols.amqp.replies import refusal
 from flyball.broker.protocols.amqp.transactions import Lease, Transaction
 from flyball.broker.wire.amqp import Method, ReplyCode, delivery_prefix

@@ -7,8 +7,8 @@ import asyncio
 from flyball.broker.core.pending import Done, PendingMark, outcome
 from flyball.broker.engine.queue import QueueState
 from flyball.broker.protocols.amqp.channel_state import ChannelState
-from flyball.broker.protocols.amqp.consuming import Deliveries, is_void
-from flyball.broker.protocols.amqp.publishing import Publisher
+from flyball.broker.protocols.amqp.consumers import Deliveries, is_void
+from flyball.broker.protocols.amqp.publisher import Publisher
 from flyball.broker.protocols.amqp.replies import refusal
 from flyball.broker.protocols.amqp.transactions import Content, Lease, Transaction
 from flyball.broker.store.pending_batch import Group

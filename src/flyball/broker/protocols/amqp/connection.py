@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from flyball.broker.engine.access import Action
+from flyball.broker.protocols.amqp.caches import BytesCache, Route
 from flyball.broker.protocols.amqp.context import AmqpContext
-from flyball.broker.protocols.amqp.remembered import Remembered, Route
 from flyball.broker.protocols.amqp.replies import refusal
 from flyball.broker.transport.connection import WRITE_BUFFER_BYTES, Connection, Hub
 from flyball.broker.wire import amqp
@@ -83,9 +83,9 @@ class AmqpConnection(Connection):
         # Whether it counts against the connection limits of its user and vhost.
         self._is_counted = False
         # Cache of routes, by exchange and routing key.
-        self.routes: Remembered[Route] = Remembered()
+        self.routes: BytesCache[Route] = BytesCache()
         # Cache of parsed properties, by their bytes.
-        self.essentials: Remembered[Essentials] = Remembered()
+        self.essentials: BytesCache[Essentials] = BytesCache()
         # The member that each clustered queue, by vhost and name, means on this connection.
         self.homes: dict[tuple[str, str], int] = {}
         # Sessions of clustered queues that its channels serve.
@@ -171,7 +171,7 @@ class AmqpConnection(Connection):
         self.vhost = vhost
         self.state = State.RUNNING
         self.hub.logged_in(self)
-        self.hub.occupancy.enter(vhost, self.user.name)
+        self.hub.connection_limits.enter(vhost, self.user.name)
         self._is_counted = True
         self.note_opened(f" user={self.user.name!r} vhost={vhost!r}")
         self._decoder.is_connection_only = False
@@ -189,7 +189,7 @@ class AmqpConnection(Connection):
         self.set_timer(None, 0)
         if self._is_counted:
             self._is_counted = False
-            self.hub.occupancy.leave(self.vhost, self.user.name)
+            self.hub.connection_limits.leave(self.vhost, self.user.name)
         if self.login is not None:
             # Cancel the password check of a disconnected peer: others are waiting for theirs.
             self.login.cancel()

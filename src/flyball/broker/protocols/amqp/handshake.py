@@ -111,7 +111,7 @@ def _check_entry(session: AmqpConnection, vhost: str) -> None:
     if not access.has_vhost(vhost):
         raise refusal(ReplyCode.NOT_ALLOWED, f"vhost {vhost} not found")
     # Same order of checks as RabbitMQ.
-    session.hub.occupancy.check_connection(vhost, user)
+    session.hub.connection_limits.check_connection(vhost, user)
     if not access.may_enter(user, vhost):
         raise refusal(ReplyCode.NOT_ALLOWED, f"access to vhost '{vhost}' refused for user '{user}'")
 

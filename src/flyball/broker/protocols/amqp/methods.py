@@ -11,7 +11,7 @@ from flyball.broker.engine.access import Action
 from flyball.broker.engine.traits import described
 from flyball.broker.protocols.amqp.arguments import consumer_arguments, new_tag, selector_in
 from flyball.broker.protocols.amqp.channel import Channel
-from flyball.broker.protocols.amqp.consuming import UNLIMITED, AmqpConsumer
+from flyball.broker.protocols.amqp.consumers import UNLIMITED, AmqpConsumer
 from flyball.broker.protocols.amqp.declarations import DECLARATIONS
 from flyball.broker.protocols.amqp.direct_replies import REPLY_TO
 from flyball.broker.protocols.amqp.placement import MAX_SESSIONS, PLACEMENT, PlacedSession, session_id_in

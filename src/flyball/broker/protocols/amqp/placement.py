@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from flyball.broker.engine.access import Action
-from flyball.broker.protocols.amqp.consuming import Deliveries
+from flyball.broker.protocols.amqp.consumers import Deliveries
 from flyball.broker.wire.amqp import Properties, delivery_prefix, write_origin
 from flyball.errors import InvalidArgument
 

@@ -115,7 +115,7 @@ class AmqpSession(AmqpConnection):
         channels = list(self._channels.values())
         self._channels.clear()
         self.meters.channels_closed += len(channels)
-        self.hub.occupancy.close_channels(self.user.name, len(channels))
+        self.hub.connection_limits.close_channels(self.user.name, len(channels))
         for channel in channels:
             channel.is_closing = True
             try:
@@ -387,20 +387,20 @@ class AmqpSession(AmqpConnection):
         # Charge at once: thousands may be opened before the channels are measured.
         self.channels_bytes += CHANNEL_BYTES
         self.meters.channels_opened += 1
-        self.hub.occupancy.open_channel(self.user.name)
+        self.hub.connection_limits.open_channel(self.user.name)
         self.send(amqp.ChannelOpenOk(method.channel).encode())
 
     def _check_channel_limits(self) -> None:
         """Raise AmqpError if the connection, its user or the node has reached its channel limit."""
-        occupancy = self.hub.occupancy
+        limits = self.hub.connection_limits
         limit = self.channel_max
-        user_limit = occupancy.channel_limit(self.user.name)
+        user_limit = limits.channel_limit(self.user.name)
         node_limit = self.context.settings.max_channels
         if len(self._channels) >= limit:
             problem = f"({limit}) has reached the negotiated channel_max ({limit})"
         elif user_limit is not None:
             problem = f"for user '{self.user.name}' has reached the maximum allowed user limit of ({user_limit})"
-        elif occupancy.channels >= node_limit:
+        elif limits.channels >= node_limit:
             # Text of later RabbitMQ versions.
             node = self.hub.peering.name
             problem = f"on node '{node}' has reached the maximum allowed limit of ({node_limit})"
@@ -412,7 +412,7 @@ class AmqpSession(AmqpConnection):
         del self._channels[number]
         self.channels_bytes -= CHANNEL_BYTES
         self.meters.channels_closed += 1
-        self.hub.occupancy.close_channels(self.user.name, 1)
+        self.hub.connection_limits.close_channels(self.user.name, 1)
 
     def _refuse_oversized(self, content: amqp.Oversized) -> None:
         maximum = self.context.settings.max_message_bytes

@@ -22,8 +22,8 @@ from flyball.errors import ClusterError
 LONG_S = 120.0
 
 
-class DomainGovernor:
-    """The Governor of `commands`; it changes the domain on the leader."""
+class DomainAdministration:
+    """The Administration of `commands`; it changes the domain on the leader."""
 
     def __init__(
         self, agent: Agent, leader: Leader, placement: DomainPlacement, provisioners: Collection[str]

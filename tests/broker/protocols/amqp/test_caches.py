@@ -9,7 +9,7 @@ from pika import spec
 
 from flyball.broker.node.node import Node
 from flyball.broker.protocols.amqp import AmqpSession
-from flyball.broker.protocols.amqp.remembered import REMEMBERED_BYTES
+from flyball.broker.protocols.amqp.caches import REMEMBERED_BYTES
 from tests.broker.protocols.amqp.compatibility.peer import Peer
 from tests.nodes import RunningNode
 

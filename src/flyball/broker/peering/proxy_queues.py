@@ -1,6 +1,6 @@
-"""Shadows: local stand-ins for remote queues in the engine, so that their messages are handled like local ones.
+"""Proxy queues: local stand-ins for remote queues in the engine, so that their messages are handled like local ones.
 
-A shadow has the messages delivered over a link that are not settled. `remote` finds the queues.
+A proxy queue has the messages delivered over a link that are not settled. `remote` finds the queues.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from flyball.model import Message, Selector
 
 UNLIMITED = float("inf")
 
-# Size of the ready messages of a shadow, whose client does not read, above which the owner is asked to pause.
-SHADOW_BYTES = 4 * 1024 * 1024
+# Size of the ready messages of a proxy queue, whose client does not read, above which the owner is asked to pause.
+PROXY_QUEUE_BYTES = 4 * 1024 * 1024
 
 # Interval of checks whether a paused owner can resume.
 PAUSE_S = 0.02
@@ -36,7 +36,7 @@ def window_of(subscriber: Subscriber, prefetch: float) -> float:
     return min(prefetch, shared.limit) if shared is not None and shared.limit else prefetch
 
 
-class _Shadow:
+class _ProxyQueue:
     """A local queue for messages received over a link. Their settlement is sent back over the link."""
 
     __slots__ = ("_broker", "_last_id", "_link", "_number", "queue_state")
@@ -47,10 +47,10 @@ class _Shadow:
         self._link = link
         self._number = number
         self._last_id = 0
-        self.queue_state = broker.engine.create_shadow(name, vhost, self)
+        self.queue_state = broker.engine.create_proxy_queue(name, vhost, self)
 
     def _arrived(self, frame: wire.Deliver, queue_name: str) -> Message:
-        """Return a message received from the other node as a transient message of the shadow."""
+        """Return a message received from the other node as a transient message of the proxy queue."""
         self._last_id += 1
         message = message_of(frame, self._last_id, self.queue_state.queue.id)
         # The owner of the queue handles expiry.
@@ -77,21 +77,21 @@ class _Shadow:
         self._link.settle(self._number, settlement, message_id)
 
     def cancel(self) -> None:
-        """Cancel the shadow's consumer, if it has one."""
+        """Cancel the proxy queue's consumer, if it has one."""
 
     def set_prefetch(self, prefetch: float) -> None:
-        """Change the prefetch of the shadow's consumer, if it has one."""
+        """Change the prefetch of the proxy queue's consumer, if it has one."""
 
     def drop(self) -> None:
-        """Delete the shadow: there are no more deliveries, and nothing can be settled."""
+        """Delete the proxy queue: there are no more deliveries, and nothing can be settled."""
         if self._broker.engine.has_queue(self.queue_state.queue.id):
             unacked = list(self.queue_state.unacked.values())
             self._broker.engine.delete_queue(self.queue_state.queue.id)
             drop_bodies(unacked)
 
 
-class Attachment(_Shadow):
-    """A consumer on a remote queue: its shadow here, and its number on the link.
+class Attachment(_ProxyQueue):
+    """A consumer on a remote queue: its proxy queue here, and its number on the link.
 
     When the link or the owner is lost, unsettled messages are void: later settlements have no effect, and the
     messages are redelivered. When the queue is deleted, so are they.
@@ -109,7 +109,7 @@ class Attachment(_Shadow):
         self.consumer: Consumer | None = None
 
     def begin(self, done: Done) -> None:
-        """Add the consumer to the shadow, after the owner accepted it."""
+        """Add the consumer to the proxy queue, after the owner accepted it."""
         subscriber = self._subscriber
 
         def started(consumer: Consumer) -> None:
@@ -146,7 +146,7 @@ class Attachment(_Shadow):
             return
         state = self.queue_state
         self._broker.accept(state, self._arrived(frame, state.queue.name))
-        if not self._is_paused and len(state) and state.ready_bytes > SHADOW_BYTES:
+        if not self._is_paused and len(state) and state.ready_bytes > PROXY_QUEUE_BYTES:
             self._is_paused = True
             self._link.send(wire.encode_pause(self._number))
             self._look_later()
@@ -158,7 +158,7 @@ class Attachment(_Shadow):
         """Resume the owner when few messages are left. Polled, since there is no event when a client reads."""
         if self._is_void or self._is_cancelled:
             return
-        if self.queue_state.ready_bytes < SHADOW_BYTES // 2:
+        if self.queue_state.ready_bytes < PROXY_QUEUE_BYTES // 2:
             self._is_paused = False
             self._link.send(wire.encode_resume(self._number))
         else:
@@ -214,7 +214,7 @@ class Attachment(_Shadow):
             self._link.send(wire.encode_window(self._number, window_of(self._subscriber, prefetch)))
 
     def cancel(self) -> None:
-        """Cancel the consumer at the owner; ready messages of the shadow are returned as not delivered."""
+        """Cancel the consumer at the owner; ready messages of the proxy queue are returned as not delivered."""
         if self._is_void or self._is_cancelled:
             return
         self._is_cancelled = True
@@ -226,8 +226,8 @@ class Attachment(_Shadow):
         self._drop_if_done()
 
 
-class Singles(_Shadow):
-    """The unsettled messages fetched one by one over a link, in one shadow."""
+class Singles(_ProxyQueue):
+    """The unsettled messages fetched one by one over a link, in one proxy queue."""
 
     __slots__ = ()
 

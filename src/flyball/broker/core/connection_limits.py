@@ -9,7 +9,7 @@ from flyball.broker.engine.limits import MAX_CHANNELS, MAX_CONNECTIONS
 from flyball.errors import ConnectionLimitReached
 
 
-class Occupancy:
+class ConnectionLimits:
     """Counts the connections and channels of this node, and enforces their limits."""
 
     def __init__(self, authority: Authority) -> None:

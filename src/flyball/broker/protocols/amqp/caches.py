@@ -19,7 +19,7 @@ _LARGEST_REMEMBERED_BYTES = REMEMBERED_BYTES // 8
 _ENTRY_BYTES = 500
 
 
-class Remembered(Generic[T]):
+class BytesCache(Generic[T]):
     """A cache keyed by wire bytes, bounded in bytes."""
 
     __slots__ = ("entries", "size_bytes")

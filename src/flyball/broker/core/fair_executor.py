@@ -21,7 +21,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Turns:
+class FairExecutor:
     """Runs up to `at_once` jobs; up to `max_waiting` wait, in one queue per place."""
 
     def __init__(self, at_once: int, max_waiting: int) -> None:
@@ -32,13 +32,13 @@ class Turns:
         self.waiting = 0
 
     @contextlib.asynccontextmanager
-    async def turn(self, place: str) -> AsyncIterator[Turn]:
+    async def turn(self, place: str) -> AsyncIterator[Slot]:
         """Wait for a turn. Raises NotAdmitted if too many wait."""
         if self._free:
             self._free -= 1
         else:
             await self._wait(place)
-        turn = Turn()
+        turn = Slot()
         try:
             yield turn
         finally:
@@ -95,7 +95,7 @@ class Turns:
         self._free += 1
 
 
-class Turn:
+class Slot:
     """Permission to run one expensive job."""
 
     def __init__(self) -> None:

@@ -1,16 +1,16 @@
-"""The warden: what it makes of an assignment, and its end."""
+"""The node agent: its configuration of RabbitMQ, and its end."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
-from flyball.lab.warden import conf_of
+from flyball.lab.node_agent import conf_of
 
 
-def test_a_warden_that_is_told_nothing_ends_without_a_word() -> None:
+def test_node_agent_without_input_ends_without_output() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "flyball.lab.warden"], stdin=subprocess.DEVNULL, capture_output=True, text=True
+        [sys.executable, "-m", "flyball.lab.node_agent"], stdin=subprocess.DEVNULL, capture_output=True, text=True
     )
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
 

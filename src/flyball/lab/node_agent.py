@@ -1,4 +1,4 @@
-"""Runs one node for the lab, on whatever machine: `python -m flyball.lab.warden`.
+"""Runs one node for the lab, on whatever machine: `python -m flyball.lab.node_agent`.
 
 The first line of its standard input says what to run; it reports on its standard output where the node listens, what
 it has used whenever asked, and if it dies. When its input ends, the node is stopped gracefully: no node outlives

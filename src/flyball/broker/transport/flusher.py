@@ -43,7 +43,7 @@ class Confirming(Protocol):
 T = TypeVar("T", bound=Flushed)
 
 
-class Flushing(abc.ABC, Generic[T]):
+class Flusher(abc.ABC, Generic[T]):
     """The connections that have output, and those that wait for room."""
 
     def __init__(self, broker: Broker, before_flush: Callable[[], None] | None = None) -> None:

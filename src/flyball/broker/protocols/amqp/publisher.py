@@ -16,9 +16,9 @@ from flyball.broker.core.topology import Headers
 from flyball.broker.engine.access import Action
 from flyball.broker.engine.queue import QueueState
 from flyball.broker.engine.traits import MAX_MS
+from flyball.broker.protocols.amqp.caches import Route
 from flyball.broker.protocols.amqp.channel_state import ChannelState
 from flyball.broker.protocols.amqp.direct_replies import REPLY_TO
-from flyball.broker.protocols.amqp.remembered import Route
 from flyball.broker.protocols.amqp.replies import refusal
 from flyball.broker.protocols.amqp.transactions import Content, Transaction
 from flyball.broker.store.pending_batch import OperationsRefused

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flyball.broker.core.governor import (
+from flyball.broker.core.flow_controller import (
     JOURNAL_CERTIFICATE,
     JOURNAL_KI_PER_S,
     JOURNAL_KP,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flyball.broker.core.turns import Turns
+from flyball.broker.core.fair_executor import FairExecutor
 from flyball.errors import NotAdmitted
 from tests.nodes import ANSWER_LIMIT_S
 
@@ -17,7 +17,7 @@ from tests.nodes import ANSWER_LIMIT_S
 class Work:
     """Jobs in threads that the test ends one after the other."""
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, turns: FairExecutor) -> None:
         self.turns = turns
         self.begun: list[str] = []
         self._may_end = threading.Semaphore(0)
@@ -33,7 +33,7 @@ class Work:
 
 def run(use: Callable[[Work], Coroutine[Any, Any, None]], at_once: int = 1, max_waiting: int = 1000) -> None:
     async def main() -> None:
-        await use(Work(Turns(at_once, max_waiting)))
+        await use(Work(FairExecutor(at_once, max_waiting)))
 
     asyncio.run(main())
 
