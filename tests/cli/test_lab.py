@@ -316,7 +316,7 @@ def test_a_full_disk_is_said_in_one_line(tiny: str, tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        (["--policy", "dsp"], "--policy: Input should be 'none'"),
+        (["--policy", "dsp"], "invalid --policy 'dsp': use none, integral, "),
         (["--users", "3"], "--users: users: a site needs 20 at least"),
         (["--pool-size", "0"], "--pool-size: Input should be greater than or equal to 1"),
     ],

@@ -87,7 +87,7 @@ def test_a_form_that_pid_does_not_have_is_refused() -> None:
 
 def test_the_multiplicative_law_is_littles_law_inverted() -> None:
     law = Multiplicative(1.0)
-    # 5 messages under way at 100/s are 50 ms each, so 400/s need 20 under way.
+    # 5 messages in flight at 100/s are 50 ms each, so 400/s need 20 in progress.
     assert law.step(5.0, Reading(400.0, 100.0))[1] == pytest.approx(20.0)
     assert Multiplicative(0.5).step(5.0, Reading(400.0, 100.0))[1] == pytest.approx(10.0)
 
@@ -200,7 +200,7 @@ def test_a_law_comes_back_from_its_document(law: Law[Any]) -> None:
         ({"kind": "pi", "kp": 1.0}, "pi: ki is missing"),
         ({"kind": "pi", "kp": 1.0, "ki": "much"}, "pi: ki is 'much'"),
         ({"kind": "pi", "kp": 1.0, "ki": True}, "pi: ki is True"),
-        ({"kind": "pi", "kp": 1.0, "ki": 1.0, "kd": 1.0}, "pi: it has no 'kd'"),
+        ({"kind": "pi", "kp": 1.0, "ki": 1.0, "kd": 1.0}, "unknown gain 'kd' of the pi law: use kp, ki"),
         ({"kind": "i", "ki": math.nan}, "i: ki is nan"),
         ({"kind": "i", "ki": [1.0]}, "a number is needed"),
         ({"kind": "scheduled", "actions": 1.0, "measurements": [1.0, 2.0]}, "a list of numbers is needed"),

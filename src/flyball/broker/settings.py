@@ -29,6 +29,15 @@ TELESTO_PORT = 9001
 THORBANG_PORT = 8123
 
 
+# Valid values in errors, by the metavariable in the help; others are understood as they are.
+VALID = {
+    "BYTES": "a size such as 64MiB",
+    "COUNT": "a whole number",
+    "SECONDS": "a number of seconds",
+    "RATIO": "a number from 0 to 1",
+    "NAME": "a name of letters, digits, _ . and -",
+}
+
 # Headings in the help, by section of the TOML file.
 HEADINGS = {
     "": "Node",
@@ -457,7 +466,8 @@ def _problem(name: str, error: Mapping[str, Any]) -> str:
         "less_than": "less than {lt}",
         "less_than_equal": "{le} or less",
     }.get(error["type"])
-    wanted = form if allowed is None else f"{form}, {allowed.format(**bounds)}"
+    wanted = VALID.get(form, form)
+    wanted = wanted if allowed is None else f"{wanted}, {allowed.format(**bounds)}"
     return f"{error['input']!r} is not valid: use {wanted}"
 
 

@@ -47,6 +47,10 @@ def settings_of(options: Mapping[str, Any]) -> SiteSettings:
     except ValidationError as error:
         first = error.errors()[0]
         flag = "--" + str(first["loc"][0] if first["loc"] else "users").replace("_", "-")
+        if first["type"] == "literal_error":
+            raise LabError(
+                f"invalid {flag} {first['input']!r}: use {first['ctx']['expected'].replace(chr(39), '')}"
+            ) from None
         raise LabError(f"{flag}: {first['msg'].removeprefix('Value error, ')}") from None
 
 

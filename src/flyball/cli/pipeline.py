@@ -280,7 +280,7 @@ def compare(
     Example: flyball pipeline compare before after --out comparison
     """
     if len(sources) < 2:
-        fail("give two sources or more", WRONG_USE)
+        fail("only one source given: name two or more to compare", WRONG_USE)
     with _reporting_errors():
         page = write_comparison_of(
             sources, out, Means(master, memory, log, quiet, conf or (), packages or (), ui, event_log)

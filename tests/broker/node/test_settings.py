@@ -221,6 +221,11 @@ def test_a_bad_value_names_the_flag_or_variable_to_correct(name: str, value: str
         ("[telesto]\naddress = 9001", ": [telesto] address", "use host:port"),
         ('[log]\nlevel = "loud"', ": [log] level", "'loud' is not valid: use debug|info|warning|error"),
         ("data = 3", ": data", "3 is not valid: use FOLDER"),
+        (
+            '[limits]\nmemory_bytes = "lots"',
+            ": [limits] memory_bytes",
+            "'lots' is not valid: use a size such as 64MiB",
+        ),
         ('[telesto]\nadress = "h:1"', ": telesto.adress", "did you mean [telesto] address?"),
         ('store = "memory"', ": store", "did you mean [store] location?"),
         ("[database]\nx = 1", ": database", "no such setting"),

@@ -80,6 +80,14 @@ def test_lost_connection_is_retried(error: Exception) -> None:
     assert type(translated(error)) is StoreUnavailable
 
 
+def test_refused_connection_has_no_error_number_and_a_next_step() -> None:
+    error = translated(
+        ConnectionRefusedError(111, "[Errno 111] Connect call failed ('127.0.0.1', 1)"), is_connecting=True
+    )
+    assert "errno" not in str(error).lower()
+    assert str(error).endswith(NEXT_STEPS["08"])
+
+
 def test_bug_of_ours_is_not_translated() -> None:
     assert translated(KeyError("id")) is None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,12 +59,20 @@ def _load_certificate(context: ssl.SSLContext, flag: str, cert: Path, key: Path 
         context.load_cert_chain(cert, key, password="")
     except OSError as error:
         if key is None:
-            raise SettingsError(f"{flag}-key", f"is missing, and {cert} has no matching key: {error}") from error
-        raise SettingsError(f"{flag}-key", f"{key} cannot be used with {cert}: {error}") from error
+            raise SettingsError(
+                f"{flag}-key", f"is missing, and {cert} has no matching key: {_problem(error)}"
+            ) from error
+        raise SettingsError(f"{flag}-key", f"{key} cannot be used with {cert}: {_problem(error)}") from error
 
 
 def _read_certificates(context: ssl.SSLContext, flag: str, path: Path) -> None:
     try:
         context.load_verify_locations(path)
     except OSError as error:
-        raise SettingsError(flag, f"{path} cannot be used: {error}") from error
+        raise SettingsError(flag, f"{path} cannot be used: {_problem(error)}; use a PEM file") from error
+
+
+def _problem(error: OSError) -> str:
+    """Return the text of an error without its number, OpenSSL's code and the position in C."""
+    text = error.strerror or str(error)
+    return re.sub(r"^\[[^\]]*\] |\s*\(_ssl\.c:\d+\)$", "", text).lower()

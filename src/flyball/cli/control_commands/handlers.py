@@ -43,7 +43,7 @@ def _imported(name: str) -> Handler:
         found: Any = importlib.import_module(module_name)
     except Exception as error:
         # Importing runs the user's code, which may raise anything.
-        raise ControlError(f"--handler {name}: cannot import {module_name}: {error!r}") from error
+        raise ControlError(f"--handler {name}: cannot import {module_name!r} ({error}): check PYTHONPATH") from error
     for part in function_name.split("."):
         found = getattr(found, part, None)
     if found is None:

@@ -285,7 +285,8 @@ class Subscription:
 
 
 def _text_of(error: BaseException | None) -> str:
-    return str(error) or type(error).__name__
+    # asyncio puts the number of a system error into its text.
+    return re.sub(r"\[errno -?\d+\] ?", "", str(error), flags=re.IGNORECASE) or type(error).__name__
 
 
 class _Failed(Exception):

@@ -62,7 +62,7 @@ def law_from_json(document: object) -> Law[Any]:
     fields = {field.name: field for field in dataclasses.fields(found)}  # type: ignore[arg-type]
     for name, value in gains.items():
         if name not in fields:
-            raise ControlError(f"{found.kind}: it has no {name!r}; it has {', '.join(fields)}")
+            raise ControlError(f"unknown gain {name!r} of the {found.kind} law: use {', '.join(fields)}")
         gains[name] = _gain(found.kind, name, value)
     for name, field in fields.items():
         if name not in gains and field.default is dataclasses.MISSING:

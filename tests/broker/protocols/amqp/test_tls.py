@@ -382,7 +382,11 @@ def test_tls_without_a_certificate_is_told(tmp_path: Path) -> None:
 
 def test_a_certificate_that_is_missing_or_none_is_told(tmp_path: Path, wrong: Path) -> None:
     for path in (tmp_path / "absent", wrong):
-        assert failure(tmp_path, tls_cert=path).startswith(f"flyball: --tls-cert: {path} cannot be used: ")
+        line = failure(tmp_path, tls_cert=path)
+        assert line.startswith(f"flyball: --tls-cert: {path} cannot be used: ")
+        assert line.endswith("; use a PEM file")
+        assert "_ssl.c" not in line
+        assert "[" not in line
 
 
 def test_a_key_that_is_missing_or_does_not_fit_is_told(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import asyncpg
 
 from flyball.errors import StoreError, StoreStarting, StoreUnavailable
@@ -72,7 +74,11 @@ def translated(error: BaseException, *, is_connecting: bool = False) -> StoreErr
     if isinstance(error, asyncpg.InternalClientError):
         # asyncpg's internal state after its session was terminated: the text is meaningless to an operator.
         return StoreUnavailable("PostgreSQL is not available: the connection was lost")
-    if isinstance(error, asyncpg.InterfaceError | OSError):
+    if isinstance(error, OSError):
+        # asyncpg and asyncio put the error number into the text: "[Errno 111] Connection refused".
+        problem = re.sub(r"\[errno -?\d+\] ?", "", _one_line(error), flags=re.IGNORECASE).lower()
+        return StoreUnavailable(f"PostgreSQL is not available: {problem}; {NEXT_STEPS['08']}")
+    if isinstance(error, asyncpg.InterfaceError):
         return StoreUnavailable(f"PostgreSQL is not available: {_one_line(error)}")
     if is_connecting and isinstance(error, ValueError):
         return StoreUnavailable(f"PostgreSQL cannot be connected to: {_one_line(error)}; correct the URL in --store")
