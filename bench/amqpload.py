@@ -16,7 +16,7 @@ import psutil
 from bench.nodes import cpu_seconds
 
 READING_INTERVAL_S = 0.5
-# A broker that does not answer while queues are declared or connections opened would stop the generator for ever.
+# A broker that does not answer while queues are declared or connections opened would stop the generator forever.
 RUN_LIMIT_S = 900.0
 
 

@@ -61,7 +61,7 @@ KINDS = (
 # Plants that a linear model with constant parameters can describe.
 LINEAR = {"delay", "order 2", "negative gain", "coloured noise"}
 SIGNALS = ("prbs", "steps", "ramp", "weak")
-# How a case is designed: lambda tuning with a pole, as it comes or with gains raised to the edge of what is sound;
+# How a case is designed: lambda tuning with a pole, unchanged or with gains raised to the edge of what is sound;
 # and on what the model says, or naively, on a model with delay 0 and order 1 and nothing but its confidence set.
 DESIGNS = ((0.8, False, False), (0.5, False, False), (0.5, True, False), (0.5, True, True))
 # The true gain margin below which a law at the edge has failed: its certificate has exactly the least margin, with a

@@ -1,6 +1,6 @@
 """A closed-loop load generator for the two research protocols: Send and Pop Same Client, of the ThorBangMQ report.
 
-Every client is a connection with one request under way: it sends a message to itself, pops it, and again. All
+Every client is a connection with one request in flight: it sends a message to itself, pops it, and again. All
 clients of a process share one epoll loop without asyncio, so that the generator stays cheaper than what it measures.
 """
 

@@ -9,7 +9,8 @@ With --baseline-python another Flyball takes RabbitMQ's place: a change compared
 
 Each measurement has a broker of its own, fresh in a temporary folder, and the machine to itself: a broker that stays
 up while the other is measured still vacuums, compacts and collects what the line before left behind. Flyball runs on
-its embedded PostgreSQL, fsync and trace on; RabbitMQ as it comes. Repetitions are interleaved, figures are medians.
+its embedded PostgreSQL, fsync and trace on; RabbitMQ with its default settings.
+Repetitions are interleaved, figures are medians.
 
 Memory is the resident memory of RabbitMQ's or Flyball's process and what PostgreSQL's processes have (PSS: what they
 share, as the buffers, counts once). Machines are noisy: compare ratios of one run, not figures of two.

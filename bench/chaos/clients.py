@@ -275,7 +275,7 @@ class PythonConsumer(Consumer):
             while not self.is_over.is_set():
                 delivery = await consumer.next(1.0)
                 if delivery is None:
-                    # A client that is cut off in silence would wait for ever.
+                    # A client that is cut off in silence would wait forever.
                     await client.ping()
                     continue
                 await self.acknowledge(delivery)

@@ -1,6 +1,6 @@
 """A wire that can be cut: passes bytes between clients and one server, at once, delayed or not at all.
 
-Independent of the bytes' meaning. Bytes that were under way when it was cut never arrive.
+Independent of the bytes' meaning. Bytes that were in progress when it was cut never arrive.
 """
 
 from __future__ import annotations

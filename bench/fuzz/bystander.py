@@ -31,7 +31,7 @@ class Bystander:
         self._node = node
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="bystander", daemon=True)
-        # When the round trip under way has begun; 0 between two.
+        # When the round trip in progress has begun; 0 between two.
         self.since_s = 0.0
         self.worst_s = 0.0
         self.rounds = 0

@@ -57,11 +57,11 @@ class Gradient2:
 
     @property
     def limit(self) -> int:
-        """How many requests may be under way."""
+        """How many requests may be in flight."""
         return int(self._limit)
 
     def update(self, short_s: float, in_flight: int) -> None:
-        """Learn the mean response time of a window, and the most requests that were under way in it."""
+        """Learn the mean response time of a window, and the most requests that were in flight in it."""
         long_s = self._averaged(short_s)
         if long_s > 2 * short_s:
             self._long_s *= 0.95

@@ -29,7 +29,7 @@ from flyball.lab.auction.site import make_site
 BACKLOG = 4096
 # Of the database, besides those of the pool.
 SPARE_CONNECTIONS = 10
-# Time to finish for requests that are under way when the site stops.
+# Time to finish for requests that are in flight when the site stops.
 FAREWELL_S = 1
 
 # Takes what is being done, and which part of it is done.

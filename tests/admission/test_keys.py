@@ -126,7 +126,7 @@ def test_a_route_that_is_added_later_is_found() -> None:
 
 
 def test_more_paths_than_are_remembered_still_have_the_right_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flyball.admission.keys.REMEMBERED_PATHS", 3)
+    monkeypatch.setattr("flyball.admission.keys.CACHED_PATHS", 3)
     key_of = starlette_key(Starlette(routes=[Route("/items/{item_id}", endpoint)]))
     assert {key_of(scope_of(f"/items/{number}")) for number in [*range(10), *range(10)]} == {"GET /items/{item_id}"}
 

@@ -31,7 +31,7 @@ class Bystander(abc.ABC):
     def expect_work(self) -> None:
         """Wait until it has begun and done another round."""
         with self._turned:
-            # The one under way may have been almost over.
+            # The one in flight may have been almost over.
             enough = self.rounds + 2
             self._turned.wait_for(lambda: self.rounds >= enough or self._error is not None, ANSWER_LIMIT_S)
             assert self.rounds >= enough, self._error

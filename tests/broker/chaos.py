@@ -2,7 +2,7 @@
 
 Clients of the research protocols are here; those of AMQP, which has other guarantees, run alongside them.
 
-A client writes down what it asked for and what was answered. A request that was under way at the kill may have been
+A client writes down what it asked for and what was answered. A request that was in progress at the kill may have been
 carried out or not; everything else must be found again, once and in order. `tests/broker/node/test_recovery.py`
 runs a few rounds, `python -m bench.crashes` any number.
 """

@@ -131,6 +131,22 @@ PHRASES = (
         "the paper's name: selfware, admission, thorbangmq, telesto, prefetch",
     ),
     _rule("<bool>", r"<bool>", "nothing: a switch has no value"),
+    _rule("as it comes", r"\bas it comes\b", "with its default settings, unmodified"),
+    _rule("looking on", r"\blook(?:s|ed|ing)? on\b(?! it)", "view, watch, viewers"),
+    _rule("keeps? up with never|never reaches what", r"\bwhat \w+ keeps? up with\b", "messages acked in time"),
+    _rule(
+        "by itself", r"\b(?:finds?|found|does|do|made|brings?) (?:\w+ )?by (?:itself|themselves)\b", "automatically"
+    ),
+    _rule("under way", r"\bunder way\b", "in flight, running, in progress"),
+    _rule("are meant", r"\ball are meant\b", "all are affected"),
+    _rule("passed over", r"\bpass(?:es|ed)? over\b", "ignored"),
+    _rule("what is left behind", r"\bwhat is left behind\b", "files, results"),
+    _rule("at the entrance", r"\bis checked at the entrance\b", "is validated on input"),
+    _rule("so and so|such like", r"\bso and so\b|\bsuch like\b", "the thing by its name"),
+    _rule("taught", r"\b(?:profiles?|measurements?|figures?) taught\b", "findings from ..."),
+    _rule("is alone|be alone", r"\bnodes? that (?:is|are) alone\b", "single node"),
+    _rule("for ever", r"\bfor ever\b", "endlessly, permanently"),
+    _rule("dealt with|deals with|deal with", r"\bdeal(?:s|t)? with in time\b", "acked in time"),
 )
 
 # A definition that begins so says neither what the thing is nor what the function does.
@@ -156,10 +172,15 @@ NAME_WORDS = {
     "portal": "event_loop_thread",
     "patience": "timeout_s",
     "laboratory": "lab",
+    "occupancy": "connection_limits",
+    "warden": "agent",
+    "remembered": "cache",
 }
 
 # Modules are nouns.
 MODULE_WORDS = {
+    **dict.fromkeys(("remembered", "rewound", "occupancy", "warden", "shadows"), "the field's word"),
+    **dict.fromkeys(("flushing", "consuming", "publishing", "connecting"), "a noun of the field"),
     **dict.fromkeys(("doing", "showing", "viewing", "placing", "asking", "executing"), "a noun of the field"),
     **dict.fromkeys(("cutting", "onlooking", "everywhere", "own", "wording", "sparks"), "a noun of the field"),
     **dict.fromkeys(("held", "parts", "placed", "takes", "listings", "unseen", "usage"), "a noun of the field"),

@@ -1,7 +1,7 @@
 """A job of the pipeline in a process of its own: a process can have only one Spark, and the tests' own is another.
 
 python -m tests.pipeline.elsewhere count MASTER SOURCE STORE    ingest traces and count requests per kind
-python -m tests.pipeline.elsewhere endless                      print Java's process id, then count for ever
+python -m tests.pipeline.elsewhere endless                      print Java's process id, then count forever
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def test_a_steady_closed_loop_keeps_every_law(spark: SparkSession) -> None:
 
 
 def test_requests_that_do_not_end_break_littles_law(spark: SparkSession) -> None:
-    """Ten short requests are answered; twenty that begin in the middle are under way to the end, seen to 0.5 s."""
+    """Ten short requests are answered; twenty that begin in the middle are in progress to the end, seen to 0.5 s."""
     short = [{"received_us": START_US + number * 100_000, "store_ns": 1 * MS} for number in range(10)]
     stuck = [{"received_us": START_US + 2_000_000, "store_ns": 5_000 * MS}] * 20
     row = checked(spark, of_nodes=[*short, *stuck])["Little's law (nodes)"]

@@ -196,7 +196,7 @@ class AdmissionMiddleware:
         self._is_started = True
 
     async def stop(self) -> None:
-        """Refuse waiting requests and complete the traces. The application's lifespan does this by itself."""
+        """Refuse waiting requests and complete the traces. The application's lifespan calls this."""
         if self._is_started:
             self._is_started = False
             self.admission.stop()

@@ -23,9 +23,9 @@ METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"
 
 MOST_SEGMENTS = 8
 MOST_SEGMENT_LETTERS = 40
-REMEMBERED_PATHS = 4096
+CACHED_PATHS = 4096
 # Longer paths are not cached: clients choose their length.
-REMEMBERED_LETTERS = 256
+CACHED_LETTERS = 256
 
 _IDENTIFIER = re.compile(
     r"\d+"
@@ -64,7 +64,7 @@ def path_key(scope: Scope) -> str:
     Other names in paths are kept, so an application that has such paths needs a key by its routes.
     """
     path = path_of(scope)
-    return f"{method_of(scope)} {_known_template(path) if len(path) <= REMEMBERED_LETTERS else _template(path)}"
+    return f"{method_of(scope)} {_known_template(path) if len(path) <= CACHED_LETTERS else _template(path)}"
 
 
 def _template(path: str) -> str:
@@ -74,7 +74,7 @@ def _template(path: str) -> str:
     return "/".join(kept) + ("/..." if len(segments) > len(kept) else "")
 
 
-_known_template = functools.lru_cache(REMEMBERED_PATHS)(_template)
+_known_template = functools.lru_cache(CACHED_PATHS)(_template)
 
 
 class RouteKey:
@@ -95,8 +95,8 @@ class RouteKey:
         template = self._route_of(method, path_of(scope))
         key = f"{method} {template or NO_ROUTE}"
         # Paths without a route are not cached: a route may be added later, and they are cheap.
-        if template is not None and len(asked[1]) <= REMEMBERED_LETTERS:
-            if len(self._keys) >= REMEMBERED_PATHS:
+        if template is not None and len(asked[1]) <= CACHED_LETTERS:
+            if len(self._keys) >= CACHED_PATHS:
                 self._keys.clear()
             self._keys[asked] = key
         return key

@@ -40,7 +40,7 @@ ROUNDS_WITHOUT_GROWTH = 3
 SLOW_RATIO = 2.0
 DRAINED_RATIO = 1.25
 MOST_DRAIN_ROUNDS = 4
-REMEMBERED_RESPONSES = 32
+KEPT_RESPONSES = 32
 
 CYCLE_ROUNDS = 8
 # Rounds of a cycle that probe a higher and a lower load.
@@ -227,7 +227,7 @@ class SlowStart:
         self._base = start
         self._recent = RecentRounds()
         self._round = _Round(0)
-        self._responses_s: deque[float] = deque(maxlen=REMEMBERED_RESPONSES)
+        self._responses_s: deque[float] = deque(maxlen=KEPT_RESPONSES)
         self._usual_share: float | None = None
         self._hold_off_s = 0.0
         self._phase_rounds = 0

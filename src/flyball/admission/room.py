@@ -34,7 +34,7 @@ class Begun(Protocol):
 class Room:
     """Counts busy connections, and admitted requests that will soon take one, against a limit.
 
-    The limit is a share of the pools, and `most_busy` if that is lower. Other code may keep connections for ever,
+    The limit is a share of the pools, and `most_busy` if that is lower. Other code may keep connections forever,
     such as a listening WebSocket: one request may always start while the pools have a connection for it.
     """
 

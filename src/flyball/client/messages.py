@@ -38,7 +38,7 @@ BATCH_MESSAGES = 1000
 BATCH_BYTES = 1024 * 1024
 
 # Most messages have the same properties: this many are cached.
-_REMEMBERED = 1000
+_CACHED = 1000
 
 # Properties and body, AMQP-encoded.
 Content = tuple[bytes, bytes]
@@ -118,7 +118,7 @@ def content_of(draft: Draft, *, reply_to: str | None = None, correlation_id: str
     return properties, body_bytes(draft.body)
 
 
-@lru_cache(_REMEMBERED)
+@lru_cache(_CACHED)
 def _encoded(
     sender: int | None,
     receiver: int | None,
@@ -186,7 +186,7 @@ class _Known(NamedTuple):
     headers: Mapping[str, Any]
 
 
-@lru_cache(_REMEMBERED)
+@lru_cache(_CACHED)
 def _decoded(properties: bytes) -> _Known:
     found = Properties.decode(properties)
     headers: Mapping[str, Any] = {}

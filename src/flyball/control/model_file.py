@@ -24,7 +24,7 @@ def read_model(text: str, loop: str | None = None, sample_time_s: float | None =
 
     A loop that was identified in several experiments, or on several brokers, is named with as many of the words
     before it as tell it apart: `rabbitmq/adaptive`, `prefetch/identification/rabbitmq/adaptive`. Loops in which no
-    plant was found are passed over if there are others. Raises ControlError if the text is not a model, or has not
+    plant was found are ignored if there are others. Raises ControlError if the text is not a model, or has not
     exactly one such plant; it lists the names.
     """
     try:

@@ -13,7 +13,7 @@ def _end_with_input() -> None:
 
 
 def main() -> None:
-    """Compute for ever."""
+    """Compute forever."""
     threading.Thread(target=_end_with_input, daemon=True).start()
     print('{"event": "ready"}', flush=True)
     number = 1

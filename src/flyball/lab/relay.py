@@ -15,14 +15,14 @@ from typing import Self, cast
 from flyball.lab.alarm import Alarm
 
 HOST = "127.0.0.1"
-# Bytes under way in one direction of a connection before its sender has to wait.
+# Bytes in transit in one direction of a connection before its sender has to wait.
 MOST_BYTES = 4 * 2**20
 
 
 class Relay:
     """Listens on a port of its own while its context is open; each client is connected to the server.
 
-    When one side has closed, the other is closed as soon as all that was under way has arrived.
+    When one side has closed, the other is closed as soon as all that was in transit has arrived.
     """
 
     def __init__(self, host: str, port: int, round_trip_s: float) -> None:
@@ -97,7 +97,7 @@ class Relay:
 
 
 class _End(asyncio.Protocol):
-    """One of the two connections of a passage, and what came in there and is under way."""
+    """One of the two connections of a passage, and what came in there and is in transit."""
 
     def __init__(self, relay: Relay) -> None:
         self.is_open = asyncio.Event()
@@ -137,7 +137,7 @@ class _End(asyncio.Protocol):
             self._transport.close()
 
     def abort(self) -> None:
-        """End the connection now, whatever is under way."""
+        """End the connection now, whatever is in transit."""
         if self._transport is not None:
             self._transport.abort()
 

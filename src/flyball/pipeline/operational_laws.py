@@ -135,11 +135,11 @@ def _of_each(seen: Mapping[str, _Seen], run: Run | None) -> Iterator[_Law]:
 
 
 def _little(source: str, own: _Seen) -> _Law:
-    """N = X · R: the mean number of requests under way is throughput times response, if the run was steady."""
+    """N = X · R: the mean number of requests in flight is throughput times response, if the run was steady."""
     expected = own.per_s * own.mean_ms("response") / 1e3
     measured = own.under_way
     says = (
-        f"{measured:.3g} requests under way on average, seen by {source}; throughput times response is {expected:.3g}"
+        f"{measured:.3g} requests in flight on average, seen by {source}; throughput times response is {expected:.3g}"
     )
     return _compared(f"Little's law ({source})", expected, measured, LITTLE_ERROR, says)
 

@@ -35,7 +35,7 @@ class Files(Protocol):
     def find(self, folder: str, pattern: str, *, is_deep: bool = True) -> Iterator[Entry]:
         """Yield the files in `folder` whose name fits; none if it is missing.
 
-        Names that begin with a dot or `_` are passed over, also of folders, as Spark does.
+        Names that begin with a dot or `_` are ignored, also of folders, as by Spark.
         """
 
     def folders(self, folder: str) -> list[str]:

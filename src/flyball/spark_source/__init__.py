@@ -15,5 +15,5 @@ __all__ = ["FlyballSource", "InvalidOption", "acknowledge", "register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Register the format `flyball` with a session that has not found it by itself."""
+    """Register the format `flyball` with a session that has not discovered it."""
     spark.dataSource.register(FlyballSource)

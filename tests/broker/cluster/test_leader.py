@@ -89,7 +89,7 @@ def test_a_leader_that_has_lost_the_store_does_not_go_on_with_its_errands(monkey
 
 
 async def rest() -> None:
-    """In the place of a leader's rounds: it does nothing by itself."""
+    """In the place of a leader's rounds: it does nothing."""
 
 
 async def declare(connection: AmqpConnection, node: SimulatedNode, *names: str, durable: bool = False) -> None:

@@ -51,7 +51,7 @@ def test_a_place_waits_behind_itself_and_not_in_front_of_others() -> None:
         await settle()
         work.end(401)
         await asyncio.gather(*crowd, honest)
-        # One of the crowd was under way when it came, and one was next in turn.
+        # One of the crowd was in progress when it came, and one was next in turn.
         assert work.begun.index("one") <= 2
 
     run(use)

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from flyball.broker.core import passwords as module
-from flyball.broker.core.passwords import MAX_REMEMBERED, REMEMBER_S, Passwords, check_hash
+from flyball.broker.core.passwords import MAX_CACHED, REMEMBER_S, Passwords, check_hash
 from flyball.errors import InvalidArgument
 from tests.nodes import ANSWER_LIMIT_S
 
@@ -71,11 +71,11 @@ def test_what_is_remembered_holds_no_password(passwords: Passwords) -> None:
     async def run() -> None:
         hashed = await passwords.hash_password("secret")
         await passwords.verify(hashed, "secret")
-        assert b"secret" not in repr(passwords._remembered).encode()
+        assert b"secret" not in repr(passwords._cached).encode()
         # Another process has another key: what one remembers says nothing to another.
         other = Passwords()
         await other.verify(hashed, "secret")
-        assert set(other._remembered).isdisjoint(passwords._remembered)
+        assert set(other._cached).isdisjoint(passwords._cached)
 
     asyncio.run(run())
 
@@ -164,11 +164,11 @@ def test_the_loop_goes_on_while_argon2_runs(passwords: Passwords) -> None:
 
 
 def test_memory_of_successes_is_bounded(passwords: Passwords) -> None:
-    for number in range(MAX_REMEMBERED + 10):
+    for number in range(MAX_CACHED + 10):
         passwords._remember(str(number).encode())
-    assert len(passwords._remembered) == MAX_REMEMBERED
-    assert not passwords._is_remembered(b"0")
-    assert passwords._is_remembered(b"10")
+    assert len(passwords._cached) == MAX_CACHED
+    assert not passwords._is_cached(b"0")
+    assert passwords._is_cached(b"10")
 
 
 def test_a_damaged_hash_fits_nothing(passwords: Passwords) -> None:

@@ -1,4 +1,4 @@
-"""Queues of a node that is alone, through the handles that sessions use."""
+"""Queues of a single node, through the handles that sessions use."""
 
 from __future__ import annotations
 

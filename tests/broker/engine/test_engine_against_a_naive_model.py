@@ -1,6 +1,6 @@
 """Engine and a naive model of it, driven side by side with a store that lags behind.
 
-The model keeps every message for ever in plain dicts and finds the first one by sorting. The store is a dict that
+The model keeps every message forever in plain dicts and finds the first one by sorting. The store is a dict that
 is written when a commit comes through and read in pieces, with other operations in between.
 
 A longer run: HYPOTHESIS_PROFILE=long pytest tests/broker/engine/test_engine_against_a_naive_model.py

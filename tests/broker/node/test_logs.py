@@ -1,4 +1,4 @@
-"""Log lines go to standard error, or to a file that does not grow for ever."""
+"""Log lines go to standard error, or to a file that does not grow forever."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def test_a_queue_whose_creation_was_in_doubt_exists_once(tmp_path: Path, node: S
     finally:
         go_on()
     thorbang.wait_for_the_store()
-    # It was under way and is done by now: a second attempt is refused, as the queue exists.
+    # It was in progress and is done by now: a second attempt is refused, as the queue exists.
     assert peer.refusal(wire.CreateQueue(2, "doubtful")) == ErrorCode.QUEUE_NAME_NOT_UNIQUE
     assert node.stop()[0] == 0
     node.start()

@@ -19,7 +19,7 @@ from flyball.model import Message, Queue
 
 
 class Traffic:
-    """Appends messages and removes every second one, each time one is answered: always some under way."""
+    """Appends messages and removes every second one, each time one is answered: always some in progress."""
 
     def __init__(self, writer: GroupCommit) -> None:
         self._writer = writer

@@ -139,7 +139,7 @@ async def test_it_can_be_stopped_while_the_broker_does_not_answer(
         relay.thaw()
         # The library lets its tasks end when the connection does.
         relay.cut()
-    assert set(await drain(broker.url(), name)) <= {"0*"}, "its acknowledgement was under way"
+    assert set(await drain(broker.url(), name)) <= {"0*"}, "its acknowledgement was in progress"
 
 
 @pytest.mark.parametrize("budgets", [[1, 8, 50, 300], list(range(380, 740, 12))])

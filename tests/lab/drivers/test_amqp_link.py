@@ -74,7 +74,7 @@ def test_confirms_may_come_in_any_order_and_for_many_at_once() -> None:
     ("said", "complaint"),
     [
         (wire.encode_nack(CHANNEL, 1, multiple=False), "the broker refused message 1"),
-        (wire.encode_ack(CHANNEL, 9, multiple=False), "confirmed message 9, which is not under way"),
+        (wire.encode_ack(CHANNEL, 9, multiple=False), "confirmed message 9, which is not in flight"),
         (wire.BasicCancel(CHANNEL, "c", True).encode(), "the broker cancelled the consumer"),
         (wire.ChannelClose(CHANNEL, 404, "NOT_FOUND", 0, 0).encode(), "the broker closed with 404 NOT_FOUND"),
         (wire.BasicGetEmpty(CHANNEL).encode(), "the broker spoke unasked"),

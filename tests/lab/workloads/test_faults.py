@@ -254,7 +254,7 @@ def test_arrivals_keep_their_schedule_while_the_broker_stalls(
     assert (calls["late_ns"] >= 0).all()
     latency_s = (sent["late_ns"] + sent["response_ns"]) / 1e9
     meanwhile = sent["intended_us"].between(*stalled_us)
-    # All that was meant for the time of the stall is there, and had to wait for its end; not only what was under way.
+    # All that was meant for the time of the stall is there, and had to wait for its end; not only requests in flight.
     assert meanwhile.sum() >= 0.9 * STALL_S * RATE_PER_S
     waited_s = latency_s[meanwhile] - (stalled_us[1] - sent["intended_us"][meanwhile]) / 1e6
     assert waited_s.min() > -0.02

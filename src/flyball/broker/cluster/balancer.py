@@ -44,7 +44,7 @@ class Balancer:
         self._overview = overview
         self._ask = ask
         self._empty_rounds: dict[int, int] = {}
-        # Members with a transfer under way.
+        # Members with a transfer in progress.
         self._busy: set[int] = set()
         # Messages sent to each remote member lately, with the time: its last report may not count them yet.
         self._in_transit: dict[int, deque[tuple[float, int]]] = {}

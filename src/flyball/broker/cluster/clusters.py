@@ -144,7 +144,7 @@ class Clusters:
     # Internals
 
     def _is_left_alone(self, queue_id: int) -> bool:
-        """Return whether all nodes know that a member is marked and none has a transfer to it under way."""
+        """Return whether all nodes know that a member is marked and none has a transfer to it in progress."""
         marked_at = self._marked_at_version.get(queue_id, self._first_version)
         return not any(
             node.seen_version < marked_at or queue_id in node.report.get("handing", ())

@@ -38,7 +38,7 @@ class Members:
         self._ask = ask
         self._broker = node.hub.broker
         self._engine = node.hub.broker.engine
-        # Transfers under way, by remote member.
+        # Transfers in progress, by remote member.
         self.handing: dict[int, int] = {}
 
     def local(self) -> Iterator[QueueState]:

@@ -43,7 +43,7 @@ MAX_BUCKETS = 10_000
 
 
 # Maximum length of a name that is stored as it is; a longer one is stored as a digest.
-MAX_REMEMBERED_NAME = 64
+MAX_CACHED_NAME = 64
 
 
 T = TypeVar("T")
@@ -208,7 +208,7 @@ class Attempts:
 
 def _key_of(name: str) -> str:
     """Return the key of a name, of bounded size: unauthenticated peers choose names, and may choose long ones."""
-    if len(name) <= MAX_REMEMBERED_NAME:
+    if len(name) <= MAX_CACHED_NAME:
         return name
     return hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
 

@@ -31,7 +31,7 @@ MAX_WAITING = 1000
 # Lifetime of a cached success since its last use.
 REMEMBER_S = 300.0
 # Maximum number of cached successes; the oldest is dropped.
-MAX_REMEMBERED = 1000
+MAX_CACHED = 1000
 
 MAX_PASSWORD_BYTES = 1024
 
@@ -60,7 +60,7 @@ class Passwords:
         self._turns = FairExecutor(MAX_CONCURRENT_RUNS, MAX_WAITING)
         self._key = secrets.token_bytes(hashlib.blake2b.MAX_KEY_SIZE)
         # Expiry of cached successes, by mark; the oldest first.
-        self._remembered: dict[bytes, float] = {}
+        self._cached: dict[bytes, float] = {}
         self._decoy = _decoy()
         # Number of runs of argon2.
         self.runs = 0
@@ -89,11 +89,11 @@ class Passwords:
         if password_hash is None or not 0 < len(data) <= MAX_PASSWORD_BYTES:
             password_hash, data = self._decoy, b"-"
         mark = self._mark(password_hash, data)
-        if self._is_remembered(mark):
+        if self._is_cached(mark):
             return True
         async with self._turns.turn(place) as turn:
             # Another connection may have verified it meanwhile: a program's connections log in at the same time.
-            if self._is_remembered(mark):
+            if self._is_cached(mark):
                 return True
             self.runs += 1
             is_right = await turn.run(self._check, password_hash, data)
@@ -103,7 +103,7 @@ class Passwords:
 
     def remembers(self, password_hash: str, password: str | bytes) -> bool:
         """Whether the password was verified against the hash a short while ago: a lookup in the cache."""
-        return self._is_remembered(self._mark(password_hash, _bytes_of(password)))
+        return self._is_cached(self._mark(password_hash, _bytes_of(password)))
 
     def _mark(self, password_hash: str, data: bytes) -> bytes:
         return hashlib.blake2b(password_hash.encode() + b"\0" + data, key=self._key).digest()
@@ -114,21 +114,21 @@ class Passwords:
         except (VerificationError, InvalidHashError):
             return False
 
-    def _is_remembered(self, mark: bytes) -> bool:
-        until = self._remembered.get(mark)
+    def _is_cached(self, mark: bytes) -> bool:
+        until = self._cached.get(mark)
         if until is None:
             return False
-        del self._remembered[mark]
+        del self._cached[mark]
         if until <= self._now():
             return False
         self._remember(mark)
         return True
 
     def _remember(self, mark: bytes) -> None:
-        self._remembered.pop(mark, None)
-        self._remembered[mark] = self._now() + REMEMBER_S
-        if len(self._remembered) > MAX_REMEMBERED:
-            del self._remembered[next(iter(self._remembered))]
+        self._cached.pop(mark, None)
+        self._cached[mark] = self._now() + REMEMBER_S
+        if len(self._cached) > MAX_CACHED:
+            del self._cached[next(iter(self._cached))]
 
 
 def check_hash(password_hash: str) -> None:

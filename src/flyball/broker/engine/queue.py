@@ -136,7 +136,7 @@ class QueueState(Counts):
         self._waiting = WaitingConsumers()
         # Consumers with room whose next message must be read from the store first.
         self._blocked: dict[int, tuple[Consumer, Need]] = {}
-        # Incremented by a purge, which invalidates reads from the store that are under way.
+        # Incremented by a purge, which invalidates reads from the store that are in progress.
         self.generation = 0
         self._purged_to = 0
 

@@ -23,7 +23,7 @@ from flyball.trace.span import Span
 MAX_IN_FLIGHT = 256
 
 # Time limit for receiving a request, plus a second for each chunk of this size: a slow peer may send a long request,
-# and a peer that only trickles cannot hold its buffer for ever.
+# and a peer that only trickles cannot hold its buffer forever.
 REQUEST_S = 30.0
 REQUEST_BYTES_PER_S = 16 * 1024
 
@@ -50,7 +50,7 @@ class RequestSession(Connection):
         self._is_over = False
         # Members of clustered queues that a peer without a placement uses.
         self.member_routes = MemberRoutes(hub.is_member)
-        # What requests hold that are under way: messages that were taken and wait for the store, and puts that wait
+        # What requests hold that are in progress: messages that were taken and wait for the store, and puts that wait
         # for another node.
         self._reserved: dict[Span, int] = {}
         self._reserved_bytes = 0

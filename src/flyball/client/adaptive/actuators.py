@@ -97,8 +97,8 @@ class Window(ConsumerActuator):
 class FractionalWindow(ConsumerActuator):
     """The prefetch window in fractions: 2.3 is 2 for seven tenths of the time and 3 for the rest.
 
-    Flyball does this by itself, every 10 ms. On other brokers the client alternates between the neighbours, at most
-    every 100 ms and evenly spread; below 1, acks are held back for part of the time. Where a change needs a new
+    On Flyball the broker does this, every 10 ms. On other brokers the client alternates between the neighbours, at
+    most every 100 ms and evenly spread; below 1, acks are held back for part of the time. Where a change needs a new
     subscription (RabbitMQ's quorum queues) the window is rounded.
     """
 

@@ -1,7 +1,7 @@
 """AMQP 0-9-1 for the clients of the lab, RabbitMQ and Flyball alike.
 
 A receiver is a queue of its own, named after the queue and its address. A put is a publish with its confirm, a take a
-basic.get without acknowledgement; streams publish and consume with many messages under way.
+basic.get without acknowledgement; streams publish and consume with many messages in flight.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Delivery(NamedTuple):
 
 
 class AmqpLink(asyncio.Protocol):
-    """A connection with one channel: one request under way, any number of publishes and deliveries."""
+    """A connection with one channel: one request in flight, any number of publishes and deliveries."""
 
     def __init__(self) -> None:
         self.sent_ns = 0
@@ -207,7 +207,7 @@ class AmqpLink(asyncio.Protocol):
             if confirmed is not None:
                 confirmed(now_ns)
             else:
-                self._fail(f"the broker confirmed message {tag}, which is not under way")
+                self._fail(f"the broker confirmed message {tag}, which is not in flight")
             return
         for older in range(self._oldest, tag + 1):
             confirmed = in_flight.pop(older, None)

@@ -122,7 +122,7 @@ class HttpLink(asyncio.Protocol):
         return await self._waiter
 
     def hang_up(self) -> None:
-        """End the connection at once, whatever is under way. May be called twice."""
+        """End the connection at once, whatever is in progress. May be called twice."""
         self.is_open = False
         if self._transport is not None:
             self._transport.abort()

@@ -55,7 +55,7 @@ class Received(NamedTuple):
 
 
 class Session(ABC):
-    """One connection, with one request under way at most unless a method says otherwise.
+    """One connection, with one request in flight at most unless a method says otherwise.
 
     Whatever is not the answer of a request that went well is a LabError that shows it. `sent_ns` and `answered_ns`
     are when the last request left and when its answer was read, by `time.perf_counter_ns`.

@@ -42,7 +42,7 @@ class TelestoLink(Exchange):
 
 
 class TelestoSession(Session):
-    """Takes the newest message first, as the original's clients do. A connection is one client for ever."""
+    """Takes the newest message first, as the original's clients do. A connection is one client forever."""
 
     protocol: ClassVar[Protocol] = Protocol.TELESTO
 

@@ -13,7 +13,7 @@ from typing import Protocol
 
 
 class RateCurve:
-    """A rate over time: straight lines between points (seconds, arrivals per second), then the last rate for ever."""
+    """A rate over time: straight lines between points (seconds, arrivals per second), then the last rate forever."""
 
     def __init__(self, points: Sequence[tuple[float, float]]) -> None:
         self._points = list(points)

@@ -243,7 +243,7 @@ class Client:
     def record(
         self, kind: int, queue: QueueRef, size_bytes: int, intended_ns: int, sent_ns: int, answered_ns: int
     ) -> None:
-        """Record a call about one message that went well, for sessions with many calls under way."""
+        """Record a call about one message that went well, for sessions with many calls in flight."""
         self._write(kind, _OK, queue, size_bytes, intended_ns, sent_ns, answered_ns, 0, 1)
 
     def _write(

@@ -45,7 +45,7 @@ class PacedWorkload(Workload):
         return bool(self.rate_per_s or self.rate_curve)
 
     def arrivals_of(self, client: Client, number: int, clients: int) -> Arrivals:
-        """Return when that client means to send, as number so and so of `clients` that share the rate."""
+        """Return the intended send times of the client with this number, of `clients` that share the rate."""
         if self.is_open:
             curve = RateCurve(self.rate_curve or ((0.0, self.rate_per_s),))
             return Scheduled(curve, number, clients, client.random if self.arrivals == "poisson" else None)

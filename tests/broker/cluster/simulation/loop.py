@@ -138,7 +138,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 handle._run()
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """It is passed over when its time has come, or forgotten when there are many."""
+        """It is ignored when its time has come, or forgotten when there are many."""
         self._cancelled_count += handle._scheduled  # type: ignore[attr-defined]
 
     def _forget_cancelled_timers(self) -> None:

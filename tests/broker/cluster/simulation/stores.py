@@ -94,7 +94,7 @@ class Line:
         self._under_way.clear()
 
     def close(self) -> None:
-        """The simulation is over: nothing that is still under way will be done."""
+        """The simulation is over: nothing that is still in progress will be done."""
         for call in self._under_way:
             if not call.is_done:
                 call.work.close()

@@ -163,7 +163,7 @@ def test_leaving_pages_leaves_nothing_behind(visitor: Visitor, channel: Any) -> 
         return int(inspector.send("Memory.getDOMCounters")["nodes"])
 
     tour()
-    # An answer that is still under way holds the page that asked for it.
+    # An answer that is still in progress holds the page that asked for it.
     first = min(nodes() for _ in range(20))
     for _ in range(3):
         tour()

@@ -9,7 +9,7 @@ from pika import spec
 
 from flyball.broker.node.node import Node
 from flyball.broker.protocols.amqp import AmqpSession
-from flyball.broker.protocols.amqp.caches import REMEMBERED_BYTES
+from flyball.broker.protocols.amqp.caches import CACHE_BYTES
 from tests.broker.protocols.amqp.compatibility.peer import Peer
 from tests.nodes import RunningNode
 
@@ -36,7 +36,7 @@ def test_distinct_properties_are_remembered_up_to_a_limit_in_bytes(memory_node: 
         large = spec.BasicProperties(headers={"h": "x" * 60_000})
         peer.publish(b"x", routing_key="nowhere", properties=large)
         peer.ask(spec.Basic.Qos(), spec.Basic.QosOk)
-        assert memory_node.call(of_session(remembered_bytes)) <= REMEMBERED_BYTES
+        assert memory_node.call(of_session(remembered_bytes)) <= CACHE_BYTES
         assert memory_node.call(of_session(lambda session: max(map(len, session.essentials.entries)))) < 60_000
         assert memory_node.call(of_session(lambda session: len(session.essentials.entries))) > 10
 
@@ -49,5 +49,5 @@ def test_routes_to_many_queues_are_remembered_up_to_a_limit_in_bytes(memory_node
         for number in range(500):
             peer.publish(b"x", exchange="amq.fanout", routing_key=f"{number}" * 50)
         peer.ask(spec.Basic.Qos(), spec.Basic.QosOk)
-        assert memory_node.call(of_session(remembered_bytes)) <= REMEMBERED_BYTES
+        assert memory_node.call(of_session(remembered_bytes)) <= CACHE_BYTES
         assert memory_node.call(of_session(lambda session: len(session.routes.entries))) > 10

@@ -130,7 +130,7 @@ def test_any_x_death_is_dead_lettered(written: Any, reason: str) -> None:
             state = await declare(topology, "orders", target)
             put(context, state, {"x-death": written})
             await give_up(broker, state, reason)
-            # A message that was in the queue before, and was not rejected since, would go round for ever.
+            # A message that was in the queue before, and was not rejected since, would go round forever.
             is_cycle = reason != "rejected" and not len(dead)
             assert len(dead) == 1 or is_cycle
             assert not state.unacked

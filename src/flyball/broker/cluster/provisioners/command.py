@@ -107,7 +107,7 @@ class CommandTemplate:
             command = ["/bin/sh", "-c", *command]
         shown = " ".join(words)
         environment = {**os.environ, "FLYBALL_NAME": values["name"], "FLYBALL_STORE": values["store"]}
-        # Files, not pipes: a background process left by the command may hold its output open for ever.
+        # Files, not pipes: a background process left by the command may hold its output open forever.
         with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
             code = await self._wait_for(shown, command, environment, output, errors)
             printed, complained = _text_of(output), _text_of(errors)

@@ -13,8 +13,8 @@ from flyball.broker.engine.queue import QueueState
 T = TypeVar("T")
 
 # Size limit of a cache in bytes; when it is exceeded, the cache is cleared. Larger entries are not cached.
-REMEMBERED_BYTES = 512 * 1024
-_LARGEST_REMEMBERED_BYTES = REMEMBERED_BYTES // 8
+CACHE_BYTES = 512 * 1024
+_LARGEST_CACHED_BYTES = CACHE_BYTES // 8
 # Memory of an entry, without its key.
 _ENTRY_BYTES = 500
 
@@ -31,8 +31,8 @@ class BytesCache(Generic[T]):
     def add(self, key: bytes, value: T, content_bytes: int) -> None:
         """Cache a value unless it is large. `content_bytes` is its size with its key."""
         cost_bytes = _ENTRY_BYTES + content_bytes
-        if cost_bytes <= _LARGEST_REMEMBERED_BYTES:
-            if self.size_bytes + cost_bytes > REMEMBERED_BYTES:
+        if cost_bytes <= _LARGEST_CACHED_BYTES:
+            if self.size_bytes + cost_bytes > CACHE_BYTES:
                 self.clear()
             self.size_bytes += cost_bytes
             self.entries[key] = value

@@ -49,7 +49,7 @@ def succeed_after_retries(task: Any, wanted: int) -> int:
 
 
 def outlive_the_worker(task: Any, started_queue: str) -> str:
-    """Say that it started and then hang, for ever if it is the first to try."""
+    """Say that it started and then hang, forever if it is the first to try."""
     if task.request.delivery_info["redelivered"]:
         return "done by another worker"
     with task.app.connection_for_write() as connection:
