@@ -237,11 +237,11 @@ def fakes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> WithFakes:
         ("fails while it connects", "worker-1: client 0: refused"),
         ("speaks nonsense", "worker-1 printed a line that is not JSON: b'nonsense"),
         ("has a failed call", "worker-1: 1 calls failed"),
-        ("falls silent", "worker-1 has said nothing for 1.0 s"),
+        ("falls silent", "worker-1 sent no output for 1.0 s"),
         ("does not stop", "worker-1 did not stop within 1.5 s"),
-        ("loses", "1 messages of 2 are lost, 0 came twice"),
-        ("gets it twice", "0 messages of 2 are lost, 1 came twice"),
-        ("gets what was never sent", "1 messages came that were never sent"),
+        ("loses", "1 messages of 2 are lost, 0 duplicated"),
+        ("gets it twice", "0 messages of 2 are lost, 1 duplicated"),
+        ("gets what was never sent", "1 messages were received that were never sent"),
     ],
 )
 def test_whatever_goes_wrong_fails_the_run_with_the_reason(fakes: WithFakes, fault: str, told: str) -> None:

@@ -220,7 +220,7 @@ class SshHost:
             return
         said = errors.decode(errors="replace").strip().splitlines() or [f"exit code {exit_code}"]
         if exit_code == SSH_FAILED:
-            raise LabError(f"cannot reach {self.name}: {said[-1]}; `ssh` must get there without a question")
+            raise LabError(f"cannot reach {self.name}: {said[-1]}; make `ssh` log in without a prompt")
         raise LabError(f"{self.name}: {said[-1]}")
 
 

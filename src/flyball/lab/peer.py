@@ -87,7 +87,7 @@ class Peer:
             async with asyncio.timeout_at(self._deadline()) as self._reading:
                 return await output.readline()
         except TimeoutError:
-            raise LabError(f"{self.name} has said nothing for {self._silence_s:.1f} s") from None
+            raise LabError(f"{self.name} sent no output for {self._silence_s:.1f} s") from None
         finally:
             self._reading = None
 

@@ -179,7 +179,7 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise LabError(f"cannot read {path}: {error}; give --fresh to throw the results away") from error
+        raise LabError(f"cannot read {path}: {error}; use --fresh to delete the results") from error
     return document
 
 

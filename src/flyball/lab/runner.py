@@ -423,9 +423,9 @@ class _Run:
         """Raises LabError if a message was lost or came twice."""
         verdict = judge([worker.outcome["tally"] for worker in self._workers])
         if (verdict.lost and self._workload.drains) or verdict.doubled:
-            raise LabError(f"{verdict.lost} messages of {verdict.sent} are lost, {verdict.doubled} came twice")
+            raise LabError(f"{verdict.lost} messages of {verdict.sent} are lost, {verdict.doubled} duplicated")
         if verdict.unsent:
-            raise LabError(f"{verdict.unsent} messages came that were never sent")
+            raise LabError(f"{verdict.unsent} messages were received that were never sent")
         return verdict
 
     async def _collect(self, *, with_traces: bool) -> None:

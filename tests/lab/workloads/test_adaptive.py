@@ -190,7 +190,7 @@ def test_a_schedule_says_only_what_changes() -> None:
         ({"schedule": [{"at_sample": 3}]}, "give goal_per_s, producers_ratio or capacity_ratio"),
         (
             {"schedule": [{"at_sample": 3, "goal_per_s": 1}, {"at_sample": 3, "capacity_ratio": 1}]},
-            "the samples in schedule must grow",
+            "the samples in schedule must increase",
         ),
         ({"protocol": "thorbang"}, "it can be run over amqp"),
     ],

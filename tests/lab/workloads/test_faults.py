@@ -117,7 +117,7 @@ def test_send_and_pop_fails_at_the_first_wrong_answer(fault: str, complaint: str
     [
         ("standard", "was answered with"),
         ("telesto_pairs", "was answered with"),
-        ("telesto_one_way", "came twice"),
+        ("telesto_one_way", "duplicate"),
         ("push_peek_pop", "a message that is not there, or no longer"),
     ],
 )
@@ -130,7 +130,7 @@ def test_a_message_that_comes_again_ends_the_run(kind: str, complaint: str, tmp_
 )
 def test_a_copy_below_newer_messages_is_found_at_the_end(parameters: dict[str, Any], tmp_path: Path) -> None:
     outcome = run_against("hides a copy", parameters, tmp_path)
-    assert outcome.failure.startswith("client 0: a message came twice: ")
+    assert outcome.failure.startswith("client 0: duplicate message: ")
 
 
 def test_a_copy_that_comes_when_all_is_received_is_noticed(memory_node: RunningNode, tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_a_copy_that_comes_when_all_is_received_is_noticed(memory_node: RunningN
     # Behind the last message, on which the only consumer still works.
     parameters = {"rate_per_s": 0, "rate_curve": [[0, 300], [0.1, 0]], "prefetch": 1, "handler_time_s": 0.03}
     outcome = run({**STREAM, **parameters}, [target], tmp_path, calls=16, meanwhile=repeat_the_first)
-    assert outcome.failure == "client 1: message 0 of client 0 came twice"
+    assert outcome.failure == "client 1: message 0 of client 0 was duplicated"
 
 
 def test_a_lost_answer_is_noticed_at_the_end_at_the_latest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,7 +189,7 @@ def test_a_stream_notices_a_doubled_message(memory_node: RunningNode, tmp_path: 
         await session.close()
 
     outcome = run(STREAM, [target], tmp_path, meanwhile=repeat_the_first)
-    assert outcome.failure == "client 1: message 0 of client 0 came twice"
+    assert outcome.failure == "client 1: message 0 of client 0 was duplicated"
 
 
 def test_a_stream_notices_a_lost_message(memory_node: RunningNode, tmp_path: Path) -> None:

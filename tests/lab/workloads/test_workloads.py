@@ -160,7 +160,7 @@ def test_a_workload_follows_a_recorded_rate_that_its_workers_need_not_read(
         ({"kind": "push_peek_pop", "protocol": "amqp"}, "amqp cannot peek: use thorbang"),
         ({"kind": "stream", "body_bytes": 23}, "workload.body_bytes of stream is wrong"),
         ({"kind": "standard", "keeps_messages": False}, "needs a store that keeps messages"),
-        ({"kind": "send_and_pop", "rate_curve": [[1, 5], [1, 6]]}, "the seconds of its points must grow"),
+        ({"kind": "send_and_pop", "rate_curve": [[1, 5], [1, 6]]}, "the seconds of its points must increase"),
         ({"kind": "send_and_pop", "rate_curve": "no/such.csv"}, "cannot read no/such.csv"),
         ({"kind": "send_and_pop", "protocol": "telesto", "body_bytes": 2001}, "2000"),
     ],

@@ -1,6 +1,6 @@
 """Flow control: the credit of publishers, in bytes.
 
-Without pressure a publisher gets credit on request, and no timer runs. Under pressure the governor decides a rate
+Without pressure a publisher gets credit on request, and no timer runs. Under pressure a controller computes a rate
 every 20 ms, and the bytes that it allows are shared in turns: a publisher without credit waits with its next message,
 and its connection is not read. Only messages need credit; other commands on the connection, such as acks, are not
 held back.
@@ -8,6 +8,9 @@ held back.
 The credit law: within a sample, publishers together get what the rate allows and no more. Credit that is not used is
 revoked at the next sample (`_revoke`), so it cannot be saved up for a burst. A message larger than the credit is let
 in whole, since it has been received, and the excess is a debt charged against the publisher's next shares.
+Shares do not depend on the size of messages
+(test_publishers_share_what_may_be_sent_whatever_the_size_of_their_messages), and neither kind of protocol starves the
+other (test_amqp_and_other_protocols_do_not_starve_each_other).
 """
 
 from __future__ import annotations

@@ -93,9 +93,9 @@ class AdaptiveLoop(Workload):
         if self.signal != "closed" and not (
             self.actuator == "integer" and self.lowest.is_integer() and self.highest.is_integer()
         ):
-            raise ValueError("a signal is played in whole numbers: give actuator = 'integer' and such limits")
+            raise ValueError("a test signal has whole windows: use actuator = 'integer' and integer limits")
         if [change.at_sample for change in self.schedule] != sorted({change.at_sample for change in self.schedule}):
-            raise ValueError("the samples in schedule must grow")
+            raise ValueError("the samples in schedule must increase")
         return self
 
     def sample_at_s(self, sample: int) -> float:

@@ -75,7 +75,7 @@ class Auction(Workload):
     def _has_clients(self) -> Self:
         times_s = [crowd.at_s for crowd in self.schedule]
         if times_s != sorted(set(times_s)):
-            raise ValueError("the times in schedule must grow")
+            raise ValueError("the times in schedule must increase")
         if self.client_count == 0:
             raise ValueError("there must be a client at some time")
         return self

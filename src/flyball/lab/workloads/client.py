@@ -211,7 +211,7 @@ class Client:
         """Check whether a message is left that should not be: one that has come before. Not a call of the run."""
         message = await self.session.take(queue)
         if message is not None:
-            self.fail(f"a message came twice: {message}")
+            self.fail(f"duplicate message: {message}")
 
     def fail(self, reason: str) -> NoReturn:
         """End the run: what came back is wrong."""

@@ -70,4 +70,4 @@ class Dialogue:
 
     def _receive(self, client: Client, asker: int, kind: str, number: int) -> None:
         if not client.tally.received(f"{client.target}.{asker}.{kind}", number - 1):
-            client.fail(f"message {number} of the {kind} with client {asker} came twice")
+            client.fail(f"message {number} of the {kind} with client {asker} was duplicated")

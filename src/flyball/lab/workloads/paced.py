@@ -37,7 +37,7 @@ class PacedWorkload(Workload):
     @classmethod
     def _is_in_order(cls, curve: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
         if any(later[0] <= earlier[0] for earlier, later in pairwise(curve)):
-            raise ValueError("the seconds of its points must grow")
+            raise ValueError("the seconds of its points must increase")
         return curve
 
     @property

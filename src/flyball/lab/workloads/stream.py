@@ -156,6 +156,6 @@ def note_delivery(
         client.fail(f"a message that was never sent: {body[:50]!r}")
     client.counts.received += 1
     if not client.tally.received(str(producer), sequence):
-        client.fail(f"message {sequence} of client {producer} came twice")
+        client.fail(f"message {sequence} of client {producer} was duplicated")
     sent_ns = intended_ns - client.epoch_ns
     client.record(Kind.DELIVER, queue, len(body), sent_ns, sent_ns, received_ns)

@@ -82,7 +82,7 @@ async def pass_counters(client: Client, polling: Polling, ring: Sequence[int]) -
         if message.context < 1 or not message.body.isdigit():
             client.fail(f"a message that was never sent: {message}")
         if not client.tally.received(f"{client.target}.{message.sender}", message.context - 1):
-            client.fail(f"message {message.context} of client {message.sender} came twice")
+            client.fail(f"message {message.context} of client {message.sender} was duplicated")
         counter = int(message.body) + 1
 
 
