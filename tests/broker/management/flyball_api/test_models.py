@@ -150,7 +150,8 @@ def test_models_are_listed_and_filtered(api: httpx.Client) -> None:
         row["version"] for row in api.get("/models", params={"kind": "capacity", "state": "in_force"}).json()
     ] == [2]
     assert len(api.get("/models", params={"scope": "queue:orders"}).json()) == 3
-    page = {"page": 1, "page_size": 2, "name": "capacity", "sort": "version", "columns": "version,kind"}
+    page: dict[str, str | int] = {"page": 1, "page_size": 2, "name": "capacity", "sort": "version"}
+    page["columns"] = "version,kind"
     found = api.get("/models", params=page).json()
     assert (found["total_count"], found["filtered_count"]) == (3, 2)
     assert found["items"] == [{"version": 1, "kind": "capacity"}, {"version": 2, "kind": "capacity"}]
