@@ -212,7 +212,7 @@ async def test_dead_letter_of_two_nodes_never_cancels_unwritten_insert(two: Two)
 
 
 @with_two_nodes
-async def test_message_stays_until_another_node_has_the_dead_letter_of_its_refused_copy(two: Two) -> None:
+async def test_message_stays_until_a_dead_letter_of_its_refused_copy_is_safe(two: Two) -> None:
     await two.forwarded()
     refusing: dict[str, Any] = {"x-max-length": 0, "x-overflow": "reject-publish-dlx", "x-dead-letter-exchange": ""}
     await two.here.declare_queue("full", arguments={**refusing, "x-dead-letter-routing-key": "orders"})
