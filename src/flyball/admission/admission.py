@@ -26,6 +26,7 @@ from flyball.admission.schedulers import make_scheduler
 from flyball.admission.timeouts import Timeouts
 from flyball.admission.use import Unit, Usage, Use
 from flyball.control.loop import Sample
+from flyball.control.tuning import Mode, tuning_of
 from flyball.errors import AdmissionError, NotAdmitted
 
 # A short wait.
@@ -151,6 +152,7 @@ class Admission:
         self._record = options.record
         self._note = options.note
         self.gain = options.gain
+        self._tuning = tuning_of({"kind": "i", "ki": options.gain}, lowest=0.0)
         self._budget = BudgetController(self.reference.value, options.gain)
         self._busy_limit = BusyLimit(self.reference.value)
         self._gate = Gate(
@@ -252,6 +254,10 @@ class Admission:
         self.is_shadow = is_shadow
         if is_shadow and self._loop is not None:
             self._let_in(self._gate.admit_all(self._loop.time()))
+
+    def record_with(self, record: Callable[[Sample], None]) -> None:
+        """Call `record` after each period from now on."""
+        self._record = record
 
     def stop(self) -> None:
         """Stop controlling: waiting requests are refused, admitted ones continue. Idempotent."""
@@ -459,7 +465,19 @@ class Admission:
         self._room.most_busy = self._find_most_busy()
         self._gate.set_rate(budget, now_s)
         if self._record is not None:
-            self._record(Sample(self.name, now_s, self.period_s, reference, self.load_per_s, budget, self._sequence))
+            self._record(
+                Sample(
+                    self.name,
+                    now_s,
+                    self.period_s,
+                    reference,
+                    self.load_per_s,
+                    budget,
+                    self._sequence,
+                    mode=Mode.SHADOW if self.is_shadow else Mode.ACTIVE,
+                    tuning=self._tuning,
+                )
+            )
         self._sequence += 1
         self._dispatch(now_s)
 

@@ -14,6 +14,8 @@ from typing import Protocol
 
 from flyball.control.certificate import Certificate, check
 from flyball.control.controller import Controller
+from flyball.control.laws import law_to_json
+from flyball.control.tuning import UNTUNED, Mode, Tuning, tuning_of
 from flyball.errors import ControlError
 
 
@@ -37,6 +39,11 @@ class Sample:
     measurement: float
     action: float
     sequence: int
+    # The part of the action that compensates a measured disturbance; the rest is what moves the measurement.
+    feedforward: float = 0.0
+    # A `Mode`; empty if unknown.
+    mode: str = ""
+    tuning: Tuning = UNTUNED
 
 
 class Sensor(Protocol):
@@ -73,7 +80,13 @@ class Loop:
         record: Callable[[Sample], None] | None = None,
         is_shadow: bool = False,
         allow_uncertified: bool = False,
+        is_open: bool = False,
+        model_version: str = "",
     ) -> None:
+        """`is_open` says that the actuator applies a signal of its own, for identification.
+
+        `model_version` is that of the model that the law was designed for, empty if there is none.
+        """
         if not (math.isfinite(sample_time_s) and sample_time_s > 0):
             raise ControlError(f"a sample time is a number of seconds above 0, not {sample_time_s}")
         if not (is_shadow or allow_uncertified):
@@ -93,6 +106,11 @@ class Loop:
         self._actuator = actuator
         self._record = record
         self._is_shadow = is_shadow
+        self._is_open = is_open
+        self._model_version = model_version
+        self._tuning = UNTUNED
+        # The controller that `_tuning` describes.
+        self._tuned: Controller | None = None
         # The action that was applied last; None if none was.
         self._applied: float | None = None
         self._is_stopping = False
@@ -102,6 +120,30 @@ class Loop:
     def is_shadow(self) -> bool:
         """Whether it only computes."""
         return self._is_shadow
+
+    @property
+    def mode(self) -> Mode:
+        """How its actions come about."""
+        if self._is_shadow:
+            return Mode.SHADOW
+        if self._is_open:
+            return Mode.OPEN
+        return Mode.ACTIVE if self.certificate is not None and self.certificate.is_sound else Mode.FORCED
+
+    @property
+    def tuning(self) -> Tuning:
+        """Its present gains and limits."""
+        controller = self.controller
+        if controller is not self._tuned:
+            limits = controller.limits
+            self._tuning = tuning_of(
+                law_to_json(controller.law),
+                lowest=limits.lowest,
+                highest=limits.highest,
+                model_version=self._model_version,
+            )
+            self._tuned = controller
+        return self._tuning
 
     def set_shadow(self, is_shadow: bool) -> None:
         """Only compute from now on; or act, at once, and go on from the action that was applied last.
@@ -162,7 +204,19 @@ class Loop:
         wanted = self.controller.update(measured.value, can_rise=measured.can_rise)
         action = await self._act(wanted)
         if self._record is not None:
-            self._record(Sample(self.name, now_s, self.sample_time_s, setpoint, measured.value, action, sequence))
+            self._record(
+                Sample(
+                    self.name,
+                    now_s,
+                    self.sample_time_s,
+                    setpoint,
+                    measured.value,
+                    action,
+                    sequence,
+                    mode=self.mode,
+                    tuning=self.tuning,
+                )
+            )
 
     async def _act(self, action: float) -> float:
         if self._is_shadow:

@@ -115,6 +115,7 @@ class _Adapting:
                 record=self._note,
                 reporter=self._reporter() if is_closed else None,
                 allow_uncertified=workload.allow_uncertified or not is_closed,
+                is_open=not is_closed,
                 name=LOOP,
             ),
         )

@@ -42,6 +42,10 @@ class Texts:
             self._codes[text] = code
         return code
 
+    def emptied(self) -> Texts:
+        """Return an empty numbering with the same maximum."""
+        return Texts(self._most)
+
     def column(self) -> pa.Array:
         # Another thread may add texts; an atomic copy contains all that existing records refer to.
         return pa.array(list(self._codes), pa.string())
@@ -85,18 +89,19 @@ class RecordBuffer:
 
     __slots__ = (
         "_layout",
-        "_texts",
         "capacity_bytes",
         "first_sequence",
         "record_bytes",
         "taken",
+        "texts",
         "used_bytes",
         "words",
     )
 
     def __init__(self, layout: Layout, capacity: int, texts: Mapping[str, Texts]) -> None:
         self._layout = layout
-        self._texts = texts
+        # Those that its records refer to.
+        self.texts = texts
         self.record_bytes = layout.packed.size
         self.capacity_bytes = capacity * self.record_bytes
         self.words = array("q", bytes(self.capacity_bytes))
@@ -132,11 +137,13 @@ class RecordBuffer:
             columns[layout.origin] = coded(np.zeros(count, np.int8), pa.array([origin], pa.string()))
         for name, texts in layout.texts.items():
             columns[name] = coded(numbers[name], texts)
-        for name, met in self._texts.items():
+        for name, met in self.texts.items():
             columns[name] = coded(numbers[name], met.column())
         schema = layout.table.schema
         return pa.RecordBatch.from_arrays(
-            [pa.array(columns[each.name]).cast(each.type) for each in schema], schema=schema
+            # NaN is a value that does not exist.
+            [pa.array(columns[each.name], from_pandas=each.nullable).cast(each.type) for each in schema],
+            schema=schema,
         )
 
     def clear(self) -> None:

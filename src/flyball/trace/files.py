@@ -21,11 +21,14 @@ from flyball.trace.schema import (
     CALL_SCHEMA,
     DROPPED_KEY,
     NODE_KEY,
+    NODE_SCHEMA,
+    QUEUE_SCHEMA,
     SAMPLE_RATIO_KEY,
     SAMPLE_SCHEMA,
     SCHEMA,
     SCHEMA_VERSION,
     TABLE_KEY,
+    TIME_SCHEMA,
     VERSION_KEY,
 )
 
@@ -43,6 +46,9 @@ REQUESTS = Table("requests", "trace", SCHEMA)
 CALLS = Table("calls", "calls", CALL_SCHEMA)
 SAMPLES = Table("samples", "samples", SAMPLE_SCHEMA)
 ADMISSIONS = Table("admissions", "admissions", ADMISSION_SCHEMA)
+NODES = Table("nodes", "nodes", NODE_SCHEMA)
+QUEUES = Table("queues", "queues", QUEUE_SCHEMA)
+TIMES = Table("times", "times", TIME_SCHEMA)
 
 
 class TraceFiles:

@@ -1,6 +1,7 @@
 """The trace schema: columns of the tables, and codes.
 
-Nodes record requests, clients calls, control loops samples, and admission control its decisions.
+Nodes record requests and each second's activity, clients calls, control loops samples, and admission control its
+decisions.
 
 Traces outlive the version that wrote them. New columns and codes are added at the end; a change of meaning needs a
 new `SCHEMA_VERSION`. The columns are documented in `docs/reference/traces.md`.
@@ -15,7 +16,7 @@ import pyarrow as pa
 SCHEMA_VERSION = 1
 
 VERSION_KEY = "flyball.schema_version"
-# The table of a file: `requests` (also if missing), `calls`, `samples` or `admissions`.
+# The table of a file: `requests` (also if missing), `calls`, `samples`, `admissions`, `nodes`, `queues` or `times`.
 TABLE_KEY = "flyball.table"
 NODE_KEY = "flyball.node"
 SAMPLE_RATIO_KEY = "flyball.sample_ratio"
@@ -82,6 +83,15 @@ class Outcome(enum.IntEnum):
     LEFT = 3
 
 
+class Metric(enum.IntEnum):
+    """A time of messages in a queue."""
+
+    # From publishing to delivery.
+    WAIT = 0
+    # From delivery to acknowledgement.
+    SERVICE = 1
+
+
 def names_of(codes: type[enum.IntEnum]) -> pa.Array:
     """Return the texts for `codes` in the files, by number from 0."""
     return pa.array([code.name.lower() for code in codes], pa.string())
@@ -137,15 +147,26 @@ CALL_SCHEMA = pa.schema(
 )
 
 # One step of a control loop: what it wanted, what it measured, what it did.
+#
+# (`process`, `started_us`, `loop`, `sequence`) is unique. A limit is null where there is none.
 SAMPLE_SCHEMA = pa.schema(
     [
-        pa.field("loop", TEXT, nullable=False),
+        pa.field("loop", MANY_TEXTS, nullable=False),
         pa.field("at_us", pa.int64(), nullable=False),
         pa.field("sample_time_s", pa.float64(), nullable=False),
         pa.field("setpoint", pa.float64(), nullable=False),
         pa.field("measurement", pa.float64(), nullable=False),
         pa.field("action", pa.float64(), nullable=False),
         pa.field("sequence", pa.int64(), nullable=False),
+        pa.field("feedforward", pa.float64(), nullable=False),
+        pa.field("lowest", pa.float64()),
+        pa.field("highest", pa.float64()),
+        pa.field("mode", TEXT, nullable=False),
+        pa.field("gains", MANY_TEXTS, nullable=False),
+        pa.field("fingerprint", MANY_TEXTS, nullable=False),
+        pa.field("model_version", MANY_TEXTS, nullable=False),
+        pa.field("process", TEXT, nullable=False),
+        pa.field("started_us", pa.int64(), nullable=False),
     ]
 )
 
@@ -166,5 +187,53 @@ ADMISSION_SCHEMA = pa.schema(
         pa.field("application", TEXT, nullable=False),
         pa.field("sequence", pa.int64(), nullable=False),
         pa.field("weight", pa.int64(), nullable=False),
+    ]
+)
+
+# One second of a node. Counts are of this second, gauges are at its end.
+NODE_SCHEMA = pa.schema(
+    [
+        pa.field("node", TEXT, nullable=False),
+        *(
+            pa.field(name, pa.int64(), nullable=False)
+            for name in (
+                *("at_us", "elapsed_ns", "cpu_ns", "store_cpu_ns", "memory_bytes", "held_bytes"),
+                *("connections", "channels", "consumers", "queues", "ready", "unacked"),
+                *("published", "delivered", "acked", "confirmed", "read_bytes", "written_bytes"),
+                *("started_us", "sequence"),
+            )
+        ),
+    ]
+)
+
+# One second of a queue in which something happened. `(others)` are those beyond the maximum, together.
+QUEUE_SCHEMA = pa.schema(
+    [
+        pa.field("node", TEXT, nullable=False),
+        pa.field("vhost", MANY_TEXTS, nullable=False),
+        pa.field("queue", MANY_TEXTS, nullable=False),
+        *(
+            pa.field(name, pa.int64(), nullable=False)
+            for name in (
+                *("at_us", "elapsed_ns", "ready", "unacked", "consumers"),
+                *("published", "delivered", "acked", "sequence"),
+            )
+        ),
+    ]
+)
+
+# How many messages of a queue took about this long in one second: a bucket of a histogram.
+#
+# `timed` messages were measured, which stand for `messages`.
+TIME_SCHEMA = pa.schema(
+    [
+        pa.field("node", TEXT, nullable=False),
+        pa.field("vhost", MANY_TEXTS, nullable=False),
+        pa.field("queue", MANY_TEXTS, nullable=False),
+        pa.field("metric", TEXT, nullable=False),
+        *(
+            pa.field(name, pa.int64(), nullable=False)
+            for name in ("at_us", "from_us", "below_us", "timed", "messages", "sum_us", "sequence")
+        ),
     ]
 )

@@ -42,6 +42,7 @@ class RecordWriter:
         "_refused",
         "_rotate_s",
         "_start_stop",
+        "_texts",
         "_thread",
         "_unsaved",
         "_well",
@@ -61,9 +62,10 @@ class RecordWriter:
 
         `origin` is the recording process; `texts` number the fields with texts.
         """
+        self._texts: Mapping[str, Texts] = texts or {}
 
         def new_buffer() -> RecordBuffer:
-            return RecordBuffer(layout, buffer_records, texts or {})
+            return RecordBuffer(layout, buffer_records, self._texts)
 
         if max_buffers < 2:
             raise ValueError("max_buffers must be at least 2: one is filled while another is written")
@@ -138,11 +140,37 @@ class RecordWriter:
             self._refused += 1
             return False
         # Dropped records count: readers see them as a gap in the sequence.
-        self._packed += self._buffer_bytes // self._buffer.record_bytes
+        self._packed += full.used_bytes // full.record_bytes
         fresh.first_sequence = self._packed + self._refused
+        fresh.texts = self._texts
         # In this order: a thread that sees the fresh buffer must find the full one in the queue.
         self._full.put(full)
         self._buffer = fresh
+        return True
+
+    def _codes(self, **texts: str) -> tuple[int, ...] | None:
+        """Return the numbers of a record's texts, in order; None if there is no buffer to number them anew.
+
+        The texts of a writer may be any number over time, those of one buffer are limited.
+        """
+        try:
+            return tuple(self._texts[name].code_of(text) for name, text in texts.items())
+        except ValueError:
+            if not self._renumber():
+                return None
+        return tuple(self._texts[name].code_of(text) for name, text in texts.items())
+
+    def _renumber(self) -> bool:
+        """Number texts anew from the next record on; return False, and count a record as dropped, if no buffer is
+        free.
+        """
+        before = self._texts
+        self._texts = {name: texts.emptied() for name, texts in before.items()}
+        if self._buffer.used_bytes == 0:
+            self._buffer.texts = self._texts
+        elif not self._change_buffer():
+            self._texts = before
+            return False
         return True
 
     def _ask(self, request: _Flush) -> None:

@@ -58,7 +58,8 @@ class Leader:
         self._jobs = Jobs(tasks, agent.node.hub.faults)
         self._carrying_out = asyncio.Lock()
         self.decision_log = DecisionLog(self.overview, f"{self._registry.node_id}.{self._registry.epoch}")
-        self._loops = ProvisioningLoops(agent.node.hub.loops)
+        activity = agent.node.activity
+        self._loops = ProvisioningLoops(agent.node.hub.loops, None if activity is None else activity.record)
         self._begin()
         agent.answer_while_leading({"cluster.place": self.place, "cluster.left": self.left})
 

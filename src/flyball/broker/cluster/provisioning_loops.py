@@ -1,17 +1,20 @@
-"""Shows the loops that grow and shrink clustered queues in the registry of loops, on the leader."""
+"""Shows the loops that grow and shrink clustered queues in the registry of loops, on the leader, and records them."""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from flyball.broker.cluster.capacity_models import Trial
+from flyball.broker.cluster.domain_samples import DomainSamples
 from flyball.broker.cluster.manager import Manager
 from flyball.broker.cluster.names import split_key, title
 from flyball.broker.cluster.options import ClusterOptions, Role
 from flyball.broker.core.loops import Bounds, LoopFacts, Loops, Quantity, Reading
+from flyball.control.loop import Sample
 
 # Largest number of clustered queues whose loops are shown.
 MAX_LOOPS = 100
@@ -27,8 +30,10 @@ GOVERNS = "the domain's manager needs this loop; to keep the size, set min_membe
 class ProvisioningLoops:
     """Keeps the registry of loops in step with the clustered queues of a manager."""
 
-    def __init__(self, loops: Loops) -> None:
+    def __init__(self, loops: Loops, record: Callable[[Sample], None] | None = None) -> None:
+        """`record` takes the samples of the loops."""
         self._loops = loops
+        self._samples = None if record is None else DomainSamples(record)
         # Options of the clustered queues that are shown, by key.
         self._shown: dict[str, ClusterOptions] = {}
         # Capacity models in shadow that are shown, by key of their clustered queue.
@@ -54,11 +59,18 @@ class ProvisioningLoops:
             facts = _facts_of(key, wanted[key])
             self._loops.add(_name_of(key), facts, partial(_read, manager, key), why_fixed=GOVERNS)
             self._shown[key] = wanted[key]
+        if self._samples is not None:
+            now_s = asyncio.get_running_loop().time()
+            for key in self._shown:
+                self._samples.note(_name_of(key), manager.clusters[key], now_s)
+            self._samples.end_sample()
 
     def hide_all(self) -> None:
         """Remove all loops: this node does not lead."""
         self._hide(list(self._shown))
         self._hide_trials(list(self._trials))
+        if self._samples is not None:
+            self._samples.begin()
 
     def _hide_trials(self, keys: Iterable[str]) -> None:
         for key in keys:
@@ -68,6 +80,8 @@ class ProvisioningLoops:
     def _hide(self, keys: Iterable[str]) -> None:
         for key in keys:
             del self._shown[key]
+            if self._samples is not None:
+                self._samples.forget(key)
             self._loops.remove(_name_of(key))
 
 

@@ -617,6 +617,9 @@ class Broker:
             return
         if state is not None:
             state.acknowledged += len(messages)
+            if state.begun:
+                for message in messages:
+                    state.end_service(message.id)
         self.remove_all(messages, done)
         self._feed(consumer)
 

@@ -17,11 +17,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from flyball.broker.core.broker import CONGESTED_BYTES, Broker
-from flyball.broker.core.flow_controller import JOURNAL_KI_PER_S, JOURNAL_KP, MEMORY_KP, SAMPLE_S, Tank
+from flyball.broker.core.flow_controller import (
+    JOURNAL_CERTIFICATE,
+    JOURNAL_KI_PER_S,
+    JOURNAL_KP,
+    MAX_RATE,
+    MEMORY_CERTIFICATE,
+    MEMORY_KP,
+    SAMPLE_S,
+    Tank,
+)
+from flyball.broker.core.flow_samples import TankSamples
 from flyball.broker.core.loops import Reading
+from flyball.control.loop import Sample
+from flyball.control.tuning import tuning_of
 
 log = logging.getLogger("flyball.server")
 
@@ -83,6 +96,22 @@ class Flow:
         self._calm = 0
         # Since when the rate is zero.
         self._still_since: float | None = None
+        # Record the samples of both loops, if they are recorded.
+        self._samples: tuple[TankSamples, TankSamples] | None = None
+
+    def record_with(self, record: Callable[[Sample], None], commit_queue: str, memory: str) -> None:
+        """Record the samples of the loops from now on, under these names."""
+        self._samples = (
+            TankSamples(
+                commit_queue,
+                self._journal,
+                tuning_of(JOURNAL_CERTIFICATE.law, lowest=0.0, highest=MAX_RATE),
+                record,
+            ),
+            TankSamples(
+                memory, self._memory, tuning_of(MEMORY_CERTIFICATE.law, lowest=0.0, highest=MAX_RATE), record
+            ),
+        )
 
     # For sessions
 
@@ -196,6 +225,8 @@ class Flow:
         self._revoke()
         self._journal.sample(journal.pending_bytes, journal.bytes_committed, now, is_open=is_open)
         self._memory.sample(self._broker.ledger.level_bytes, 0, now, is_open=is_open)
+        if self._samples is not None:
+            self._note_samples(self._samples, now, was_limited=not is_open)
         self._calm = 0 if self._is_scarce() or not is_open else self._calm + 1
         if self._calm >= CALM_SAMPLES:
             self._timer.cancel()
@@ -205,6 +236,12 @@ class Flow:
             return
         self._log_standstill(now)
         self._serve()
+
+    def _note_samples(self, samples: tuple[TankSamples, TankSamples], now: float, *, was_limited: bool) -> None:
+        journal, memory = samples
+        rates = journal.rate_per_s, memory.rate_per_s
+        journal.note(self._broker.journal.pending_bytes, now, was_limited=was_limited, other_per_s=rates[1])
+        memory.note(self._broker.ledger.level_bytes, now, was_limited=was_limited, other_per_s=rates[0])
 
     def _revoke(self) -> None:
         """Revoke unused credit; debts stay."""

@@ -542,6 +542,8 @@ class Engine:
             return False
         if is_acknowledged:
             state.acknowledged += 1
+            if state.begun:
+                state.end_service(message.id)
         state.settle(message)
         self._release(message)
         return True

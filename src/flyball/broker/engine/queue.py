@@ -24,8 +24,11 @@ from flyball.broker.engine.consumer import Consumer, WaitingConsumers
 from flyball.broker.engine.counts import Counts
 from flyball.broker.engine.credit import UNLIMITED
 from flyball.broker.engine.index import ARRIVAL, Shape
+from flyball.broker.engine.message_times import NOTHING_BEGUN, MessageTimes
 from flyball.broker.engine.traits import Traits
 from flyball.model import Message, Queue, QueueSummary, Selector
+
+_NOTHING_SEEN = (0, 0, 0, 0, 0)
 
 
 @dataclass(slots=True)
@@ -84,6 +87,7 @@ class QueueState(Counts):
         "_waiting",
         "active",
         "addressed",
+        "begun",
         "consumers",
         "generation",
         "is_stored",
@@ -94,7 +98,12 @@ class QueueState(Counts):
         "queue",
         "ready_bytes",
         "recovered_to",
+        "seen",
         "sent",
+        "timed_delivery",
+        "timed_get",
+        "timed_no_ack",
+        "times",
         "traits",
         "unacked",
     )
@@ -139,6 +148,13 @@ class QueueState(Counts):
         # Incremented by a purge, which invalidates reads from the store that are in progress.
         self.generation = 0
         self._purged_to = 0
+        # Times some messages, and chooses the next ones; see `message_times`.
+        self.times: MessageTimes | None = None
+        self.timed_delivery = self.timed_no_ack = self.timed_get = 0
+        # Timed messages that are unacked, by id: when they were delivered, and how many they stand for.
+        self.begun: dict[int, tuple[int, int]] = NOTHING_BEGUN
+        # What the node's recorder saw last: events, ready messages, arrived, delivered, acknowledged.
+        self.seen = _NOTHING_SEEN
 
     def __len__(self) -> int:
         """Number of ready messages."""
@@ -299,6 +315,8 @@ class QueueState(Counts):
             self.got += 1
         if message.delivery_count or message.recovered:
             self.redelivered += 1
+        if self.times is not None and self.got + self.got_no_ack == self.timed_get:
+            self.times.got(self, message, is_gone=is_gone)
 
     @property
     def head(self) -> Message | None:
@@ -316,9 +334,16 @@ class QueueState(Counts):
         self.take_anywhere(message)
         self._expired.append(message)
 
+    def end_service(self, message_id: int) -> None:
+        """A message was acknowledged while some are `begun`."""
+        if self.times is not None:
+            self.times.acknowledged(self, message_id)
+
     def settle(self, message: Message) -> None:
         """Remove an unacked message."""
         del self.unacked[message.id]
+        if self.begun:
+            self.begun.pop(message.id, None)
         if self.parked:
             self.parked.pop(message.id, None)
         if message.sender is not None:
@@ -331,6 +356,8 @@ class QueueState(Counts):
     def requeue_undelivered(self, message: Message, now_us: int) -> Delivery | None:
         """Requeue a message that was not delivered, or deliver it to a waiting consumer."""
         del self.unacked[message.id]
+        if self.begun:
+            self.begun.pop(message.id, None)
         if not message.is_paged:
             return self._offer(message, now_us) if self._is_alive(message, now_us) else None
         self._add(message)
@@ -350,6 +377,8 @@ class QueueState(Counts):
         self.requeued += len(messages)
         for message in messages:
             del self.unacked[message.id]
+            if self.begun:
+                self.begun.pop(message.id, None)
             # The expiry of a message that is only in the store is checked when it is read.
             if message.is_paged or self._is_alive(message, now_us):
                 self._add(message)
@@ -548,8 +577,12 @@ class QueueState(Counts):
             self.redelivered += 1
         if consumer.no_ack:
             self.delivered_no_ack += 1
+            if self.delivered_no_ack == self.timed_no_ack and self.times is not None:
+                self.times.delivered_no_ack(self, message)
         else:
             self.delivered += 1
+            if self.delivered == self.timed_delivery and self.times is not None:
+                self.times.delivered(self, message)
             consumer.leases[message.id] = message
             consumer.leased_bytes += len(message.body)
             if consumer.shared is not None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 from flyball.admission.admission import Admission
 from flyball.admission.state import loop_facts_of
 from flyball.broker.core.flow import Flow
@@ -15,6 +18,7 @@ from flyball.broker.core.flow_controller import (
     SAMPLE_S,
 )
 from flyball.broker.core.loops import Bounds, LoopFacts, Loops, Quantity, Reading, proof_of
+from flyball.control.loop import Sample
 
 PROTECTS = "it keeps the node from running out of memory"
 
@@ -45,8 +49,13 @@ MEMORY = LoopFacts(
 )
 
 
-def add_node_loops(loops: Loops, node: str, flow: Flow, listings: Admission) -> None:
-    """Register the loops of a node, each with the node's name as a prefix."""
+def add_node_loops(
+    loops: Loops, node: str, flow: Flow, listings: Admission, record: Callable[[Sample], None] | None = None
+) -> None:
+    """Register the loops of a node, each with the node's name as a prefix; `record` their samples."""
+    if record is not None:
+        flow.record_with(record, f"{node}.commit_queue", f"{node}.memory")
+        listings.record_with(_of_busy_periods(record, f"{node}.listings"))
     loops.add(f"{node}.commit_queue", COMMIT_QUEUE, flow.read_commit_queue, why_fixed=PROTECTS)
     loops.add(f"{node}.memory", MEMORY, flow.read_memory, why_fixed=PROTECTS)
 
@@ -61,3 +70,17 @@ def add_node_loops(loops: Loops, node: str, flow: Flow, listings: Admission) -> 
         read_listings,
         switch=listings.set_shadow,
     )
+
+
+def _of_busy_periods(record: Callable[[Sample], None], name: str) -> Callable[[Sample], None]:
+    """Record the samples of a loop that goes on while idle, except those in which nothing happened."""
+    was_busy = False
+
+    def note(sample: Sample) -> None:
+        nonlocal was_busy
+        is_busy = sample.measurement != 0.0
+        if is_busy or was_busy:
+            record(replace(sample, loop=name))
+        was_busy = is_busy
+
+    return note

@@ -19,6 +19,8 @@ from flyball.broker.core.supervisor import Supervisor
 from flyball.broker.core.topics import Topics
 from flyball.broker.core.topology import Topology
 from flyball.broker.models.registry import Models
+from flyball.broker.node.activity import TRACES_SHARE, Activity
+from flyball.broker.node.cpu import CpuClock
 from flyball.broker.node.data_folder import check_data_folder
 from flyball.broker.node.disk import DiskReserve
 from flyball.broker.node.housekeeping import Reclaimer, keep_house
@@ -69,6 +71,7 @@ class Assembly:
     remotes: Remotes
     amqp: AmqpContext
     recorder: Recorder | None
+    activity: Activity | None
     secured: LinkTls | None
     journal: asyncio.Task[None]
     disk_alarm: _DiskAlarm
@@ -109,6 +112,8 @@ class Node:
         self.peers = assembly.peers
         self.remotes = assembly.remotes
         self.amqp = assembly.amqp
+        # Records activity and loop samples in the traces; None without traces.
+        self.activity = assembly.activity
         # The URL by which other nodes reach the same store; empty if they cannot. May contain a password.
         self.store_url = store_url
         # The address of each protocol's listener; a part may add its own.
@@ -164,8 +169,9 @@ async def serving(
         servers: list[asyncio.Server | TlsListener] = []
         try:
             addresses = await _listen(settings, store, assembly, supervisor, servers, manager)
-            if assembly.recorder is not None:
+            if assembly.recorder is not None and assembly.activity is not None:
                 assembly.recorder.start()
+                assembly.activity.start()
             node = Node(settings, assembly, store_url, addresses, supervisor, disk, manager)
             async with contextlib.AsyncExitStack() as entered:
                 for part in parts:
@@ -177,7 +183,9 @@ async def serving(
                 server.close()
             await _shut_down(settings, store, assembly, background)
             loop.set_exception_handler(None)
-            if assembly.recorder is not None:
+            if assembly.recorder is not None and assembly.activity is not None:
+                await assembly.activity.look()
+                await asyncio.to_thread(assembly.activity.stop)
                 await asyncio.to_thread(assembly.recorder.stop)
 
 
@@ -224,7 +232,14 @@ async def _assemble(
     hub.reports["ledger"] = broker.ledger.report
     hub.reports["supervisor"] = supervisor.report
     hub.reports["flow"] = amqp.flow.report
-    add_node_loops(hub.loops, node_name(settings), amqp.flow, broker.listing_limiter.admission)
+    activity = _activity(settings, broker)
+    add_node_loops(
+        hub.loops,
+        node_name(settings),
+        amqp.flow,
+        broker.listing_limiter.admission,
+        None if activity is None else activity.record,
+    )
     disk_alarm = _DiskAlarm(broker, membership, disk)
     membership.on_nodes.append(disk_alarm.note)
     await membership.start()
@@ -238,6 +253,7 @@ async def _assemble(
         remotes,
         amqp,
         recorder,
+        activity,
         secured,
         journal,
         disk_alarm,
@@ -256,6 +272,8 @@ def _start_background(
     if disk is not None:
         reclaim = Reclaimer(broker, disk.is_low).reclaim
         others.append(supervisor.keep("disk", partial(disk.watch, assembly.disk_alarm.note, reclaim)))
+    if assembly.activity is not None:
+        others.append(supervisor.keep("activity recorder", assembly.activity.run))
     if assembly.throttle is not None:
         others.append(supervisor.keep("throttle", assembly.throttle.run))
     return Background(member, others)
@@ -375,8 +393,15 @@ def _recorder(settings: ServeSettings) -> Recorder | None:
         node_name(settings),
         sample_ratio=settings.trace_sample_ratio,
         most_per_s=settings.trace_most_per_s,
-        keep_bytes=settings.trace_keep_bytes,
+        keep_bytes=int(settings.trace_keep_bytes * (1 - TRACES_SHARE)),
     )
+
+
+def _activity(settings: ServeSettings, broker: Broker) -> Activity | None:
+    if not settings.trace:
+        return None
+    cpu = CpuClock(settings.data, has_server=settings.store.kind == "embedded")
+    return Activity(settings.data / "traces", node_name(settings), settings.trace_keep_bytes, broker, cpu)
 
 
 async def _finish(hub: Hub, limit_s: float) -> None:

@@ -26,8 +26,7 @@ class Resources:
     def read_memory(self) -> None:
         """Measure the memory of the process."""
         # Keeps the last value if no more files can be opened.
-        with contextlib.suppress(OSError), open("/proc/self/statm", encoding="ascii") as file:
-            self.memory_bytes = int(file.read().split()[1]) * _PAGE_BYTES
+        self.memory_bytes = memory_bytes() or self.memory_bytes
 
     def read_files_and_disk(self) -> None:
         """Measure open files and free disk space. It may block on the disk: call it in a thread."""
@@ -38,3 +37,10 @@ class Resources:
             self.disk_free_bytes = shutil.disk_usage(self._data).free
         except OSError:
             self.disk_free_bytes = None
+
+
+def memory_bytes() -> int | None:
+    """Return the resident memory of the process; None if no more files can be opened."""
+    with contextlib.suppress(OSError), open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * _PAGE_BYTES
+    return None

@@ -9,6 +9,7 @@ import asyncio
 import inspect
 import logging
 import math
+from pathlib import Path
 from time import monotonic
 from types import TracebackType
 from typing import Any, Self
@@ -25,6 +26,7 @@ from flyball.client.adaptive.sensors import sensor_for
 from flyball.client.adaptive.session import Delivery
 from flyball.client.adaptive.state import ConsumerState
 from flyball.client.adaptive.subscription import Subscription
+from flyball.client.adaptive.traces import LoopTraces
 from flyball.client.reporting import ReportedLoop
 from flyball.control.certificate import Certificate
 from flyball.control.controller import Controller, Smoothing
@@ -109,7 +111,10 @@ class AdaptiveConsumer:
             record=self._on_sample,
             is_shadow=options.is_shadow,
             allow_uncertified=options.allow_uncertified,
+            is_open=options.is_open,
+            model_version=options.model_version,
         )
+        self._traces = None if options.traces is None else LoopTraces(Path(options.traces))
         self._queue_name = queue_name
         self._starting = asyncio.Lock()
         self._stopping = asyncio.Event()
@@ -228,6 +233,8 @@ class AdaptiveConsumer:
 
     async def _supervise(self) -> None:
         try:
+            if self._traces is not None:
+                self._traces.start()
             if not self._loop.is_shadow:
                 await self._actuator.apply(self._loop.controller.action)
             if self._options.reporter is not None:
@@ -250,6 +257,9 @@ class AdaptiveConsumer:
             await self._subscription.close()
             if self._options.reporter is not None and self._reported is not None:
                 await self._options.reporter.forget(self._reported)
+            if self._traces is not None:
+                # It waits for the disk.
+                await asyncio.to_thread(self._traces.stop)
 
     async def _until_stopped(self) -> BaseException | None:
         """Keep connection and loop running until stopped; return the error that ended them before, if any."""
@@ -288,6 +298,8 @@ class AdaptiveConsumer:
         self._last_sample = sample
         if self._reported is not None:
             self._reported.record(sample)
+        if self._traces is not None:
+            self._traces.record(sample)
         if self._options.record is not None:
             self._options.record(sample)
 

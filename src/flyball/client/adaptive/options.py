@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from flyball.client.adaptive.actuators import ConsumerActuator
@@ -53,6 +54,12 @@ class AdaptiveOptions:
     concurrency: int | None = None
     # For a message whose handler raises: "requeue" or "reject".
     on_error: str = "requeue"
+    # Folder for trace files of the samples; None: they are not written. Several processes may share it.
+    traces: str | Path | None = None
+    # Version of the model that the law was designed for, recorded with the samples.
+    model_version: str = ""
+    # The actuator plays a signal for identification: samples are recorded as those of an open loop.
+    is_open: bool = False
     # Called with each sample.
     record: Callable[[Sample], None] | None = None
     # Shadow mode: compute and record, but do not act.

@@ -1,0 +1,51 @@
+"""What a loop is tuned with, as its samples record it: mode, gains, limits, and the version of its model."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+class Mode(enum.StrEnum):
+    """How the action of a sample came about."""
+
+    # A signal for identification was applied; no law decides.
+    OPEN = "open"
+    # The law decided and nothing was applied.
+    SHADOW = "shadow"
+    ACTIVE = "active"
+    # The law acts although no certificate says that it is sound.
+    FORCED = "forced"
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """The settings of a loop, which seldom change. Empty texts are unknown, an infinite limit is none."""
+
+    # The law as JSON; see `law_to_json`.
+    gains: str = ""
+    # Hash of the gains, to compare and to group by.
+    fingerprint: str = ""
+    # Version of the model that the gains were designed for.
+    model_version: str = ""
+    lowest: float = -math.inf
+    highest: float = math.inf
+
+
+UNTUNED = Tuning()
+
+_FINGERPRINT_LENGTH = 12
+
+
+def tuning_of(
+    law: Mapping[str, Any], *, lowest: float = -math.inf, highest: float = math.inf, model_version: str = ""
+) -> Tuning:
+    """Describe a law, given as a document, with its limits."""
+    gains = json.dumps(law, sort_keys=True, separators=(",", ":"))
+    fingerprint = hashlib.sha256(gains.encode()).hexdigest()[:_FINGERPRINT_LENGTH]
+    return Tuning(gains, fingerprint, model_version, lowest, highest)
