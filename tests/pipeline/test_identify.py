@@ -51,6 +51,11 @@ def samples_of(
             "measurement": np.asarray(measured, dtype=float),
             "action": np.asarray(actions, dtype=float),
             "sequence": sequence,
+            **dict.fromkeys(("mode", "gains", "fingerprint", "model_version", "process"), ""),
+            "feedforward": 0.0,
+            "lowest": 0.0,
+            "highest": 100.0,
+            "started_us": 0,
         }
     )
 

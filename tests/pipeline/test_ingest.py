@@ -97,6 +97,9 @@ def numbered(*numbers: int, **columns: object) -> list[Row]:
         (schemas.CALLS, written.CALL_SCHEMA),
         (schemas.SAMPLES, written.SAMPLE_SCHEMA),
         (schemas.ADMISSIONS, written.ADMISSION_SCHEMA),
+        (schemas.NODES, written.NODE_SCHEMA),
+        (schemas.QUEUES, written.QUEUE_SCHEMA),
+        (schemas.TIMES, written.TIME_SCHEMA),
     ],
 )
 def test_the_tables_have_the_columns_that_are_written(ours: StructType, theirs: pa.Schema) -> None:
@@ -112,6 +115,9 @@ def test_the_tables_have_the_columns_that_are_written(ours: StructType, theirs: 
         ("calls", written.CALL_SCHEMA),
         ("samples", written.SAMPLE_SCHEMA),
         ("admissions", written.ADMISSION_SCHEMA),
+        ("nodes", written.NODE_SCHEMA),
+        ("queues", written.QUEUE_SCHEMA),
+        ("times", written.TIME_SCHEMA),
     ],
 )
 def test_the_rules_know_the_columns_that_are_written(table: str, theirs: pa.Schema) -> None:

@@ -52,6 +52,16 @@ def run_of(name: str = "r1", *, length: int = 100, factors: dict[str, Any] | Non
     )
 
 
+# The columns that say how a loop was tuned.
+UNTUNED = {
+    **dict.fromkeys(("mode", "gains", "fingerprint", "model_version", "process"), ""),
+    "feedforward": 0.0,
+    "lowest": 0.0,
+    "highest": 100.0,
+    "started_us": 0,
+}
+
+
 def samples_of(
     measurements: Measurements, goals: float | Measurements = 400.0, actions: Measurements = (), run: str = "r1"
 ) -> pd.DataFrame:
@@ -66,8 +76,9 @@ def samples_of(
             "measurement": np.asarray(measurements, dtype=float),
             "action": np.asarray(actions if len(actions) else np.ones(count), dtype=float),
             "sequence": np.arange(count) + 1,
+            **UNTUNED,
         }
-    )
+    )[SAMPLES.names]
 
 
 @pytest.fixture

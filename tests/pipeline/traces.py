@@ -13,10 +13,13 @@ import pyarrow.parquet as pq
 from flyball.trace.schema import (
     ADMISSION_SCHEMA,
     CALL_SCHEMA,
+    NODE_SCHEMA,
+    QUEUE_SCHEMA,
     SAMPLE_SCHEMA,
     SCHEMA,
     SCHEMA_VERSION,
     TABLE_KEY,
+    TIME_SCHEMA,
     VERSION_KEY,
 )
 
@@ -82,6 +85,15 @@ def sample(**columns: Any) -> Row:
         "measurement": 9.0,
         "action": 1.0,
         "sequence": 0,
+        "feedforward": 0.0,
+        "lowest": 0.0,
+        "highest": None,
+        "mode": "active",
+        "gains": "",
+        "fingerprint": "",
+        "model_version": "",
+        "process": "worker-1",
+        "started_us": START_US,
     }
     return _changed(row, columns)
 
@@ -101,6 +113,71 @@ def admission(**columns: Any) -> Row:
         "application": "auction",
         "sequence": 0,
         "weight": 1,
+    }
+    return _changed(row, columns)
+
+
+def node_second(**columns: Any) -> Row:
+    """One second of a node: 100 messages came and went, with half a core, unless `columns` differ."""
+    row = {
+        "node": "node-1",
+        "at_us": START_US,
+        "elapsed_ns": 1_000_000_000,
+        "cpu_ns": 500_000_000,
+        "store_cpu_ns": 250_000_000,
+        "memory_bytes": 2**27,
+        "held_bytes": 2**20,
+        "connections": 3,
+        "channels": 4,
+        "consumers": 2,
+        "queues": 1,
+        "ready": 10,
+        "unacked": 5,
+        "published": 100,
+        "delivered": 100,
+        "acked": 100,
+        "confirmed": 100,
+        "read_bytes": 10_000,
+        "written_bytes": 20_000,
+        "started_us": START_US,
+        "sequence": 0,
+    }
+    return _changed(row, columns)
+
+
+def queue_second(**columns: Any) -> Row:
+    """One second of a queue, unless `columns` differ."""
+    row = {
+        "node": "node-1",
+        "vhost": "/",
+        "queue": "orders",
+        "at_us": START_US,
+        "elapsed_ns": 1_000_000_000,
+        "ready": 10,
+        "unacked": 5,
+        "consumers": 2,
+        "published": 100,
+        "delivered": 100,
+        "acked": 100,
+        "sequence": 0,
+    }
+    return _changed(row, columns)
+
+
+def time_bucket(**columns: Any) -> Row:
+    """100 messages of a queue that waited about a millisecond in a second, unless `columns` differ."""
+    row = {
+        "node": "node-1",
+        "vhost": "/",
+        "queue": "orders",
+        "metric": "wait",
+        "at_us": START_US,
+        "from_us": 896,
+        "below_us": 1024,
+        "timed": 8,
+        "messages": 100,
+        "sum_us": 100_000,
+        "sequence": 0,
     }
     return _changed(row, columns)
 
@@ -159,6 +236,17 @@ def write_samples(path: Path, rows: Sequence[Row], **metadata: str) -> Path:
 def write_admissions(path: Path, rows: Sequence[Row], **metadata: str) -> Path:
     """Write a file as an application does."""
     return _write(path, rows, ADMISSION_SCHEMA, "admissions", metadata)
+
+
+def write_activity(folder: Path, nodes: Sequence[Row], queues: Sequence[Row] = (), times: Sequence[Row] = ()) -> None:
+    """Write files of the activity of a node as it does."""
+    for table, schema, rows in (
+        ("nodes", NODE_SCHEMA, nodes),
+        ("queues", QUEUE_SCHEMA, queues),
+        ("times", TIME_SCHEMA, times),
+    ):
+        if rows:
+            _write(folder / f"{table}-a-1.parquet", rows, schema, table, {})
 
 
 def _write(path: Path, rows: Sequence[Row], schema: pa.Schema, table: str, metadata: Mapping[str, str]) -> Path:

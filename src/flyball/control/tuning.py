@@ -39,6 +39,9 @@ class Tuning:
 
 UNTUNED = Tuning()
 
+# Longer gains, such as those of a signal that is played, are recorded by their kind and fingerprint.
+MAX_GAINS_LENGTH = 1000
+
 _FINGERPRINT_LENGTH = 12
 
 
@@ -48,4 +51,6 @@ def tuning_of(
     """Describe a law, given as a document, with its limits."""
     gains = json.dumps(law, sort_keys=True, separators=(",", ":"))
     fingerprint = hashlib.sha256(gains.encode()).hexdigest()[:_FINGERPRINT_LENGTH]
+    if len(gains) > MAX_GAINS_LENGTH:
+        gains = json.dumps({"kind": law.get("kind")})
     return Tuning(gains, fingerprint, model_version, lowest, highest)

@@ -22,6 +22,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.utils import is_remote
 
 from flyball.errors import PipelineError
+from flyball.pipeline.activity import nodes_over_time, queues_over_time
 from flyball.pipeline.capacity import capacity
 from flyball.pipeline.factorial import COLUMNS as EFFECT_COLUMNS
 from flyball.pipeline.factorial import factorial
@@ -67,6 +68,9 @@ ONLY_OF_POLICIES = ("policies", "policy_runs", "load_cdf", "response_over_time")
 
 # Tables written only if clients shared a queue; all but the first only if the experiment varied that factor.
 ONLY_OF_QUEUES = ("queue_over_time", "placement", "provisioning", "scaling")
+
+# Tables written only if nodes recorded their activity; the second only if queues were busy.
+ONLY_OF_NODES = ("nodes_over_time", "queues_over_time")
 
 # Called with the stage that begins, the number of stages done, and the number of all stages.
 Progress = Callable[[str, int, int], None]
@@ -228,6 +232,7 @@ def _tables(opened: _Opened, counted: _Counted, stages: _Stages) -> dict[str, pd
     _add_loops(tables, opened)
     _add_policies(tables, opened)
     _add_queues(tables, opened)
+    _add_activity(tables, opened.found, windows)
     tables["laws"] = laws(around, windows, opened.runs)
     tables["warm_up"] = warm_up(around, windows)
     tables["telesto"] = telesto_metrics(tables["measures"])
@@ -296,6 +301,14 @@ def _add_queues(tables: dict[str, pd.DataFrame], opened: _Opened) -> None:
     if len(more):
         parts = [table for table in (tables["measures"], more) if len(table)]
         tables["measures"] = pd.concat(parts, ignore_index=True)
+
+
+def _add_activity(tables: dict[str, pd.DataFrame], found: Ingested, windows: pd.DataFrame) -> None:
+    """Add what nodes and queues did over time, if nodes have recorded it."""
+    if found.rows.get("nodes"):
+        tables["nodes_over_time"] = nodes_over_time(found.node_points, windows)
+    if found.rows.get("queues"):
+        tables["queues_over_time"] = queues_over_time(found.queue_points, found.time_points, windows)
 
 
 def _left_out(opened: _Opened) -> list[Quarantined]:
@@ -410,7 +423,7 @@ def _write(analysis: Analysis, out: str, files: Files) -> None:
             files.write(join(folder, f"{name}.parquet"), content.getvalue())
             files.write(join(folder, f"{name}.csv"), table.to_csv(index=False).encode())
         files.delete(join(folder, "throughput.csv"))
-        for name in {*ONLY_OF_LOOPS, *ONLY_OF_POLICIES, *ONLY_OF_QUEUES} - set(analysis.tables):
+        for name in {*ONLY_OF_LOOPS, *ONLY_OF_POLICIES, *ONLY_OF_QUEUES, *ONLY_OF_NODES} - set(analysis.tables):
             for suffix in ("parquet", "csv"):
                 files.delete(join(folder, f"{name}.{suffix}"))
         for name in MODELS:

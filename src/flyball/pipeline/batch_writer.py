@@ -12,6 +12,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from flyball.errors import PipelineError
+from flyball.pipeline.activity import node_points, queue_points, time_points
 from flyball.pipeline.events import MOST_POINTS, WINDOWS, of_calls, of_requests, placed, within
 from flyball.pipeline.filesystem import files_at
 from flyball.pipeline.latency import spread
@@ -44,6 +45,13 @@ _SUMS = {
     "admissions": ("admitted", "sum(if(unit = 'ms', rows, 0))"),
     "intervals": ("intervals", "sum(records)"),
     "downtimes": ("downtimes", "sum(requests)"),
+}
+
+# The tables that are added up over time, with the table of their sums.
+_ACTIVITY = {
+    "nodes": ("node_points", node_points),
+    "queues": ("queue_points", queue_points),
+    "times": ("time_points", time_points),
 }
 
 
@@ -100,6 +108,7 @@ class BatchWriter:
             self._add_up(table, scans[table].where(is_sound(table)), origins, alignments)
         if events:
             self._aggregate(scans, events, origins, alignments, sound)
+        self._add_activity(scans, alignments)
         for table, frame in scans.items():
             missing = sum(file.rows for file in by_table[table]) - self._rows.get(table, 0)
             if missing:
@@ -150,6 +159,19 @@ class BatchWriter:
         found = self._read(name).groupBy("run").agg(sf.expr(count), sf.min("first_us"), sf.max("last_us")).collect()
         self._rows[table] = sum(rows for _, rows, _, _ in found)
         self._extents_found += [(run, first, last) for run, _, first, last in found]
+
+    def _add_activity(self, scans: Mapping[str, DataFrame], alignments: DataFrame) -> None:
+        """Write the sums of the tables of _ACTIVITY."""
+        known = {run for run, _, _ in self._extents_found}
+        for table, (points, add) in _ACTIVITY.items():
+            if table not in scans:
+                continue
+            rows = scans[table].where(is_sound(table)).select(*TABLES[table].names)
+            self._write(add(rows, alignments), points)
+            found = rows.groupBy("run").agg(sf.count("*"), sf.min("at_us"), sf.max("at_us")).collect()
+            self._rows[table] = sum(count for _, count, _, _ in found)
+            # Nodes record while they are idle as well, but only requests have a measured time.
+            self._extents_found += [(run, first, last) for run, _, first, last in found if run not in known]
 
     def _aggregate(
         self,

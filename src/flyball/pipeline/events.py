@@ -52,13 +52,13 @@ PLACED = table(**{field.name: field.dataType for field in EVENTS}, second=_WHOLE
 MOST_POINTS = 2000
 
 # Lengths of a point in seconds, the shortest first; each divides those after it, so that points can be joined.
-_POINTS_S = (1, 60, 120, 600, 3600, 7200, 21_600, 86_400, 604_800)
+POINTS_S = (1, 60, 120, 600, 3600, 7200, 21_600, 86_400, 604_800)
 
 
 def point_s(from_us: int, until_us: int) -> int:
     """Return the length of one point of a run's series in seconds: 1, more for runs over MOST_POINTS s."""
     length_s = (int(until_us) - int(from_us)) // 1_000_000
-    return next((point for point in _POINTS_S if length_s <= point * MOST_POINTS), _POINTS_S[-1])
+    return next((point for point in POINTS_S if length_s <= point * MOST_POINTS), POINTS_S[-1])
 
 
 def of_requests(requests: DataFrame) -> DataFrame:
@@ -129,8 +129,8 @@ def _beside_windows(events: DataFrame, windows: DataFrame) -> DataFrame:
 
 def point_of_window() -> Column:
     """Return the column `point_s` of WINDOWS, as `point_s` has it."""
-    fitting = f"filter(array{_POINTS_S}, point -> (until_us - from_us) div 1000000 <= point * {MOST_POINTS})"
-    return sf.expr(f"cast(coalesce(get({fitting}, 0), {_POINTS_S[-1]}) as bigint)").alias("point_s")
+    fitting = f"filter(array{POINTS_S}, point -> (until_us - from_us) div 1000000 <= point * {MOST_POINTS})"
+    return sf.expr(f"cast(coalesce(get({fitting}, 0), {POINTS_S[-1]}) as bigint)").alias("point_s")
 
 
 def _answered_us(begun_us: str, latency_ns: str) -> Column:

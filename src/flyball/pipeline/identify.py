@@ -108,13 +108,16 @@ def with_next(samples: DataFrame) -> DataFrame:
     `age` says how many samples in a row came before, `y1` and `u1` are of the one before, and so on. `change` says by
     how much the next action differs, and `position` counts in the run.
     """
-    run = ["run", "loop", "sample_time_s"]
+    # A process that starts anew counts its samples anew, and another one counts its own.
+    run = ["run", "loop", "sample_time_s", "process", "started_us"]
     order = Window.partitionBy(*run).orderBy("sequence")
     # Samples in a row, with none missing, have the same difference of sequence and position.
     row = Window.partitionBy(*run, "row").orderBy("sequence")
+    # What compensates a measured disturbance does not move the measurement.
+    samples = samples.withColumn("acted", sf.col("action") - sf.coalesce("feedforward", sf.lit(0.0)))
     lags = [
         *(sf.lag("measurement", lag).over(order).alias(f"y{lag}") for lag in range(1, LAGS.measurements + 1)),
-        *(sf.lag("action", lag).over(order).alias(f"u{lag}") for lag in range(1, LAGS.actions + 1)),
+        *(sf.lag("acted", lag).over(order).alias(f"u{lag}") for lag in range(1, LAGS.actions + 1)),
     ]
     return (
         samples.select(
@@ -122,9 +125,9 @@ def with_next(samples: DataFrame) -> DataFrame:
             "at_us",
             "sequence",
             sf.col("measurement").alias("y"),
-            sf.col("action").alias("u"),
+            sf.col("acted").alias("u"),
             sf.lead("measurement").over(order).alias("next_y"),
-            (sf.lead("action").over(order) - sf.col("action")).alias("change"),
+            (sf.lead("acted").over(order) - sf.col("acted")).alias("change"),
             (sf.lead("sequence").over(order) - sf.col("sequence")).alias("step"),
             sf.row_number().over(order).alias("position"),
             *lags,

@@ -34,6 +34,9 @@ MOST_POINTS = 2000
 # judged by `policies`, not as other loops are.
 ADMISSION = "admission"
 
+# Each process of a loop counts its samples from its start.
+_ORDER = ("started_us", "process", "sequence")
+
 _TEXT, _WHOLE, _REAL, _TRUTH = StringType(), LongType(), DoubleType(), BooleanType()
 
 # A loop over time: `at_s` counts from the beginning of the measured time. `answer` is the measurement after the
@@ -112,7 +115,7 @@ def closed_loops(samples: DataFrame, runs: Sequence[Run]) -> DataFrame:
     plans = {run.run: _plan(run) for run in runs}
 
     def found(own: pd.DataFrame) -> pd.DataFrame:
-        return _rows(own.sort_values("sequence"), plans.get(str(own["run"].iloc[0]), _Plan()))
+        return _rows(own.sort_values(list(_ORDER)), plans.get(str(own["run"].iloc[0]), _Plan()))
 
     closed = with_is_closed(samples, runs).where("is_closed").drop("is_closed")
     return closed.groupBy("run", "loop").applyInPandas(found, CLOSED_LOOPS)
@@ -122,7 +125,7 @@ def loops(samples: DataFrame, runs: Sequence[Run]) -> DataFrame:
     """Turn SAMPLES into LOOPS, at most MOST_POINTS of each loop."""
     require(samples, SAMPLES, "the samples")
     own = Window.partitionBy("run", "loop")
-    order = own.orderBy("sequence")
+    order = own.orderBy(*_ORDER)
     begun_us = sf.coalesce("from_us", sf.min("at_us").over(own))
     is_next = sf.lead("sequence").over(order) == sf.col("sequence") + 1
     return (
@@ -133,7 +136,7 @@ def loops(samples: DataFrame, runs: Sequence[Run]) -> DataFrame:
                 "at_s": (sf.col("at_us") - begun_us) / 1e6,
                 "answer": sf.when(is_next, sf.lead("measurement").over(order)),
                 "point": sf.expr(
-                    f"(row_number() over (partition by run, loop order by sequence) - 1)"
+                    f"(row_number() over (partition by run, loop order by {', '.join(_ORDER)}) - 1)"
                     f" div ceil(count(*) over (partition by run, loop) / {MOST_POINTS}D)"
                 ),
             }
@@ -161,7 +164,12 @@ def with_is_closed(samples: DataFrame, runs: Sequence[Run]) -> DataFrame:
     """
     said = {run.run: run.workload["signal"] == "closed" for run in runs if "signal" in run.workload}
     known = samples.sparkSession.createDataFrame(list(said.items()), "run string, is_said_closed boolean")
-    has_goal = sf.max("setpoint").over(Window.partitionBy("run", "loop")) > 0
+    own = Window.partitionBy("run", "loop")
+    # Samples of versions before 0.1 do not say so themselves.
+    said_by_loop = sf.max(
+        sf.expr("case when mode in ('shadow', 'active') then true when mode = 'open' then false end")
+    ).over(own)
+    has_goal = sf.coalesce(said_by_loop, sf.max("setpoint").over(own) > 0)
     return samples.join(sf.broadcast(known), "run", "left").select(
         *samples.columns, sf.coalesce("is_said_closed", has_goal).alias("is_closed")
     )

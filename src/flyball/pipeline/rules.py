@@ -49,6 +49,8 @@ class Rules:
     ranges: Mapping[str, Range]
     # Columns that a file may lack, with their defaults.
     optional: Mapping[str, str | int] = field(default_factory=dict)
+    # Columns that a file may lack and that may be null.
+    nullable: frozenset[str] = frozenset()
 
     @property
     def schema(self) -> pa.Schema:
@@ -69,6 +71,7 @@ def _rules(time_column: str, table: StructType, optional: tuple[str, ...] = (), 
         columns=columns,
         ranges={**whole, **real, time_column: _TIME, **special},
         optional={**defaults, "weight": 1} if "weight" in optional else defaults,
+        nullable=frozenset(field.name for field in table if field.nullable),
     )
 
 
@@ -76,12 +79,17 @@ _WEIGHED: dict[str, Range] = {"weight": (1, MOST_WEIGHT), "message_count": (0, M
 _OF_REQUESTS = ("protocol", "client_id", "size_bytes", "message_count", "sequence", "weight")
 _OF_CALLS = (*_OF_REQUESTS, "role", "queue", "think_ns", "worker")
 _OF_ADMISSIONS = ("class_number", "waited_ns", "served_ns", "pool_ns", "application", "sequence", "weight")
+_OF_SAMPLES = ("feedforward", "mode", "gains", "fingerprint", "model_version", "process", "started_us")
+_OF_SECONDS: dict[str, Range] = {"elapsed_ns": (1, MOST)}
 
 RULES: Mapping[str, Rules] = {
     "requests": _rules("received_us", schemas.REQUESTS, (*_OF_REQUESTS, "queue_id"), **_WEIGHED),
     "calls": _rules("intended_us", schemas.CALLS, _OF_CALLS, **_WEIGHED),
-    "samples": _rules("at_us", schemas.SAMPLES, sample_time_s=(1e-9, MOST)),
+    "samples": _rules("at_us", schemas.SAMPLES, _OF_SAMPLES, sample_time_s=(1e-9, MOST), started_us=(0, LAST_US)),
     "admissions": _rules("arrived_us", schemas.ADMISSIONS, _OF_ADMISSIONS, weight=(1, MOST_WEIGHT)),
+    "nodes": _rules("at_us", schemas.NODES, ("sequence", "started_us"), **_OF_SECONDS, started_us=(0, LAST_US)),
+    "queues": _rules("at_us", schemas.QUEUES, ("sequence",), **_OF_SECONDS),
+    "times": _rules("at_us", schemas.TIMES, ("sequence",), messages=(1, MOST_WEIGHT), timed=(1, MOST_WEIGHT)),
     "intervals": _rules("at_us", schemas.INTERVALS),
     "downtimes": _rules("at_us", schemas.DOWNTIMES),
 }
@@ -89,7 +97,8 @@ RULES: Mapping[str, Rules] = {
 
 def problem_of_columns(schema: pa.Schema, rules: Rules) -> str | None:
     """Return why a file of this schema cannot be read, or None. Further columns are ignored."""
-    missing = [name for name in rules.columns if name not in schema.names and name not in rules.optional]
+    may_lack = {*rules.optional, *rules.nullable}
+    missing = [name for name in rules.columns if name not in schema.names and name not in may_lack]
     if missing:
         return f"lacks the columns {', '.join(missing)}" if len(missing) > 1 else f"lacks the column {missing[0]}"
     for name, wanted in rules.columns.items():
@@ -134,7 +143,8 @@ def _broken(table: str) -> list[tuple[str, str]]:
     rules = RULES[table]
     found = []
     for name, kind in rules.columns.items():
-        found.append((f"{name} is missing", f"{name} is null"))
+        if name not in rules.nullable:
+            found.append((f"{name} is missing", f"{name} is null"))
         if name in ("kind", "result", "outcome"):
             found.append((f"{name} is not a name", f"length({name}) not between 1 and {LONGEST_KIND}"))
         if name not in rules.ranges:
@@ -143,7 +153,11 @@ def _broken(table: str) -> list[tuple[str, str]]:
         if kind == _REAL:
             bounds = "" if math.isinf(low) else f" or {name} not between {low}D and {float(high)}D"
             infinite = "cast('Infinity' as double)"
-            found.append((f"{name} is not a sound number", f"isnan({name}) or abs({name}) = {infinite}{bounds}"))
+            test = f"isnan({name}) or abs({name}) = {infinite}{bounds}"
+            if name in rules.nullable:
+                # A comparison with null would reject the row.
+                test = f"{name} is not null and ({test})"
+            found.append((f"{name} is not a sound number", test))
             continue
         what = {0: "negative", 1: "not above 0"}.get(int(low), "too small")
         found.append((f"{name} is {what}", f"{name} < {int(low)}"))

@@ -1,6 +1,6 @@
 """The tables of the pipeline: those of the traces, and those that the stages make of them.
 
-The first four are those of `docs/reference/traces.md`, with the column `run` that says which run of an experiment a
+The first seven are those of `docs/reference/traces.md`, with the column `run` that says which run of an experiment a
 row belongs to: it is empty for traces that belong to none.
 """
 
@@ -20,6 +20,11 @@ _TEXT, _WHOLE, _REAL = StringType(), LongType(), DoubleType()
 def table(**columns: DataType) -> StructType:
     """Return the schema of a table; no column may be null."""
     return StructType([StructField(name, kind, nullable=False) for name, kind in columns.items()])
+
+
+def _with_nulls(schema: StructType, *names: str) -> StructType:
+    """Return a schema in which these columns may be null."""
+    return StructType([StructField(one.name, one.dataType, one.name in names) for one in schema])
 
 
 REQUESTS = table(
@@ -62,7 +67,8 @@ CALLS = table(
     weight=_WHOLE,
 )
 
-SAMPLES = table(
+# A limit is null where there is none, or none is known.
+_SAMPLES = table(
     run=_TEXT,
     loop=_TEXT,
     at_us=_WHOLE,
@@ -71,7 +77,17 @@ SAMPLES = table(
     measurement=_REAL,
     action=_REAL,
     sequence=_WHOLE,
+    feedforward=_REAL,
+    lowest=_REAL,
+    highest=_REAL,
+    mode=_TEXT,
+    gains=_TEXT,
+    fingerprint=_TEXT,
+    model_version=_TEXT,
+    process=_TEXT,
+    started_us=_WHOLE,
 )
+SAMPLES = _with_nulls(_SAMPLES, "lowest", "highest")
 
 ADMISSIONS = table(
     run=_TEXT,
@@ -87,6 +103,65 @@ ADMISSIONS = table(
     application=_TEXT,
     sequence=_WHOLE,
     weight=_WHOLE,
+)
+
+# A second of a node, or more while it was idle.
+NODES = table(
+    run=_TEXT,
+    node=_TEXT,
+    at_us=_WHOLE,
+    elapsed_ns=_WHOLE,
+    cpu_ns=_WHOLE,
+    store_cpu_ns=_WHOLE,
+    memory_bytes=_WHOLE,
+    held_bytes=_WHOLE,
+    connections=_WHOLE,
+    channels=_WHOLE,
+    consumers=_WHOLE,
+    queues=_WHOLE,
+    ready=_WHOLE,
+    unacked=_WHOLE,
+    published=_WHOLE,
+    delivered=_WHOLE,
+    acked=_WHOLE,
+    confirmed=_WHOLE,
+    read_bytes=_WHOLE,
+    written_bytes=_WHOLE,
+    started_us=_WHOLE,
+    sequence=_WHOLE,
+)
+
+# A second of a busy queue.
+QUEUES = table(
+    run=_TEXT,
+    node=_TEXT,
+    vhost=_TEXT,
+    queue=_TEXT,
+    at_us=_WHOLE,
+    elapsed_ns=_WHOLE,
+    ready=_WHOLE,
+    unacked=_WHOLE,
+    consumers=_WHOLE,
+    published=_WHOLE,
+    delivered=_WHOLE,
+    acked=_WHOLE,
+    sequence=_WHOLE,
+)
+
+# A bucket of the times of a queue's messages in a second.
+TIMES = table(
+    run=_TEXT,
+    node=_TEXT,
+    vhost=_TEXT,
+    queue=_TEXT,
+    metric=_TEXT,
+    at_us=_WHOLE,
+    from_us=_WHOLE,
+    below_us=_WHOLE,
+    timed=_WHOLE,
+    messages=_WHOLE,
+    sum_us=_WHOLE,
+    sequence=_WHOLE,
 )
 
 # The work of ThorBangMQ's server between two lines of its log.
@@ -105,13 +180,16 @@ INTERVALS = table(
 # The idle time of Telesto's workers before a request.
 DOWNTIMES = table(run=_TEXT, node=_TEXT, at_us=_WHOLE, downtime_ns=_WHOLE)
 
-# The tables that can be ingested. The first four come in trace files, the last two only in the logs of the papers'
+# The tables that can be ingested. The first seven come in trace files, the last two only in the logs of the papers'
 # systems.
 TABLES = {
     "requests": REQUESTS,
     "calls": CALLS,
     "samples": SAMPLES,
     "admissions": ADMISSIONS,
+    "nodes": NODES,
+    "queues": QUEUES,
+    "times": TIMES,
     "intervals": INTERVALS,
     "downtimes": DOWNTIMES,
 }

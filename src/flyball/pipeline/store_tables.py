@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as sf
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from flyball.pipeline.activity import KEYS, NODE_POINTS, QUEUE_POINTS, TIME_POINTS
 from flyball.pipeline.latency import SPREAD
 from flyball.pipeline.log_sums import DOWNTIME_SUMS, INTERVAL_SUMS
 from flyball.pipeline.policies import ANSWERS
@@ -62,6 +63,9 @@ AGGREGATES = {
     "intervals": Aggregate(INTERVAL_SUMS, ("run", "node", "second")),
     "downtimes": Aggregate(DOWNTIME_SUMS, ("run", "second", "bucket")),
     "answers": Aggregate(ANSWERS, ("run", "kind", "second", "result", "bucket")),
+    "node_points": Aggregate(NODE_POINTS, KEYS["node_points"]),
+    "queue_points": Aggregate(QUEUE_POINTS, KEYS["queue_points"]),
+    "time_points": Aggregate(TIME_POINTS, KEYS["time_points"]),
 }
 
 # Samples of a loop that a store keeps. They are not added up: the ranges of actions and the lags with which a plant

@@ -42,6 +42,10 @@ class Ingested:
     samples: DataFrame
     # ADMITTED: what requests of applications cost.
     admitted: DataFrame
+    # Sums of the activity of nodes and queues, and of the times of messages; see `activity`.
+    node_points: DataFrame
+    queue_points: DataFrame
+    time_points: DataFrame
     # INTERVAL_SUMS, from the logs of ThorBangMQ's servers.
     intervals: DataFrame
     # DOWNTIME_SUMS, from the logs of Telesto: how long workers waited for requests.

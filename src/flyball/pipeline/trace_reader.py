@@ -17,7 +17,9 @@ from flyball.pipeline.rules import FIRST_US, LAST_US, MOST_WEIGHT, RULES, proble
 from flyball.pipeline.schemas import SCHEMA_VERSION
 
 # Patterns of the names of trace files. A name that begins with a dot is a file that is not complete.
-TRACE_NAMES = ("trace-*.parquet", "calls-*.parquet", "samples-*.parquet", "admissions-*.parquet")
+TRACE_NAMES = tuple(
+    f"{prefix}-*.parquet" for prefix in ("trace", "calls", "samples", "admissions", "nodes", "queues", "times")
+)
 
 REASON = "reason"
 

@@ -28,7 +28,7 @@ def rows(node: RunningNode, tmp_path: Path) -> list[Row]:
     """Stop the node and return what it has written, in order."""
     node.stop()
     found: list[Row] = []
-    for path in sorted((tmp_path / "data" / "traces").glob("*.parquet")):
+    for path in sorted((tmp_path / "data" / "traces").glob("trace-*.parquet")):
         found += parquet.read_table(path).to_pylist()
     assert [row["sequence"] for row in found] == list(range(len(found)))
     return found

@@ -240,8 +240,9 @@ class Flow:
     def _note_samples(self, samples: tuple[TankSamples, TankSamples], now: float, *, was_limited: bool) -> None:
         journal, memory = samples
         rates = journal.rate_per_s, memory.rate_per_s
-        journal.note(self._broker.journal.pending_bytes, now, was_limited=was_limited, other_per_s=rates[1])
-        memory.note(self._broker.ledger.level_bytes, now, was_limited=was_limited, other_per_s=rates[0])
+        writes, level_bytes = self._broker.journal, self._broker.ledger.level_bytes
+        journal.note(writes.pending_bytes, writes.bytes_committed, now, was_limited=was_limited, other_per_s=rates[1])
+        memory.note(level_bytes, None, now, was_limited=was_limited, other_per_s=rates[0])
 
     def _revoke(self) -> None:
         """Revoke unused credit; debts stay."""

@@ -1,25 +1,45 @@
-"""Samples of the loops of flow control, for the trace: while they run, with gaps where the rate did not bind.
+"""Samples of the loops of flow control, for the trace: only while they run.
 
-A plant can be identified from two successive samples only if the rate that the first one set was what came in. Where
-no publisher had to wait, or the other loop allowed less, a number is left out, which readers see as a gap.
+The loops decide every 20 ms, but see a level that is a sawtooth of commits. Five decisions are recorded together: the
+level at the first, and as the action what came in since then, which is less than what was allowed while publishers
+send less. Where the outflow is not measured, the action is the mean of the rates: two successive samples show the
+plant only if publishers had to wait for it. Else, and where a sample took another time, a number is left out, which
+readers see as a gap.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from flyball.broker.core.flow_controller import MAX_RATE, SAMPLE_S, Tank
+from flyball.broker.core.flow_controller import SAMPLE_S, Tank
 from flyball.control.loop import Sample
 from flyball.control.tuning import Mode, Tuning
 
-# Samples that are late by more than half of the sample time leave a gap.
-_LATEST_S = 1.5 * SAMPLE_S
+RECORDED_S = 5 * SAMPLE_S
+
+# Shortest and longest sample that counts as RECORDED_S: a busy event loop is late.
+_SHORTEST_S, _LONGEST_S = 0.9 * RECORDED_S, 1.6 * RECORDED_S
 
 
 class TankSamples:
     """Records the samples of one tank."""
 
-    __slots__ = ("_at_s", "_name", "_record", "_sequence", "_tank", "_tuning", "rate_per_s")
+    __slots__ = (
+        "_allowed",
+        "_at_s",
+        "_begun_s",
+        "_drained_bytes",
+        "_feedforward",
+        "_is_bound",
+        "_level_bytes",
+        "_name",
+        "_now_feedforward",
+        "_record",
+        "_sequence",
+        "_tank",
+        "_tuning",
+        "rate_per_s",
+    )
 
     def __init__(self, name: str, tank: Tank, tuning: Tuning, record: Callable[[Sample], None]) -> None:
         self._name = name
@@ -27,36 +47,69 @@ class TankSamples:
         self._tuning = tuning
         self._record = record
         self._sequence = 0
-        self._at_s = 0.0
-        # The rate since the last sample.
-        self.rate_per_s = MAX_RATE
+        # The present sample: when it began, level and outflow then, its last decision, what was allowed until then.
+        self._begun_s = self._at_s = 0.0
+        self._level_bytes = 0
+        self._drained_bytes: int | None = None
+        self._allowed = self._feedforward = 0.0
+        self._is_bound = True
+        # Of the last decision.
+        self.rate_per_s = self._now_feedforward = 0.0
 
-    def note(self, level_bytes: int, now_s: float, *, was_limited: bool, other_per_s: float) -> None:
-        """Record a sample that was just taken.
+    def note(
+        self, level_bytes: int, drained_bytes: int | None, now_s: float, *, was_limited: bool, other_per_s: float
+    ) -> None:
+        """Note a decision that was just made. `drained_bytes` counts the outflow, None if it is not measured.
 
         `was_limited`: publishers had to wait since the last one. `other_per_s` is the rate that the other tank
         allowed meanwhile.
         """
-        tank = self._tank
-        is_next = was_limited and self.rate_per_s <= other_per_s and now_s - self._at_s <= _LATEST_S
-        self._sequence += 1 if is_next else 2
+        elapsed_s = now_s - self._at_s
+        if elapsed_s > _LONGEST_S:
+            # It did not run meanwhile, or the event loop was stopped.
+            self._sequence += 1
+            self._begin(level_bytes, drained_bytes, now_s)
+        else:
+            self._allowed += self.rate_per_s * elapsed_s
+            self._feedforward += self._now_feedforward * elapsed_s
+            self._is_bound = self._is_bound and was_limited and self.rate_per_s <= other_per_s
+            if now_s - self._begun_s >= _SHORTEST_S:
+                self._end(level_bytes, drained_bytes, now_s)
+                self._begin(level_bytes, drained_bytes, now_s)
         self._at_s = now_s
-        self.rate_per_s = tank.rate_per_s
-        if not tank.is_pressed(level_bytes):
-            # It allows more than anyone sends.
-            return
-        self._record(
-            Sample(
-                self._name,
-                now_s,
-                SAMPLE_S,
-                tank.setpoint_bytes,
-                level_bytes,
-                tank.rate_per_s,
-                self._sequence,
-                # At a standstill nothing comes in, whatever drains.
-                feedforward=min(tank.drain_per_s, tank.rate_per_s),
-                mode=Mode.ACTIVE,
-                tuning=self._tuning,
+        self.rate_per_s = self._tank.rate_per_s
+        # At a standstill nothing comes in, whatever drains.
+        self._now_feedforward = min(self._tank.drain_per_s, self.rate_per_s)
+
+    def _begin(self, level_bytes: int, drained_bytes: int | None, now_s: float) -> None:
+        self._begun_s = now_s
+        self._level_bytes = level_bytes
+        self._drained_bytes = drained_bytes
+        self._allowed = self._feedforward = 0.0
+        self._is_bound = True
+
+    def _end(self, level_bytes: int, drained_bytes: int | None, now_s: float) -> None:
+        tank, length_s = self._tank, now_s - self._begun_s
+        inflow = self._allowed
+        if drained_bytes is not None and self._drained_bytes is not None:
+            inflow = level_bytes - self._level_bytes + drained_bytes - self._drained_bytes
+            self._is_bound = True
+        self._sequence += 1
+        # Below that the tank allows more than anyone sends.
+        if tank.is_pressed(self._level_bytes):
+            self._record(
+                Sample(
+                    self._name,
+                    self._begun_s,
+                    RECORDED_S,
+                    tank.setpoint_bytes,
+                    self._level_bytes,
+                    inflow / length_s,
+                    self._sequence,
+                    feedforward=self._feedforward / length_s,
+                    mode=Mode.ACTIVE,
+                    tuning=self._tuning,
+                )
             )
-        )
+        if not self._is_bound or length_s > _LONGEST_S:
+            self._sequence += 1

@@ -67,9 +67,11 @@ class Activity:
         # The queues whose messages are timed, the one that was busy last at the end.
         self._timed: dict[int, QueueState] = {}
         self._random = random.Random(0).random
-        self._before_ns = 0
+        self._before_ns = time.perf_counter_ns()
         self._counters: dict[str, int] = {}
-        self._clients: dict[str, int] = {}
+        self._clients = self._read_clients()
+        # Of the last look.
+        self._gauges: dict[str, int] = {}
         # Idle time that is not recorded yet, and the CPU time in it.
         self._idle_ns = self._idle_cpu_ns = self._idle_store_cpu_ns = 0
 
@@ -88,9 +90,7 @@ class Activity:
         return sum(writer.failures for writer in self.writers)
 
     def start(self) -> None:
-        """Start writing; activity counts from now on."""
-        self._before_ns = time.perf_counter_ns()
-        self._cpu.read()
+        """Start writing."""
         for writer in self.writers:
             writer.start()
 
@@ -109,6 +109,12 @@ class Activity:
             next_s = max(next_s + PERIOD_S, loop.time())
             await asyncio.sleep(next_s - loop.time())
 
+    async def end(self) -> None:
+        """Record the rest before `stop`."""
+        await self.look()
+        if self._idle_ns:
+            self._record_idle(self._before_ns, self._gauges, dict.fromkeys(self._counters, 0))
+
     async def look(self) -> None:
         """Record what happened since the last look."""
         at_ns = time.perf_counter_ns()
@@ -126,7 +132,7 @@ class Activity:
         grown = {name: max(0, value - self._counters.get(name, 0)) for name, value in counters.items()}
         is_idle = not (count.busy or grown["published"] or grown["confirmed"]) and clients == self._clients
         self._counters, self._clients = counters, clients
-        gauges = clients | count.gauges | {"queues": len(queues)}
+        self._gauges = gauges = clients | count.gauges | {"queues": len(queues)}
         if is_idle:
             self._idle_ns += elapsed_ns
             self._idle_cpu_ns += cpu_ns

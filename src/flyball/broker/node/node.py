@@ -184,7 +184,7 @@ async def serving(
             await _shut_down(settings, store, assembly, background)
             loop.set_exception_handler(None)
             if assembly.recorder is not None and assembly.activity is not None:
-                await assembly.activity.look()
+                await assembly.activity.end()
                 await asyncio.to_thread(assembly.activity.stop)
                 await asyncio.to_thread(assembly.recorder.stop)
 

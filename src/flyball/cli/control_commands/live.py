@@ -82,6 +82,7 @@ def excite(source: Source, actions: Sequence[float], sample_time_s: float, folde
                 concurrency=source.concurrency,
                 record=record,
                 allow_uncertified=True,
+                is_open=True,
             ),
         )
 

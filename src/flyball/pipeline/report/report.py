@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flyball.pipeline.report.activity import activity_section
 from flyball.pipeline.report.chapters import Chapter, chapters_of
 from flyball.pipeline.report.content import Section
 from flyball.pipeline.report.loop_findings import loop_findings
@@ -34,6 +35,7 @@ def write_report(analysis: Analysis, path: Path, source: str = "results") -> Non
     sections = [
         _summary(title, analysis, chapters),
         *(chapter_section(chapter, is_only=len(chapters) == 1) for chapter in chapters),
+        *activity_section(analysis.tables),
         *models_section(analysis.models),
         runs_section(chapters, source),
         *quarantine_section(analysis),
