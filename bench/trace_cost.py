@@ -4,7 +4,7 @@
     python -m bench.trace_cost --stores null --seconds 20
 
 Two runs of a node differ by more than the trace costs. So here one node serves all the time and its trace is
-switched on and off twice a second; the CPU time of the process, the writing thread included, is counted apart.
+switched on and off every two seconds; the CPU time of the process, the writing thread included, is counted apart.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.load import Dialect, Plan, Telesto, ThorBang, generate_elsewhere
-from flyball.broker.node.node import running
+from flyball.broker.node.node import Node, running
 from flyball.broker.protocols.requests import RequestSession
 from flyball.broker.settings import load_settings
+from flyball.trace.recorder import Recorder
 
-SWITCH_S = 0.5
+# Longer than a second: seconds are recorded once a second.
+SWITCH_S = 2.0
 CLIENTS = 50
 
 
@@ -46,6 +48,23 @@ class RequestCounter:
         RequestSession.finish = counted  # type: ignore[assignment, method-assign]
 
 
+def switch(node: Node, recorder: Recorder | None, *, is_on: bool) -> None:
+    """Switch the trace of requests, and the record of seconds and times of messages."""
+    node.hub.recorder = recorder if is_on else None
+    activity = node.activity
+    assert activity is not None
+    if is_on:
+        vars(activity).pop("look", None)
+    else:
+        activity.look = _nothing  # type: ignore[method-assign]
+        for number in list(activity._timed):
+            activity._forget(number)
+
+
+async def _nothing() -> None:
+    """Record nothing."""
+
+
 async def measure(store: str, protocol: str, seconds: float, counter: RequestCounter) -> tuple[float, float]:
     """Return the CPU time of a request in microseconds, with the trace and without: medians of the intervals."""
     of: dict[str, type[ThorBang] | type[Telesto]] = {"thorbang": ThorBang, "telesto": Telesto}
@@ -62,12 +81,13 @@ async def measure(store: str, protocol: str, seconds: float, counter: RequestCou
             is_on = True
             end = time.monotonic() + seconds - 2.0
             while time.monotonic() < end:
-                node.hub.recorder = recorder if is_on else None
+                switch(node, recorder, is_on=is_on)
                 count, cpu_s = counter.count, time.process_time()
                 await asyncio.sleep(SWITCH_S)
-                costs[is_on].append((time.process_time() - cpu_s) / (counter.count - count) * 1e6)
+                if counter.count > count:  # else the load has not begun
+                    costs[is_on].append((time.process_time() - cpu_s) / (counter.count - count) * 1e6)
                 is_on = not is_on
-            node.hub.recorder = recorder
+            switch(node, recorder, is_on=True)
             await load
     return statistics.median(costs[True]), statistics.median(costs[False])
 

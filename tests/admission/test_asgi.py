@@ -739,7 +739,10 @@ def test_traces_tell_what_became_of_each_request_and_what_each_period_came_to(tm
         ("GET /items/{}", "served"),
     ]
     [samples] = tmp_path.glob("samples-*.parquet")
-    assert {row["loop"] for row in pq.read_table(samples).to_pylist()} == {"admission"}
+    recorded = pq.read_table(samples).to_pylist()
+    assert {row["loop"] for row in recorded} == {"admission"}
+    assert {(row["mode"], row["lowest"], row["highest"]) for row in recorded} == {("active", 0.0, None)}
+    assert {json.loads(row["gains"])["kind"] for row in recorded} == {"i"}
 
 
 def test_an_application_that_runs_without_life_span_still_writes_traces(tmp_path: Path) -> None:

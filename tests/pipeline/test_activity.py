@@ -1,4 +1,4 @@
-"""What nodes and queues did over time, from the seconds that they recorded."""
+"""Activity of nodes and queues over time, from the seconds that they recorded."""
 
 from __future__ import annotations
 
@@ -13,8 +13,15 @@ from flyball.pipeline.ingest import ingest
 from flyball.pipeline.report import write_report
 from flyball.pipeline.stored import open_store
 from flyball.pipeline.trace_store import Store
-from tests.pipeline.traces import START_US, node_second, queue_second, steady_requests, time_bucket, write_activity
-from tests.pipeline.traces import write_requests as write_requests
+from tests.pipeline.traces import (
+    START_US,
+    node_second,
+    queue_second,
+    steady_requests,
+    time_bucket,
+    write_activity,
+    write_requests,
+)
 
 S = 1_000_000
 

@@ -1,4 +1,4 @@
-"""What a loop is tuned with, as its samples record it: mode, gains, limits, and the version of its model."""
+"""The tuning of a loop, as its samples record it: mode, gains, limits, and the version of its model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What nodes and their queues did over time: CPU, memory, clients, rates, backlog, and times of messages.
+"""Activity of nodes and their queues over time: CPU, memory, clients, rates, backlog, and times of messages.
 
 A batch is reduced to sums per point of time, which are additive; a gauge is the sum of its values times how long each
 held. From those sums come tables that the driver can hold.
@@ -177,7 +177,7 @@ def queues_over_time(points: DataFrame, times: DataFrame, windows: pd.DataFrame)
 
 
 def _few_points(points: DataFrame, keys: tuple[str, ...], like: pd.DataFrame | None = None) -> pd.DataFrame:
-    """Add up points into so long ones that each series has at most MOST_POINTS of them.
+    """Add up points into longer ones, of which each series has at most MOST_POINTS.
 
     `like` gives the length of the points by run, else it follows from the extent of the run.
     """

@@ -108,7 +108,7 @@ def with_next(samples: DataFrame) -> DataFrame:
     `age` says how many samples in a row came before, `y1` and `u1` are of the one before, and so on. `change` says by
     how much the next action differs, and `position` counts in the run.
     """
-    # A process that starts anew counts its samples anew, and another one counts its own.
+    # A process that starts again counts its samples from 0 again, and another one counts its own.
     run = ["run", "loop", "sample_time_s", "process", "started_us"]
     order = Window.partitionBy(*run).orderBy("sequence")
     # Samples in a row, with none missing, have the same difference of sequence and position.

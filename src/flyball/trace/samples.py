@@ -72,7 +72,7 @@ class SampleWriter(RecordWriter):
         `name` is the process's. Beyond `keep_bytes` the oldest files are removed; by default all are kept. `files`
         replaces the destination: tests pass one that blocks or fails.
         """
-        # A process that starts anew counts its samples anew.
+        # A process that starts again counts its samples from 0 again.
         self._started_us = time.time_ns() // 1000
         files = files or TraceFiles(folder, name, 1.0, rotate_bytes, keep_bytes, table=SAMPLES)
         names = ("loop", "gains", "fingerprint", "model_version")

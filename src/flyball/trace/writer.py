@@ -149,7 +149,7 @@ class RecordWriter:
         return True
 
     def _codes(self, **texts: str) -> tuple[int, ...] | None:
-        """Return the numbers of a record's texts, in order; None if there is no buffer to number them anew.
+        """Return the numbers of a record's texts, in order; None if there is no buffer to number them again.
 
         The texts of a writer may be any number over time, those of one buffer are limited.
         """
@@ -161,7 +161,7 @@ class RecordWriter:
         return tuple(self._texts[name].code_of(text) for name, text in texts.items())
 
     def _renumber(self) -> bool:
-        """Number texts anew from the next record on; return False, and count a record as dropped, if no buffer is
+        """Number texts again from the next record on; return False, and count a record as dropped, if no buffer is
         free.
         """
         before = self._texts

@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import logging
 import socket
+from pathlib import Path
 from typing import Any
 
 import aio_pika
+import pyarrow.parquet as pq
 import pytest
 import uvloop
 from aio_pika import IncomingMessage
@@ -231,6 +233,44 @@ async def test_in_shadow_mode_it_computes_and_does_not_act(broker: Broker, name:
         assert (consumer.state.window, len(work.begun)) == (2, 2)
     assert samples.actions[-1] > 2
     await drain(broker.url(), name)
+
+
+def _rows_in(folder: Path) -> list[dict[str, Any]]:
+    [path] = folder.glob("samples-consumer-*.parquet")
+    rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
+    return rows
+
+
+async def test_traces_have_each_sample_and_how_the_loop_was_tuned(broker: Broker, name: str, tmp_path: Path) -> None:
+    await fill(broker.url(), name, 300)
+    samples = Samples()
+    work = Work(is_open=False)
+    law = ProportionalIntegral(kp=0.01, ki=0.02)
+    async with AdaptiveConsumer(
+        broker.url(),
+        name,
+        work,
+        Rate(400),
+        options=AdaptiveOptions(
+            actuator=Window(),
+            law=law,
+            limits=Limits(1, 20),
+            start=2,
+            sample_time_s=0.05,
+            record=samples.record,
+            is_shadow=True,
+            stop_limit_s=0,
+            traces=tmp_path,
+            model_version="3",
+        ),
+    ):
+        await samples.until(lambda: len(samples.all) >= 5)
+    await drain(broker.url(), name)
+    rows = _rows_in(tmp_path)
+    assert [row["action"] for row in rows] == samples.actions
+    assert {(row["loop"], row["mode"], row["model_version"]) for row in rows} == {(name, "shadow", "3")}
+    assert {(row["lowest"], row["highest"]) for row in rows} == {(1.0, 20.0)}
+    assert {row["gains"] for row in rows} == {'{"ki":0.02,"kind":"pi","kp":0.01}'}
 
 
 # The end

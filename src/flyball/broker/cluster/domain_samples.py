@@ -60,8 +60,8 @@ class DomainSamples:
         table, options = found.table, found.options
         last = self._last.get(found.key)
         if last is None or last.options is not options:
-            last = self._last[found.key] = _Last(options, *_tunings(options), found.moves)
-        moves, last.moves = found.moves - last.moves, found.moves
+            last = self._last[found.key] = _Last(options, *_tunings(options), found.table.moves)
+        moves, last.moves = found.table.moves - last.moves, found.table.moves
         if not table.usable_count:
             # Without a member that takes clients there is no capacity to relate the load to.
             return

@@ -89,6 +89,8 @@ class LoadTable:
         self.options = options
         self.members: dict[int, Member] = {}
         self.marked: dict[int, Member] = {}
+        # Sessions that were moved so far.
+        self.moves = 0
         self.load = 0.0
         self.usable_capacity = 0.0
         self.usable_count = 0
@@ -191,6 +193,7 @@ class LoadTable:
 
     def move(self, session: MemberSession, member: Member) -> None:
         """Move a session to another member."""
+        self.moves += 1
         self.drop(session)
         session.member = member
         self.put(session)

@@ -61,8 +61,6 @@ class KnownCluster:
     provisioning: Provisioning = field(default_factory=Provisioning)
     next_round_at: float = -math.inf
     ratio: RatioWatch = field(default_factory=RatioWatch)
-    # Sessions that the rebalancer has asked to move.
-    moves: int = 0
 
     @property
     def options(self) -> ClusterOptions:
@@ -113,7 +111,6 @@ class DomainState:
 
     def decide_move(self, cluster: KnownCluster, session: MemberSession, to: Member, now: float, reason: str) -> None:
         """Ask a session to move to another member."""
-        cluster.moves += 1
         self.decide(
             now,
             Move(

@@ -57,7 +57,7 @@ class MessageTimes:
         self.services = []
         self._every = max(1, delivered // self._per_s)
         self._left = 2 * self._per_s
-        # Anew: after a busy second the next timed message might be an hour away.
+        # Again: after a busy second the next timed message might be an hour away.
         queue.timed_delivery = self._next(queue.delivered)
         queue.timed_no_ack = self._next(queue.delivered_no_ack)
         queue.timed_get = self._next(queue.got + queue.got_no_ack)

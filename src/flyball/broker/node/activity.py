@@ -1,7 +1,7 @@
 """Records the activity of a node in its traces: once a second CPU, memory and clients, and its busy queues.
 
 A queue is busy in a second in which something happened to its messages. The busiest ones are recorded with their
-names and the times of some messages, the others together. An idle node records one second a minute.
+names and the times of some messages, the others together. An idle node records a row every ten minutes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from flyball.trace.schema import Metric
 PERIOD_S = 1.0
 
 # Interval between records of a node that does nothing.
-IDLE_S = 60.0
+IDLE_S = 600.0
 
 # Queues that are recorded with their names in one second; the busiest ones.
 MAX_QUEUES = 100

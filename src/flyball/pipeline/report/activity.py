@@ -1,8 +1,9 @@
-"""What nodes and their busiest queues did: CPU, memory, clients, rates, backlog and times of messages."""
+"""Activity of nodes and their busiest queues: CPU, memory, clients, rates, backlog and times of messages."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -32,17 +33,20 @@ def activity_section(tables: Mapping[str, pd.DataFrame]) -> list[Section]:
     nodes, queues = tables.get("nodes_over_time"), tables.get("queues_over_time")
     blocks: list[str | Table] = []
     if nodes is not None and len(nodes):
-        rows = [_node_row(run, node, own) for (run, node), own in nodes.groupby(["run", "node"])]
+        rows = [_node_row(key[0], key[1], own) for key, own in _groups(nodes, ["run", "node"])]
         blocks.append(_table("Nodes", _NODE_HEAD, rows))
     if queues is not None and len(queues):
-        rows = [_queue_row(run, vhost, name, own) for (run, vhost, name), own in queues.groupby(_QUEUE)]
+        rows = [_queue_row(key[0], key[1], key[2], own) for key, own in _groups(queues, ["run", "vhost", "queue"])]
         blocks.append(_table("Busiest queues", _QUEUE_HEAD, rows))
     passages = [Passage("", [_INTRO, *blocks])]
     return [Section("activity", "Nodes and queues", "section.html", {"passages": passages})] if blocks else []
 
 
 _TIMES = ("wait_p50_ms", "wait_p95_ms", "service_p50_ms", "service_p95_ms")
-_QUEUE = ["run", "vhost", "queue"]
+
+
+def _groups(rows: pd.DataFrame, by: list[str]) -> list[tuple[Any, pd.DataFrame]]:
+    return list(rows.groupby(by))
 
 
 def _table(caption: str, head: Sequence[str], rows: list[list[str]]) -> Table:
