@@ -49,7 +49,7 @@ def read_model(text: str, loop: str | None = None, sample_time_s: float | None =
 
 
 def read_plants(model: object) -> list[Plant]:
-    """Return all plants of a model file's content; loops in which none was found are passed over.
+    """Return all plants of a model file's content; loops in which none was found are ignored.
 
     Raises ControlError if it is not a model of plants.
     """

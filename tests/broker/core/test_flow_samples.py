@@ -63,7 +63,7 @@ def test_plant_is_identified_from_the_samples() -> None:
     assert plant.b == pytest.approx(RECORDED_S, rel=0.1)
 
 
-def test_rate_that_was_not_used_up_leaves_a_gap_where_the_inflow_is_not_measured() -> None:
+def test_unused_rate_leaves_a_gap_where_the_inflow_is_not_measured() -> None:
     limited, free = CommitQueue(), CommitQueue()
     limited.run(50, is_measured=False)
     free.run(50, is_measured=False, was_limited=False)

@@ -1,4 +1,4 @@
-"""docs/guides/domain.md, "From one node to three": its commands do what it says."""
+"""docs/guides/domain.md, "Start three nodes": its commands do what it says."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flyball.client.sync import ConnectionFactory
 from tests.broker.cluster.ends.site import LIMIT_S
 
 PAGE = (Path(__file__).parents[4] / "docs" / "guides" / "domain.md").read_text(encoding="utf-8")
-SECTION = re.findall(r"^## From one node to three$(.*?)^## ", PAGE, flags=re.MULTILINE | re.DOTALL)[0]
+SECTION = re.findall(r"^## Start three nodes$(.*?)^## ", PAGE, flags=re.MULTILINE | re.DOTALL)[0]
 STORE, SERVE, CREATE, CHANGE = re.findall(r"^```sh\n(.*?)^```", SECTION, flags=re.MULTILINE | re.DOTALL)
 
 # Ports of the page may be in use.
