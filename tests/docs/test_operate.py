@@ -77,9 +77,9 @@ def test_tls_certificates_serve_clients(
 def test_monitoring_checks_answer(node: RunningNode, tmp_path: Path) -> None:
     (user, *_) = MONITORING.blocks("sh")
     shell(user, tmp_path, {"FLYBALL_URL": node.url})
-    (checks,) = MONITORING.blocks("sh check")
+    probes, checks = MONITORING.blocks("sh check")
     port = node.address("amqp").port
-    for command in checks.splitlines():
+    for command in (probes + checks).splitlines():
         command = at(node, command).replace("port-listener/5672", f"port-listener/{port}")
         assert json.loads(shell(command, tmp_path))["status"] == "ok"
     (status,) = MONITORING.blocks("sh status")

@@ -12,6 +12,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPConnectionError, ConnectionClosedByBroker
 
+from flyball.broker.models.registry import Models
 from flyball.broker.node import housekeeping
 from flyball.broker.node import node as node_module
 from flyball.broker.node.node import Node
@@ -132,7 +133,7 @@ def test_a_failing_task_of_the_node_is_restarted_and_clients_are_served(
 ) -> None:
     attempts: list[int] = []
 
-    async def keep_house(hub: Hub) -> None:
+    async def keep_house(hub: Hub, models: Models) -> None:
         attempts.append(len(attempts))
         raise ZeroDivisionError("a defect")
 

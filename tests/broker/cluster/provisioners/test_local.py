@@ -80,7 +80,7 @@ def test_started_node_gets_its_own_settings_and_the_store_only(
     said = (folder / "node.log").read_text().splitlines()[0]
     ephemeral = "127.0.0.1:0"
     assert said == (
-        f"{STORE} False --name n2 --data {folder} --log-file {folder}/node.log --amqp {ephemeral} "
+        f"{STORE} False --config /dev/null --name n2 --data {folder} --log-file {folder}/node.log --amqp {ephemeral} "
         f"--http {ephemeral} --trace off"
     )
     assert STORE not in Path(f"/proc/{pid_of(running[0])}/cmdline").read_text()
