@@ -152,7 +152,7 @@ def test_removal_of_a_member_is_confirmed_and_explained(
     north.dialog.get_by_role("button", name="Cancel").click()
     member.get_by_role("button", name="Remove").click()
     north.dialog.get_by_role("button", name="Remove").click()
-    expect(north.toast("The member on “south” drains")).to_be_visible()
+    expect(north.toast("Draining the member on “south”")).to_be_visible()
     marked = decisions(north, "Drain the member of orders on 'south'")
     expect(marked).to_contain_text("because its removal was requested", timeout=LONG_MS)
     expect(member).to_contain_text("draining", timeout=LONG_MS)
@@ -224,7 +224,7 @@ def test_a_node_is_added_by_a_provisioner_and_removed(north: Visitor, domain: ht
         north.button("Add a node").click()
         north.dialog.get_by_label("Name").fill("north")
         north.dialog.get_by_role("button", name="Start it").click()
-        expect(north.dialog.get_by_role("alert")).to_contain_text("There is a node 'north' already")
+        expect(north.dialog.get_by_role("alert")).to_contain_text("already exists: choose another name")
         north.dialog.get_by_label("Name").fill("east")
         north.dialog.get_by_role("button", name="Start it").click()
         row = north.card("Nodes").get_by_role("row").filter(has_text="east")
@@ -233,7 +233,7 @@ def test_a_node_is_added_by_a_provisioner_and_removed(north: Visitor, domain: ht
         row.get_by_role("button", name="Remove").click()
         north.dialog.get_by_role("textbox").fill("east")
         north.dialog.get_by_role("button", name="Remove").click()
-        expect(north.toast("Node “east” drains")).to_be_visible()
+        expect(north.toast("Draining node “east”")).to_be_visible()
         expect(row).to_have_count(0, timeout=LONG_MS)
     finally:
         # A node that was started outlives us: it must not.

@@ -86,7 +86,7 @@ def test_a_report_opens_in_a_tab_of_its_own_and_its_tables_are_saved(visitor: Vi
 
 def test_a_report_that_is_gone_is_told_with_advice(visitor: Visitor) -> None:
     visitor.open("/experiments?report=nothing", "nothing")
-    expect(visitor.main.get_by_role("alert")).to_contain_text("There is no report “nothing”")
+    expect(visitor.main.get_by_role("alert")).to_contain_text("Report “nothing” not found")
     expect(visitor.main.get_by_role("link", name="Experiments")).to_be_visible()
     assert visitor.complaints == []
 
