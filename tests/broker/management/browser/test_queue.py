@@ -51,7 +51,7 @@ def test_a_message_is_published_to_the_queue_and_counted_live(visitor: Visitor, 
     expect(visitor.tile("Ready")).to_have_text("0")
     form = visitor.card("Publish a message")
     form.get_by_label("Message").fill("hello")
-    form.get_by_label("More properties").fill('{"content_type": "text/plain"}')
+    form.get_by_label("Other properties").fill('{"content_type": "text/plain"}')
     visitor.button("Publish").click()
     expect(visitor.toast("Published to")).to_be_visible()
     expect(visitor.tile("Ready")).to_have_text("1")

@@ -25,7 +25,7 @@ def test_no_action_on_a_queue_can_be_taken(looker: Visitor, channel: Any, action
     before = len(looker.requests)
     button = looker.button(action)
     expect(button).to_have_attribute("aria-disabled", "true")
-    reason = f"{WHY}: user “reader” has no right to {right} this in vhost “/”."
+    reason = f"{WHY}: user “reader” has no {right} permission for this in vhost “/”."
     expect(button).to_have_accessible_description(reason)
     button.press("Enter")
     expect(looker.toast(WHY)).to_be_visible()

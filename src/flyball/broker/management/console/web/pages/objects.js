@@ -86,7 +86,7 @@ export function publishCard({ vhost, exchange = "amq.default", queueName = null,
   const send = async () => {
     const mode = { delivery_mode: Number(persistence.input.value) };
     const { routed } = await post(path`/api/exchanges/${vhost}/${exchange}/publish`, {
-      properties: { ...mode, ...json(properties.input.value, "More properties") },
+      properties: { ...mode, ...json(properties.input.value, "Other properties") },
       routing_key: key.input.value,
       payload: payload.input.value,
       payload_encoding: "string",
