@@ -1,1 +1,1 @@
-"""The broker that all protocols share: the engine made durable, topology, authority, flow control and memory."""
+"""The protocol-independent broker: durable engine, topology, authority, flow control and memory accounting."""

@@ -1,10 +1,10 @@
 """Rate limit of login attempts: token buckets per user name and per address.
 
-Both are counted, so that neither one password for many names nor many passwords for one name can be tried quickly. A
+Both are limited, so that neither one password for many names nor many passwords for one name can be tried quickly. A
 name has more attempts than an address, so that one address cannot use up those of a name. Attempts on a name from an
-address where it has logged in before have a bucket of their own: guessing elsewhere does not lock the user out.
-There, a login with credentials verified a short while ago does not wait for guesses from the same address (`glance`);
-these checks have a bucket as well, since otherwise they could be used to try all passwords.
+address where it has logged in before use a separate bucket: guessing elsewhere does not lock the user out. From such
+an address, recently verified credentials are accepted without waiting for guesses from the same address (`glance`);
+these lookups are rate-limited as well, since otherwise they could be used to try all passwords.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ TRIES = 5
 # Interval at which one attempt is refilled.
 REFILL_S = 2.0
 
-# Failures allowed to a name from all addresses. It refills faster than one address can use it up: a peer that guesses
-# the password of a name does not delay logins with that name from elsewhere.
+# Failures allowed to a name from all addresses. Its bucket refills faster than one address can empty it: a peer that
+# guesses the password of a name does not delay logins with that name from elsewhere.
 NAME_TRIES = 20
 NAME_REFILL_S = 0.5
 
-# Maximum number of clients of one address or name that wait for an attempt; further ones are refused. With REFILL_S
-# all of them finish before the timeout of the AMQP handshake.
+# Maximum number of clients per address or name that wait for an attempt; more are refused. With REFILL_S all of them
+# finish before the timeout of the AMQP handshake.
 MAX_DELAYED = 4
 
 # Failed lookups of recent logins allowed to a name at an address.
 GLANCES = 20
-# Interval at which one of them is refilled.
+# Interval at which one lookup is refilled.
 GLANCE_S = 0.2
 
-# Maximum number of names and addresses that are remembered; the least recently used are dropped.
+# Maximum number of buckets, and of known places; the least recently used are dropped.
 MAX_BUCKETS = 10_000
 
 
@@ -67,7 +67,7 @@ class _Bucket:
     at_s: float
     # Attempts in progress. They count as failed until they end, so that many at once do not count as one.
     under_way: int = 0
-    # Attempts that may begin only if one in progress succeeds, first in, first out.
+    # Attempts that may start only if one in progress succeeds, first in, first out.
     waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
 
     # Attempts that wait for a refill.
@@ -78,7 +78,7 @@ class _Bucket:
         self.at_s = now_s
 
     def wake(self) -> None:
-        """Wake the attempts that may begin; if none may and none is in progress, all, to be refused."""
+        """Wake the attempts that may start; if none may and none is in progress, wake all, to be refused."""
         count = int(self.tries) - self.under_way
         if count < 1 and not self.under_way:
             count = len(self.waiting)
@@ -107,7 +107,7 @@ class Attempts:
     def __init__(self, *, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._buckets: OrderedDict[tuple[str, ...], _Bucket] = OrderedDict()
-        # Names with the addresses or networks from which they have logged in.
+        # Pairs of a name and an address or network from which it has logged in.
         self._known: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     def __len__(self) -> int:
@@ -116,14 +116,14 @@ class Attempts:
 
     @contextlib.asynccontextmanager
     async def attempt(self, name: str, address: str, *, can_wait: bool = False) -> AsyncIterator[Attempt]:
-        """Guard a login attempt, which waits for others in progress that may use up the limit.
+        """Guard a login attempt; wait while attempts in progress may use up the limit.
 
         Raises TooManyAttempts. With `can_wait` a few are delayed until a refill instead of refused. An attempt
         cancelled while it waits does not count, one cancelled later counts as failed.
         """
         name, place = _key_of(name), place_of(address)
         is_known = (name, place) in self._known
-        # The place is checked first: a refused peer may invent names, and each one remembered would evict another.
+        # The place is checked first: a refused peer may invent names, and the bucket of each would evict another.
         keys = [("known", name, place)] if is_known else [("place", place), ("name", name)]
         attempt = Attempt()
         buckets: list[_Bucket] = []

@@ -1,6 +1,6 @@
-"""Users, virtual hosts, permissions, policies and limits: decided in memory, made durable in the journal.
+"""Users, virtual hosts, permissions, policies and limits, held in memory and made durable by the journal.
 
-Used by every protocol and by all of management. Independent of protocols; secrets never leave it.
+Used by every protocol and by management. Independent of protocols; secrets never leave it.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ class Authority:
         self.user_deleted = Event[[str]]()
         # A virtual host was deleted, its contents not yet: its connections must be closed.
         self.vhost_closed = Event[[str]]()
-        # A virtual host was deleted: its contents must be too. The second argument says whether another node deleted
-        # it, with all contents that it knew.
+        # A virtual host was deleted: its contents must be deleted as well. The second argument is true if another
+        # node deleted it, together with all contents known there.
         self.vhost_deleted = Event[[str, bool]]()
-        # Other policies may apply in a virtual host.
+        # The policies of a virtual host have changed.
         self.policies_changed = Event[[str]]()
         self._journal = journal
         self._passwords = Passwords() if passwords is None else passwords
@@ -112,7 +112,7 @@ class Authority:
     async def authenticate(
         self, name: str, password: str | bytes, peer_is_loopback: bool, place: str = ""
     ) -> User | None:
-        """Return the user if the password is right and the user may log in from there.
+        """Return the user if the password is correct and the user may log in from there.
 
         The duration does not reveal whether name or password is wrong. Checks for different places take turns.
         Raises NotAdmitted.
@@ -130,7 +130,7 @@ class Authority:
         return now if self._may_come_from(name, peer_is_loopback) else None
 
     def recognise(self, name: str, password: str | bytes, peer_is_loopback: bool) -> User | None:
-        """Return the user if `authenticate` verified the password a short while ago, without another check."""
+        """Return the user if `authenticate` verified the password recently, without hashing it again."""
         if name == OWNER:
             return self._recognise_owner(password, peer_is_loopback)
         user = self.access.find_user(name)
@@ -166,7 +166,7 @@ class Authority:
     async def put_user(
         self, name: str, tags: Collection[str], *, password: str | None = None, password_hash: str | None = None
     ) -> None:
-        """Create or replace a user, with a password, the hash of one, or none."""
+        """Create or replace a user, with a password, a password hash, or neither."""
         check_user_name(name)
         check_tags(tuple(tags))
         if password is None and password_hash is not None:
@@ -180,7 +180,7 @@ class Authority:
         await self._put_user(user, before)
 
     async def change_password(self, name: str, password: str | None) -> None:
-        """Change or remove the user's password. Open connections stay."""
+        """Change or remove the user's password. Open connections stay open."""
         self.access.user(name)
         password_hash = await self._hash(password)
         before = self.access.user(name)
@@ -235,7 +235,7 @@ class Authority:
         await self._put(_of_vhost(vhost), undo)
 
     async def delete_vhost(self, vhost: str) -> None:
-        """Delete the virtual host with its permissions and policies, and what listeners of `vhost_deleted` remove."""
+        """Delete the virtual host with its permissions and policies; `vhost_deleted` triggers the other deletions."""
         permissions = self.access.delete_vhost(vhost)
         policies = self.policies.delete_vhost(vhost)
         log.info("vhost %r deleted", vhost)
@@ -272,7 +272,7 @@ class Authority:
     # Policies
 
     async def set_policy(self, policy: Policy) -> None:
-        """Add the policy or replace the one with its name. Raises VhostNotFound, too."""
+        """Add the policy, or replace the policy of the same name. Also raises VhostNotFound."""
         self.access.check_vhost(policy.vhost)
         before = self.policies.find(policy.vhost, policy.name)
         self.policies.set(policy)
@@ -395,7 +395,7 @@ class Authority:
 
     def _load_vhost(self, value: Mapping[str, Any]) -> None:
         if value["name"] == DEFAULT_VHOST:
-            # It exists from the first start on and cannot be deleted.
+            # It is created at the first start and cannot be deleted.
             self._is_first_start = False
         else:
             self.access.add_vhost(value["name"])

@@ -1,4 +1,4 @@
-"""Which message bodies a reader's protocol can represent. A message that it cannot stays in its queue."""
+"""Message bodies that a reader's protocol can represent. Other messages stay in their queue."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TELESTO_TEXT_BYTES = FRAME_MAX - 38
 
 
 class BodyFormat(enum.IntEnum):
-    """The bodies that a reader accepts. The numbers are those of the inter-node link."""
+    """The bodies that a reader accepts. The values are part of the inter-node link's protocol."""
 
     ALL = 0
     # ThorBangMQ terminates each message with a zero byte.

@@ -1,6 +1,6 @@
-"""The engine with durability: every decision goes to the journal and is confirmed when it is committed.
+"""The engine with durability: every change is journaled, and confirmed when it is committed.
 
-Protocol sessions call the broker; it calls them back. Nothing here knows a socket or a protocol.
+Protocol sessions call the broker, and it calls them back. This module is independent of sockets and protocols.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ ID_BLOCK = 1_000_000
 
 NO_IDS = "no message ids available: the store has not reserved a block yet; publish the message again"
 
-# Commit queue above which publishers are throttled. A change counts 200 bytes besides its body. A longer queue would
-# not make commits faster, only later.
+# Size of the commit queue above which publishers are throttled. A change counts as its body plus 200 bytes. A longer
+# queue would only delay commits, without raising their rate.
 CONGESTED_BYTES = 8 * 1024 * 1024
 
 # Messages of a backlog handed to one consumer before others get a turn.
 FEED_AT_ONCE = 1000
 
-# The same in bytes: within this time it may also turn out that the consumer does not read.
+# The same in bytes. Small enough that backpressure of a consumer that does not read can pause it in between.
 FEED_BYTES = 256 * 1024
 
 # A larger purge deletes stored messages by a range in the store instead of one by one: half a million would block the
@@ -103,7 +103,7 @@ class Broker:
         )
         self.ledger = Ledger(self.engine, memory_limit_bytes)
         self.meters = Meters()
-        # The clock of messages, which tests replace.
+        # Time of messages; tests replace it.
         self.now_us: Callable[[], int] = clock.now_us
         self.listing_limiter = ListingLimiter(time_limit_s)
         self.reader = StoreReader(
@@ -127,12 +127,12 @@ class Broker:
         self.max_message_bytes = max_message_bytes
         # Whether the store's disk is nearly full: publishers are blocked or refused, consumers are not.
         self.is_low_on_disk = False
-        # Whether other nodes use the same store: then it records every queue, even transient ones.
+        # Whether other nodes use the same store: every queue is recorded then, even a transient one.
         self.is_clustered = False
         self._time_limit_s = time_limit_s
         self._supervisor = Supervisor(tasks, self.faults)
         self._is_reserving = False
-        # Whether the node stops.
+        # Whether the node is stopping.
         self._is_quiescent = False
         # Hand-overs from other nodes that were accepted and not yet confirmed to the store.
         self._arrived: list[Arrived] = []
@@ -148,8 +148,8 @@ class Broker:
 
     @property
     def has_message_ids(self) -> bool:
-        """Whether there is a sufficient reserve of message ids; requests a block before it runs out."""
-        # One message may go to all queues, and the dead letter of a message that it displaces as well.
+        """Whether enough message ids are reserved; requests a block before they run out."""
+        # One message may be routed to all queues, and so may the dead letter of a message that it displaces.
         maximum = 2 * self.engine.max_copies
         left = self.engine.message_ids_left
         if left < max(ID_BLOCK // 2, 2 * maximum):
@@ -157,18 +157,18 @@ class Broker:
         return left > max(ID_BLOCK // 10, maximum)
 
     def has_ids_for(self, count: int) -> bool:
-        """Whether there are ids for `count` new messages; requests a block if few are left."""
+        """Whether ids for `count` new messages are reserved; requests a block if few are left."""
         left = self.engine.message_ids_left
         if left - count < ID_BLOCK // 2:
             self._reserve_ids(count)
         return left >= count
 
     def when_numbered(self, count: int, work: Callable[[], None]) -> None:
-        """Call `work`, which creates up to `count` messages, now or when there are ids for them."""
+        """Call `work`, which creates up to `count` messages, as soon as ids for them are reserved."""
         if self.has_ids_for(count):
             work()
         elif self.dead_lettering.is_publishing:
-            # The message would be removed before its dead letter is put: it is parked instead.
+            # Deferred, the dead letter would be put after its message is removed: the message is parked instead.
             raise StoreUnavailable(NO_IDS)
         else:
             self.spawn(self._do_when_numbered(count, work))
@@ -180,30 +180,30 @@ class Broker:
             self.dead_lettering.go_on()
 
     async def obtain_ids(self, count: int) -> None:
-        """Wait until there are ids for `count` new messages. Raises StoreError."""
+        """Wait until ids for `count` new messages are reserved. Raises StoreError."""
         while self.engine.message_ids_left < count:
             await self._reserve(count)
 
     async def start(self) -> None:
-        """Reserve message ids and read when stored messages expire."""
+        """Reserve message ids and read the expiry times of stored messages."""
         self.engine.grant_message_ids(await self.store.reserve_message_ids(ID_BLOCK), ID_BLOCK)
         self.engine.expect_expiries(await self.store.expiring())
 
     def quiesce(self) -> None:
-        """Start no more expiries, dead-lettering and requeues; the next start continues them."""
+        """Stop expiring, dead-lettering and requeuing messages; the next start continues."""
         self._is_quiescent = True
         self.dead_lettering.quiesce()
         self.retention.quiesce()
 
     async def stop(self) -> None:
-        """Stop all tasks and return unused message ids. The journal must have been closed before."""
+        """Stop all tasks and return unused message ids. The journal must be closed already."""
         self.listing_limiter.stop()
         self.ledger.stop()
         self.quiesce()
         if self._ticking is not None:
             self._ticking.cancel()
         self._supervisor.cancel()
-        # Ids that are not returned are only skipped: no reason to fail the stop.
+        # Ids that are not returned are only skipped, so an error need not fail the stop.
         with contextlib.suppress(StoreError):
             await self.store.return_message_ids(self.engine.first_spare_message_id)
 
@@ -217,7 +217,7 @@ class Broker:
             await self._confirm_arrived()
             while self.engine.members:
                 for arrived in await self.store.arrivals(list(self.engine.members)):
-                    # The queue may have been deleted or moved meanwhile.
+                    # The queue may have been deleted or moved in the meantime.
                     if self.engine.has_queue(arrived.queue_id):
                         self._take_in(arrived)
                 if not self._arrived:
@@ -238,11 +238,11 @@ class Broker:
         self._arrived.append(arrived)
         state = self.engine.queue(arrived.queue_id)
         for message in arrived.messages:
-            # Until the transfer is confirmed, the store does not list the message as one of this queue.
+            # The store assigns the message to this queue only when the hand-over is confirmed.
             message.stored = False
             former = state.unacked.get(message.id)
             if former is not None:
-                # This node handed the message over, has not seen the commit of that yet, and gets it back.
+                # This node handed the message over, and receives it back before it has seen the commit of that.
                 self.engine.settle(former)
             delivery = self.engine.accept(state, message, self.now_us())
             if delivery is not None:
@@ -292,7 +292,7 @@ class Broker:
     def put(self, draft: Draft, queue_ids: Sequence[int], done: PutDone, *, is_forwarded: bool = False) -> list[int]:
         """Put a message into the queues that exist; return those that do not.
 
-        A forwarded put was subject to the limits on the node that forwards it.
+        A forwarded put was checked against the limits by the node that forwards it.
         """
         if self.is_low_on_disk and not is_forwarded:
             done([], StoreUnavailable("low on disk: publish again after messages were consumed"))
@@ -361,11 +361,11 @@ class Broker:
     def settle(self, message: Message, is_acknowledged: bool = False) -> bool:
         """Remove an unacked message from the engine and from the store.
 
-        False if that has no effect: the queue was deleted, or moved to another node, which redelivers the message.
+        Return False without effect if the queue was deleted, or moved to another node, which redelivers the message.
         """
         if not self.engine.settle(message, is_acknowledged) and message.persistent:
             return False
-        # An ack that finds the insert unwritten cancels it: nothing reaches the store, and the publisher is
+        # An ack cancels an insert that is not written yet: nothing reaches the store, and the publisher is
         # confirmed now. A transient message has a receipt only if another node waits for its outcome.
         if (not message.persistent or self.journal.remove(message, None)) and message.receipt is not None:
             notify, number = message.receipt
@@ -373,7 +373,7 @@ class Broker:
         return True
 
     def settle_written(self, message: Message, is_acknowledged: bool = False) -> bool:
-        """Settle a message whose removal must be durable together with something else: a transaction, a dead letter.
+        """Settle a message whose removal must be committed with another change: a transaction, a dead letter.
 
         An unwritten insert stays in its batch, and its publisher is confirmed with that batch. Cancelling it would
         confirm the publisher now, and a crash before the next commit would lose a confirmed message together with its
@@ -387,16 +387,16 @@ class Broker:
         return True
 
     def append_refused(self, message: Message) -> None:
-        """Remove a message that the store refused, and report that to its publisher."""
+        """Remove a message that the store refused, and report the failure to its publisher."""
         if not self.engine.withdraw(message):
-            # It is delivered. If it is requeued it must not pass for one that survives a restart.
+            # It is delivered. If requeued, it must not count as persistent: it would not survive a restart.
             message.persistent = False
         if message.receipt is not None:
             (notify, number), message.receipt = message.receipt, None
             notify(number, True)
 
     def remove_refused(self, message: Message) -> None:
-        """Return a message to its queue whose removal the store refused."""
+        """Requeue a message whose removal the store refused."""
         if message.is_paged:
             self.spawn(self._read_refused(message.id))
         else:
@@ -422,8 +422,8 @@ class Broker:
     def requeue(self, messages: Sequence[Message]) -> None:
         """Requeue messages whose leases have ended; dead-letter those that were requeued too often."""
         if self._is_quiescent:
-            # Connections end one after the other: each message would go through many of them, and count as delivered
-            # each time, until its delivery limit drops it. The store has it for the next start.
+            # Connections close one after the other: a requeued message would be delivered to each of the remaining
+            # ones, until its delivery limit drops it. It is still in the store, for the next start.
             return
         purged = [message for message in messages if self.engine.must_be_whole(message)]
         if purged:
@@ -454,12 +454,12 @@ class Broker:
                 self.reader.serve(queue_id)
 
     def feed(self, consumer: Consumer) -> None:
-        """Deliver to the consumer what its credit allows, unless it waits, which means that nothing matches."""
+        """Deliver to the consumer what its credit allows. Skip a waiting one: no ready message matches it."""
         if not consumer.turn:
             self._feed(consumer)
 
     def take(self, queue_id: int, selector: Selector, done: TakeDone, accepts: Accepts | None = None) -> None:
-        """Remove and return the first match. One that the reader's protocol cannot represent stays."""
+        """Remove and return the first match, unless the reader's protocol cannot represent it."""
         if accepts is not None:
             found = self.engine.peek(queue_id, selector, self.now_us())
             if isinstance(found, Message) and not accepts(found):
@@ -497,7 +497,7 @@ class Broker:
             self.reader.fetch(queue_id, message, partial(self.peek, queue_id, selector, done), partial(done, None))
 
     def remove(self, message: Message, done: TakeDone) -> None:
-        """Remove an unacked message; call back when that is durable."""
+        """Remove an unacked message; call back when the removal is durable."""
         if message.persistent:
             self.journal.remove(message, PendingDelete(self.engine, message, done, self.requeue_undelivered))
         else:
@@ -505,7 +505,7 @@ class Broker:
             done(message, None)
 
     def remove_all(self, messages: Sequence[Message], done: Done) -> None:
-        """Remove unacked messages; call back when that is durable."""
+        """Remove unacked messages; call back when the removal is durable."""
         if not messages:
             done(None)
             return
@@ -542,7 +542,7 @@ class Broker:
     def browse(
         self, queue_id: int, after_id: int, limit: int, done: Callable[[list[Message], FlyballError | None], None]
     ) -> None:
-        """Report ready messages with a larger id, oldest first; they stay ready."""
+        """Report ready messages with ids above `after_id`, oldest first; they stay ready."""
         state = self.engine.queue(queue_id)
         if state.absent or limit > CHEAP_MESSAGES:
             self.spawn(self.reader.list_ready(state, after_id, limit, done))
@@ -563,7 +563,7 @@ class Broker:
         priority: int = 0,
         shared: SharedWindow | None = None,
     ) -> None:
-        """Add a consumer of the owner; `begun` is called with it before the first delivery."""
+        """Add a consumer for `owner`; call `begun` with it before the first delivery."""
         consumer = self.engine.consume(
             queue_id, selector, prefetch, owner, no_ack=no_ack, priority=priority, shared=shared
         )
@@ -581,13 +581,13 @@ class Broker:
         self._tick_if_needed()
 
     def shared_window_changed(self, consumer: Consumer, prefetch: float) -> None:
-        """Forward a change of a consumer's shared window to the node that feeds it, if it is not this one."""
+        """Forward a change of a consumer's shared window to the node that serves its queue, if another one does."""
         state = self.engine.find_queue_by_id(consumer.queue_id)
         if state is not None and state.original is not None:
             state.original.set_prefetch(prefetch)
 
     def cancel(self, consumer: Consumer) -> None:
-        """Stop deliveries to the consumer, which may still ack what it has."""
+        """Stop deliveries to the consumer, which may still ack its unacked messages."""
         state = self.engine.find_queue_by_id(consumer.queue_id)
         successor = self.engine.cancel(consumer)
         if state is not None and state.original is not None:
@@ -604,7 +604,7 @@ class Broker:
         self._feed(consumer)
 
     def acknowledge(self, consumer: Consumer, message_ids: Sequence[int], done: Done) -> None:
-        """Remove acked messages and deliver what the consumer's credit allows then.
+        """Remove acked messages and deliver what the consumer's credit then allows.
 
         Raises LeaseNotFound, or passes it to `done` if the queue has moved to another node, which redelivers them.
         """
@@ -658,7 +658,7 @@ class Broker:
         consumer, message = delivery.consumer, delivery.message
         consumer.owner.crash(error)
         self.cancel(consumer)
-        # The session has requeued the messages that it knew. If this one is still leased, it failed before that.
+        # The session has requeued the messages that it recorded. If this one is still leased, it failed before that.
         if message.id in consumer.leases:
             consumer.release(message.id)
         elif not consumer.no_ack:
@@ -666,13 +666,13 @@ class Broker:
         self.requeue([message])
 
     def _bring_back(self, messages: Sequence[Message]) -> None:
-        """Requeue messages and deliver a batch to waiting consumers; feed them further in later turns of the loop."""
+        """Requeue messages and deliver one batch to waiting consumers; feed the rest in later event loop turns."""
         self._dispatch(self.engine.requeue(messages, self.now_us(), FEED_AT_ONCE, FEED_BYTES))
         for consumers in self.engine.take_interrupted():
             asyncio.get_running_loop().call_soon(self._feed_all, deque(consumers))
 
     def _feed_all(self, consumers: deque[Consumer]) -> None:
-        """Feed consumers of a queue in turns of the event loop: equal priorities take turns, higher ones go first."""
+        """Feed one batch per event loop turn: consumers of equal priority alternate, higher priorities first."""
         consumer = consumers.popleft()
         if self._feed_part(consumer):
             place = sum([other.priority == consumer.priority for other in consumers])
@@ -681,7 +681,7 @@ class Broker:
             asyncio.get_running_loop().call_soon(self._feed_all, consumers)
 
     def _feed(self, consumer: Consumer) -> None:
-        """Deliver to the consumer in batches, so that others get a turn of the event loop in between."""
+        """Deliver to the consumer in batches, one per turn of the event loop."""
         if self._feed_part(consumer):
             asyncio.get_running_loop().call_soon(self._feed, consumer)
 
@@ -710,7 +710,7 @@ class Broker:
             self._tick_if_needed()
 
     def _reserve_ids(self, count: int = 0) -> None:
-        """Start the reservation of a block of ids, of at least `count`."""
+        """Start to reserve a block of at least `count` ids."""
         if not self._is_reserving:
             self._is_reserving = True
             self.spawn(self._reserve(count))
@@ -723,7 +723,7 @@ class Broker:
             )
             self.engine.grant_message_ids(first, block)
         finally:
-            # Also after a permanent failure: the next request for ids tries again.
+            # Also after a permanent failure: the next request for ids retries.
             self._is_reserving = False
 
     async def _purge_in_store(
@@ -745,10 +745,10 @@ class Broker:
 
 
 class _InUse:
-    """The ids of messages that a purge in the store must keep: unacked ones, and those that arrived since.
+    """The ids of messages that a purge in the store must keep: unacked ones, and those that arrived later.
 
-    Their ids are not always above those of purged messages, which may be from another node's range. After the queue
-    has moved, all messages are kept.
+    New ids are not always above those of purged messages, which may be from another node's range. After the queue has
+    moved, all messages are kept.
     """
 
     __slots__ = ("_engine", "_state")
@@ -765,7 +765,7 @@ class _InUse:
 
 
 class _Removal:
-    """Removes the oldest messages of a queue, loading from the store those that are only there."""
+    """Removes the oldest messages of a queue, and loads paged-out ones from the store."""
 
     __slots__ = ("_broker", "_done", "_maximum", "_queue_id", "_reader", "_taken", "_up_to_id")
 

@@ -12,8 +12,8 @@ def now_us() -> int:
 
 
 def lease_time_s() -> float:
-    """Return seconds of a clock that also runs while the machine is suspended, as the registry's clock does.
+    """Return seconds of a clock that keeps running while the machine is suspended, as the registry's clock does.
 
-    With a clock that stops, a node would wake up believing in a lease that expired during the suspension.
+    With a clock that stops, a resumed node would still hold a lease that expired during the suspension.
     """
     return time.clock_gettime(_OF_LEASES)

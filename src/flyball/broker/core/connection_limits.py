@@ -1,4 +1,4 @@
-"""The number of connections and channels by virtual host and user, and the limits of these."""
+"""Counts of connections and channels per virtual host and user, and their limits."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ConnectionLimits:
             _less(self._of_user, user, 1)
 
     def channel_limit(self, user: str) -> int | None:
-        """Return the limit that one more channel of the user would exceed, else None."""
+        """Return the channel limit of the user if it is reached, else None."""
         limit = self._authority.user_limits.limit(user, MAX_CHANNELS)
         return limit if limit is not None and self._channels[user] >= limit else None
 

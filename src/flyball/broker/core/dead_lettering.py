@@ -1,6 +1,6 @@
 """Removal of expired, rejected and displaced messages: dead-lettered in batches, dropped, or parked.
 
-The publisher decides whether there is a dead letter and where it goes: see `dead_letters`.
+The publisher decides whether a message is dead-lettered, and where to: see `dead_letters`.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ MAX_DEAD_LETTERS_AT_ONCE = 100
 # dead-letter into each other could multiply a message endlessly.
 MAX_REFUSED = 1000
 
-# Duration of a batch of dead-lettering, and of the pause after it, so that it takes at most half of the event loop: a
+# Duration of a batch of dead-lettering and of the pause after it, which limits it to half of the event loop's time: a
 # hundred thousand messages may expire at once, and each may pass through a chain of a hundred queues.
 TURN_S = 0.01
 
-# Reasons that come from a consumer's request, which may be part of a transaction.
+# Reasons caused by a consumer's request, which may be part of a transaction.
 _ASKED_FOR = ("rejected", "delivery_limit")
 
 
@@ -49,16 +49,16 @@ class DeadLetterResult(enum.Enum):
     """Whether a removed message has a dead letter."""
 
     NO_SUCCESSOR = 0
-    # The dead letter is in its queues.
+    # The dead letter was put into its queues.
     SUCCEEDED = 1
-    # A dead letter is on its way to another node: the message stays until it is safe there, see `Held`.
+    # A dead letter was sent to another node: the message stays until that node confirms it, see `Held`.
     LATER = 2
 
 
 class Held:
-    """A message that stays unacked until all of its dead letters that went to other nodes are safe there.
+    """A message that stays unacked until other nodes have confirmed all of its dead letters sent to them.
 
-    They include the dead letters of copies that full queues refused on the way: those copies are in no queue.
+    They include the dead letters of copies that full queues refused: those copies are in no queue.
     """
 
     __slots__ = ("_left", "is_unacked", "message", "state")
@@ -68,14 +68,14 @@ class Held:
         self.message = message
         # A message that a full queue refused when it was published is in no queue: its publisher is notified.
         self.is_unacked = message.id in state.unacked
-        # The dead letters that are not safe, and one more while they are being published.
+        # Unconfirmed dead letters, plus one while they are being published.
         self._left = 1
 
     def hold(self) -> None:
         self._left += 1
 
     def release(self) -> bool:
-        """Return whether this was the last one, so that the message may be removed."""
+        """Return whether this was the last one: the message may be removed then."""
         self._left -= 1
         return self._left == 0
 
@@ -88,7 +88,7 @@ class Publisher(Protocol):
     """Publishes dead letters."""
 
     def publish(self, state: QueueState, message: Message, reason: str) -> DeadLetterResult:
-        """Publish the dead letter of a message, if its queue has a dead-letter exchange, before it is removed."""
+        """Publish the dead letter of a message before it is removed, if its queue has a dead-letter exchange."""
         ...
 
 
@@ -115,7 +115,7 @@ class Keeper(Protocol):
 
 
 class DeadLettering:
-    """Removes messages after their dead letters were put into queues."""
+    """Removes messages, after putting their dead letters into queues."""
 
     def __init__(
         self, broker: Keeper, reader: StoreReader, spawn: Callable[[Coroutine[Any, Any, None]], object]
@@ -124,19 +124,19 @@ class DeadLettering:
         self._engine = broker.engine
         self._reader = reader
         self._spawn = spawn
-        # Set later, since it needs exchanges and links, which need the broker. Until then there are no dead letters.
+        # Set later, since it needs exchanges and links, which need the broker. Until then nothing is dead-lettered.
         self.publisher: Publisher | None = None
-        # By queue, messages and reasons in order; the first is being read from the store.
+        # Messages and reasons in order, by queue; the first message is being loaded from the store.
         self._loading: dict[int, deque[tuple[Message, str]]] = {}
         # Deferred messages: expired ones, and those displaced by dead letters.
         self._pending: deque[_Pending] = deque()
         # Their number by queue.
         self._pending_counts: dict[int, int] = {}
-        # Whether a dead letter is being published; messages that it displaces or that are refused collect here.
+        # Whether a dead letter is being published; the messages that it displaces; copies that full queues refuse.
         self._is_publishing = False
         self._displaced: list[_Pending] = []
         self._refused: list[tuple[QueueState, Message]] = []
-        # The message whose dead letters are being published, or were last.
+        # The message whose dead letters are being published, or were published last.
         self.held: Held | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_quiescent = False
@@ -149,7 +149,7 @@ class DeadLettering:
         return self._is_publishing
 
     def quiesce(self) -> None:
-        """Start no more dead-lettering; recovery after the next start finds the messages again."""
+        """Stop dead-lettering; recovery at the next start finds the messages again."""
         self._is_quiescent = True
         if self._timer is not None:
             self._timer.cancel()
@@ -166,7 +166,7 @@ class DeadLettering:
         if state.queue.id in self._pending_counts and not self._broker.journal.is_grouping:
             self.dead_letter_later(state, message, reason)
         else:
-            # In a transaction it must be in the same batch as the rest, and may overtake deferred ones for that.
+            # In a transaction it must be in the same batch as the other changes, even if it overtakes deferred ones.
             self._dead_letter_or_load(state, message, reason)
         self.go_on()
 
@@ -184,7 +184,7 @@ class DeadLettering:
         self.go_on()
 
     def dead_letter_refused(self, state: QueueState, message: Message) -> None:
-        """Dead-letter a message that a full queue refused and that is therefore in no queue."""
+        """Dead-letter a message that is in no queue because a full queue refused it."""
         if self._is_publishing:
             self._refused.append((state, message))
             return
@@ -229,7 +229,7 @@ class DeadLettering:
                 return
             self._dead_letter_first_pending()
             if time.monotonic() > ends_s:
-                # A pause of the same length: messages in a cycle of queues return as fast as they are removed.
+                # Pause for as long as the batch: messages in a cycle of queues return as fast as they are removed.
                 self._timer = loop.call_later(TURN_S, again)
                 return
 
@@ -280,12 +280,12 @@ class DeadLettering:
             self._broker.settle(message)
 
     def _publish_with_refused(self, state: QueueState, message: Message, reason: str) -> DeadLetterResult:
-        """Publish the dead letter of a message, and those of all copies that full queues refuse on its way.
+        """Publish the dead letter of a message, and those of all its copies that full queues refuse.
 
         Refused copies are in no queue, so their dead letters must be in the batch that removes the message itself: a
         crash would lose them otherwise. A message displaced by a dead letter is unacked in its queue and can be
-        deferred; it goes before those deferred already, which keeps the number of deferred messages small. Both are
-        loops, not recursion, since a chain of queues may have any length.
+        deferred; it is queued before earlier deferred ones, which keeps their number small. Both are loops, not
+        recursion, since a chain of queues may have any length.
         """
         self._is_publishing = True
         held = self.held = Held(state, message)
@@ -316,9 +316,9 @@ class DeadLettering:
         return DeadLetterResult.NO_SUCCESSOR if publisher is None else publisher.publish(state, message, reason)
 
     def park(self, state: QueueState, message: Message, reason: str, error: Exception) -> None:
-        """Keep an unacked message that could not be dead-lettered for an operator, without delivering it.
+        """Park an unacked message that could not be dead-lettered: keep it undelivered, for an operator.
 
-        It stays in the store; recovery after a restart finds it and tries once more.
+        It stays in the store; recovery after a restart finds it and retries once.
         """
         if message.id not in state.unacked:
             return
@@ -339,7 +339,7 @@ class DeadLettering:
     def page_out_parked(self) -> None:
         """Page out the bodies of parked messages that were not stored yet when they were parked.
 
-        They may stay for days and take memory from publishers.
+        They may stay for days and use memory that publishers need.
         """
         for message_id, (state, message) in list(self._parked_whole.items()):
             is_here = self._engine.find_queue_by_id(state.queue.id) is state and message_id in state.parked
@@ -347,7 +347,7 @@ class DeadLettering:
                 del self._parked_whole[message_id]
 
     async def _dead_letter_in_order(self, state: QueueState, line: deque[tuple[Message, str]]) -> None:
-        """Dead-letter messages in order, after reading bodies from the store and obtaining ids."""
+        """Dead-letter messages in order, after loading their bodies and obtaining ids."""
         engine = self._engine
         try:
             while line and not self._is_quiescent:
@@ -375,20 +375,20 @@ class DeadLettering:
             del self._loading[state.queue.id]
 
     def requeue_parked(self, state: QueueState, message_ids: Iterable[int] | None = None) -> int:
-        """Requeue parked messages, or all; return their number.
+        """Requeue these parked messages, or all; return their number.
 
-        An expired message, or one over the delivery limit, is dead-lettered again at once: another attempt.
+        An expired message, or one over the delivery limit, is dead-lettered again at once.
         """
         messages = self._unpark(state, message_ids)
         self._broker.requeue(messages)
         return len(messages)
 
     def drop_parked(self, state: QueueState, message_ids: Iterable[int] | None, done: Done) -> int:
-        """Remove parked messages, or all; return their number. Calls `done` when that is durable."""
+        """Remove these parked messages, or all; return their number. Calls `done` when the removal is durable."""
         messages = self._unpark(state, message_ids)
         state.dropped += len(messages)
         for message in messages:
-            # Not `remove`: it keeps the message to restore it, whose body is only in the store.
+            # Not `remove`, which keeps the message to restore it on failure: the body may be only in the store.
             self._broker.settle(message)
         self._broker.when_durable(done)
         return len(messages)

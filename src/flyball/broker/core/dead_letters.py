@@ -51,7 +51,7 @@ class DeadLetters:
         self._intake = intake
 
     def publish(self, state: QueueState, message: Message, reason: str) -> DeadLetterResult:
-        """Publish the dead letter of a message, if there is an exchange and a route for it.
+        """Publish the dead letter of a message, if its exchange exists and routes it to a queue.
 
         Raises InvalidArgument if the queue's dead-letter routing key is too long, which was not always checked.
         """
@@ -99,15 +99,15 @@ class DeadLetters:
         )
         self._intake.put_content(targets, content)
         if elsewhere:
-            # The message stays until another node has the dead letter.
+            # The message stays until another node has confirmed the dead letter.
             self._send(elsewhere, content, reason)
             return DeadLetterResult.LATER
         return DeadLetterResult.SUCCEEDED if targets else DeadLetterResult.NO_SUCCESSOR
 
     def _send(self, remotes: Sequence[RemoteQueue], content: Content, reason: str) -> None:
-        """Put a dead letter into remote queues; the message whose death it reports is removed when they have it.
+        """Put a dead letter into remote queues, and remove the dead-lettered message when their nodes confirm it.
 
-        While the outcome is unknown the put is repeated: at least once, maybe twice.
+        While the outcome is unknown the put is retried: delivery is at least once.
         """
         broker, peering = self._topology.broker, self._queues.peering
         held = broker.dead_lettering.held
@@ -121,7 +121,7 @@ class DeadLetters:
             if outcome == PutOutcome.UNKNOWN and broker.engine.has_queue(held.message.queue_id):
                 asyncio.get_running_loop().call_later(retries.next_delay_s(), put_again)
             elif held.release():
-                # Local queues may have got copies whose inserts are not written yet.
+                # Copies in local queues may have inserts that are not written yet.
                 broker.settle_written(held.message)
 
         def put_again() -> None:
@@ -165,14 +165,14 @@ def _with_death(
 ) -> list[Death]:
     """Record a death in the headers: one entry per queue and reason, the latest first.
 
-    Clients can write x-death, too. Their entries are copied byte for byte, except for one count, so that this node
-    need not be able to encode their values.
+    Clients can also write x-death. Their entries are copied byte for byte, except for one count, since this node may
+    not be able to encode their values.
     """
     raw = headers.get(X_DEATH)
     is_array = raw is not None and raw[:1] == b"A"
     elements = split_array(raw) if raw is not None and is_array else []
     entries = _merged([split_table(element[1:]) for element in elements if element[:1] == b"F"])
-    # Elements that are not tables have no meaning and go last. RabbitMQ loses a message with such elements.
+    # Elements that are not tables have no meaning and are moved to the end. RabbitMQ loses messages with them.
     others = [element for element in elements if element[:1] != b"F"]
     own = (_octets(queue_name), reason.encode())
     known = next((entry for entry in entries if _key_of(entry) == own), None)
@@ -202,8 +202,8 @@ def _with_death(
 def _merged(entries: list[Death]) -> list[Death]:
     """Merge entries of the same queue and reason, as RabbitMQ does for those of versions that did not count.
 
-    The first one stays; if it has no count, it gets the number of merged entries. As in RabbitMQ, the order of the
-    result is reversed, and a single entry is left alone.
+    The first one is kept; if it has no count, its count becomes the number of merged entries. As in RabbitMQ, the
+    order of the result is reversed, and a single entry is not changed.
     """
     if len(entries) == 1:
         return entries
@@ -233,13 +233,13 @@ def _octets(text: str) -> bytes:
 
 
 def _one_more(raw: bytes | None) -> int:
-    """Return the count incremented, at most to `MAX_COUNT`, where RabbitMQ's would become negative."""
+    """Return the count plus one, at most `MAX_COUNT`; in RabbitMQ it would become negative."""
     count = None if raw is None else read_value(raw)
     return min(count + 1, MAX_COUNT) if isinstance(count, int) and not isinstance(count, bool) else 1
 
 
 def _is_cycle(queue_name: str, reason: str, deaths: list[Death]) -> bool:
-    """Whether the message was in the queue before and not rejected since: such a cycle is dropped."""
+    """Whether the message was in the queue before, without a rejection since: such a cycle is dropped."""
     if reason == "rejected":
         return False
     name = _octets(queue_name)

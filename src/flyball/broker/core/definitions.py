@@ -1,4 +1,4 @@
-"""Stored definitions of features such as clustered queues and topics, which interpret them."""
+"""Stored definitions of features such as clustered queues and topics. The features interpret the values."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Definitions:
         return self._kept[kind]
 
     def put(self, definition: Definition, done: Done) -> None:
-        """Add the definition or replace the one with its kind and key."""
+        """Add the definition, or replace the definition of the same kind and key."""
         kept = self._kept[definition.kind]
         before = kept.get(definition.key)
         kept[definition.key] = definition.value

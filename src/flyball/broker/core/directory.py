@@ -1,4 +1,4 @@
-"""The directory of remote queues: which node serves which, updated from the changes of the other nodes."""
+"""The directory of remote queues and the nodes that serve them, updated from the changes of other nodes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class RemoteQueue:
 
     def __init__(self, queue: Queue, owner: int) -> None:
         self.queue = queue
-        # The id of the node, which may be dead until another one has taken over.
+        # The id of the node. It may be dead until another node has taken the queue over.
         self.owner = owner
 
     @property

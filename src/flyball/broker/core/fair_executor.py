@@ -1,6 +1,6 @@
-"""Fair execution of expensive work in threads: bounded concurrency, a bounded queue, and places that take turns.
+"""Fair execution of expensive work in threads: bounded concurrency, a bounded queue, round robin over places.
 
-A place with many requests delays its own requests, not those of others.
+A place with many requests delays only its own requests.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class FairExecutor:
     def __init__(self, at_once: int, max_waiting: int) -> None:
         self._free = at_once
         self._max_waiting = max_waiting
-        # The place whose turn is next comes first.
+        # In the order of their turns.
         self._lines: dict[str, deque[asyncio.Future[None]]] = {}
         self.waiting = 0
 
@@ -54,14 +54,14 @@ class FairExecutor:
             await mine
         except asyncio.CancelledError:
             if mine.done() and not mine.cancelled():
-                # Pass on the turn that it was just given.
+                # It was granted a slot in the meantime: pass it on.
                 self._next()
             else:
                 self._remove(place, mine)
             raise
 
     def _turn_away(self, place: str) -> None:
-        """Refuse the last of the longest queue; raises NotAdmitted if that is the new one."""
+        """Refuse the last request of the longest queue; raise NotAdmitted if that is the new request."""
         longest = max(self._lines, key=lambda each: len(self._lines[each]))
         refusal = NotAdmitted("too many logins are waiting", RETRY_S)
         if len(self._lines.get(place, ())) + 1 >= len(self._lines[longest]):
@@ -80,14 +80,14 @@ class FairExecutor:
                 del self._lines[place]
 
     def _next(self) -> None:
-        """Give a turn that ended to the first of the next place."""
+        """Hand a free slot to the first request of the next place."""
         while self._lines:
             place = next(iter(self._lines))
             line = self._lines.pop(place)
             first = line.popleft()
             self.waiting -= 1
             if line:
-                # Behind all others.
+                # To the end of the round.
                 self._lines[place] = line
             if not first.done():
                 first.set_result(None)

@@ -1,13 +1,14 @@
 """Flow control: the credit of publishers, in bytes.
 
-Without pressure a publisher gets credit on request, and no timer runs. Under pressure a controller computes a rate
-every 20 ms, and the bytes that it allows are shared in turns: a publisher without credit waits with its next message,
-and its connection is not read. Only messages need credit; other commands on the connection, such as acks, are not
-held back.
+Without pressure a publisher receives credit on request, and no timer runs. Under pressure a controller computes a
+rate
+every 20 ms, and publishers share the bytes that it allows in turns: a publisher without credit waits with its next
+message, and its connection is not read. Only messages need credit; other commands on the connection, such as acks,
+are not delayed.
 
-The credit law: within a sample, publishers together get what the rate allows and no more. Credit that is not used is
-revoked at the next sample (`_revoke`), so it cannot be saved up for a burst. A message larger than the credit is let
-in whole, since it has been received, and the excess is a debt charged against the publisher's next shares.
+The credit law: within a sample, all publishers together get no more than the rate allows. Unused credit is revoked at
+the next sample (`_revoke`), so it cannot be saved up for a burst. A message larger than the credit is accepted whole,
+since it has been received already, and the excess is a debt deducted from the publisher's next shares.
 Shares do not depend on the size of messages
 (test_publishers_share_what_may_be_sent_whatever_the_size_of_their_messages), and neither kind of protocol starves the
 other (test_amqp_and_other_protocols_do_not_starve_each_other).
@@ -38,7 +39,7 @@ from flyball.control.tuning import tuning_of
 
 log = logging.getLogger("flyball.server")
 
-# Minimum share: handing out less costs more than it is worth.
+# Minimum share: the overhead of granting less would exceed its use.
 MIN_SHARE_BYTES = 2048
 
 # Maximum debt of a publisher whose message exceeded its credit.
@@ -47,7 +48,7 @@ MAX_DEBT_BYTES = 256 * 1024
 # Time without any credit after which publishers are notified (connection.blocked).
 BLOCK_AFTER_S = 1.0
 
-# Consecutive samples without pressure and without waiting publishers after which the loops stop.
+# The loops stop after this number of consecutive samples without pressure and without waiting publishers.
 CALM_SAMPLES = 10
 
 NO_STORE = "the store does not keep up"
@@ -83,7 +84,7 @@ class Flow:
         self._memory = Tank(NO_MEMORY, memory_bytes, MEMORY_KP)
         # Runs only under pressure.
         self._timer: asyncio.TimerHandle | None = None
-        # Waiting publishers, in the order in which they began to wait.
+        # Waiting publishers, in order of arrival.
         self._line: dict[CreditedSession, None] = {}
         # Publishers that may have credit left.
         self._holders: set[CreditedSession] = set()
@@ -94,9 +95,9 @@ class Flow:
         # Whether a publisher had to wait since the last sample.
         self._has_kept_waiting = False
         self._calm = 0
-        # Since when the rate is zero.
+        # Time at which the rate became zero.
         self._still_since: float | None = None
-        # Record the samples of both loops, if they are recorded.
+        # Recorders of the samples of both loops; None if samples are not recorded.
         self._samples: tuple[TankSamples, TankSamples] | None = None
 
     def record_with(self, record: Callable[[Sample], None], commit_queue: str, memory: str) -> None:
@@ -116,7 +117,7 @@ class Flow:
     # For sessions
 
     def grant(self, session: CreditedSession, wanted: int) -> bool:
-        """Grant at most `wanted` bytes of credit to a connection that has none. False if it must wait for `go_on`.
+        """Grant up to `wanted` bytes of credit to a connection without credit. False if it must wait for `go_on`.
 
         Under pressure a debt from an earlier message is deducted, and the credit expires at the next sample.
         """
@@ -214,10 +215,10 @@ class Flow:
         self._timer = loop.call_later(SAMPLE_S, self._tick)
 
     def _tick(self) -> None:
-        """Decide the next rate and hand out the credit that it allows."""
+        """Compute the next rate and grant the credit that it allows."""
         journal = self._broker.journal
         loop = asyncio.get_running_loop()
-        # First of all: if an error occurs below, waiting publishers are still served at the next sample.
+        # Scheduled first: after an error below, waiting publishers are still served at the next sample.
         self._timer = loop.call_later(SAMPLE_S, self._tick)
         now = loop.time()
         is_open = not (self._has_kept_waiting or self._line)
@@ -251,7 +252,7 @@ class Flow:
             session.credit = min(session.credit, 0)
 
     def _serve(self) -> None:
-        """Serve waiting publishers, each for its share, while there is room; those that need more wait again."""
+        """Grant each waiting publisher its share while there is room; those that need more wait again."""
         self._is_serving_soon = False
         for session in list(self._line):
             if self._room_bytes() <= 0:

@@ -1,16 +1,16 @@
-"""The rate limit of publishers: a control loop for each tank, that is for each resource whose level they raise.
+"""The rate limit of publishers: one control loop per tank, a resource whose level publishers raise.
 
-Pure control laws: level and time in, rate out. `flow` shares the rate among publishers, and runs the loops.
+Pure control laws: level and time in, rate out. `flow` runs the loops and shares the rate among publishers.
 
 The plant is an integrator: the level rises by the inflow and falls by the drain. The actuator is exact, since the
 inflow is measured and not estimated: a message routed to ten queues costs ten times as much, one acked before it was
-written costs nothing. What is left is delay: a rate holds for one sample (20 ms), it is up to one sample old when it
-is used up, and the commit queue shows the effect with the commit in progress (1 to 20 ms): 50 ms in total. For an
-integrator with a delay of d the SIMC rules (Skogestad, Journal of Process Control 13 (2003), Table 1) give
-kp = 1 / (c + d) and ki = kp / (4 (c + d)) for a closed-loop time constant c. With c = 3 d, so c + d = 0.2 s:
+written costs nothing. The remaining dynamics are delay: a rate holds for one sample (20 ms), it is up to one sample
+old when it is used up, and the commit queue shows the effect with the commit in progress (1 to 20 ms): 50 ms in
+total. For an integrator with a delay of d the SIMC rules (Skogestad, Journal of Process Control 13 (2003), Table 1)
+give kp = 1 / (c + d) and ki = kp / (4 (c + d)) for a closed-loop time constant c. With c = 3 d, so c + d = 0.2 s:
 kp = 5 /s and ki = 6.25 /s². The loop then tolerates six times the gain or the delay before it oscillates
-(pi/2 / (kp d) = 6.3), so a commit may take 0.3 s. A commit lowers the level at once by all that it wrote, which no
-rate can smooth: while the store is the bottleneck the level is a sawtooth about its setpoint, by the size of a batch.
+(pi/2 / (kp d) = 6.3), so a commit may take 0.3 s. A commit lowers the level in one step, which no rate can smooth:
+while the store is the bottleneck, the level is a sawtooth about its setpoint, with the amplitude of a batch.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ PRESSURE_RATIO = 0.5
 JOURNAL_KP = 5.0
 JOURNAL_KI_PER_S = 6.25
 
-# The drain of memory is not measured separately but shows in its level, so the rate is the growth allowed: zero at
+# The drain of memory is not measured separately but is part of its level, so the rate is the allowed growth: zero at
 # the setpoint, which needs no integral action. A time constant of 2 s throttles gently.
 MEMORY_KP = 0.5
 
-# Bytes per second that no publisher reaches: unlimited.
+# Unlimited, in bytes per second: more than publishers can send.
 MAX_RATE = 4e9
 
 # A rate that would fill the tank in a thousand seconds or more counts as zero, so that publishers are notified.
 STANDSTILL_RATIO_PER_S = 0.001
 
-# Multiple of the setpoint above which nothing is let in, whatever the rate: the drain of a store that just stopped
-# responding is still estimated from the past.
+# Multiple of the setpoint above which nothing is accepted, whatever the rate: when a store stops responding, the
+# estimate of its drain is outdated.
 CEILING_RATIO = 2.0
 
 # Time constant of the average of the drain, which is measured commit by commit.
@@ -87,7 +87,7 @@ class Tank:
     )
 
     def __init__(self, reason: str, setpoint_bytes: int, kp: float, ki_per_s: float = 0.0) -> None:
-        # The reason sent to publishers that are blocked because of it.
+        # The reason sent to publishers that this tank blocks.
         self.reason = reason
         self.setpoint_bytes = setpoint_bytes
         self._ceiling_bytes = CEILING_RATIO * setpoint_bytes

@@ -1,10 +1,10 @@
-"""Samples of the loops of flow control, for the trace: only while they run.
+"""Samples of the flow control loops for the trace, recorded only while the loops run.
 
-The loops decide every 20 ms, but see a level that is a sawtooth of commits. Five decisions are recorded together: the
-level at the first, and as the action what came in since then, which is less than what was allowed while publishers
-send less. Where the outflow is not measured, the action is the mean of the rates: two successive samples show the
-plant only if publishers had to wait for it. Else, and where a sample took another time, a number is left out, which
-readers see as a gap.
+The loops decide every 20 ms, but commits make the level a sawtooth. Five decisions are recorded as one sample: its
+measurement is the level at the first decision, its action the inflow since then, which is below the allowed rate if
+publishers send less. Where the outflow is not measured, the action is the mean of the rates: two successive samples
+identify the plant only if publishers had to wait. Otherwise, and after a sample of a different length, one sequence
+number is skipped, which readers treat as a gap.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from flyball.control.tuning import Mode, Tuning
 
 RECORDED_S = 5 * SAMPLE_S
 
-# Shortest and longest sample that counts as RECORDED_S: a busy event loop is late.
+# Minimum and maximum length of a sample that counts as RECORDED_S: timers of a busy event loop fire late.
 _SHORTEST_S, _LONGEST_S = 0.9 * RECORDED_S, 1.6 * RECORDED_S
 
 
@@ -47,7 +47,8 @@ class TankSamples:
         self._tuning = tuning
         self._record = record
         self._sequence = 0
-        # The present sample: when it began, level and outflow then, its last decision, what was allowed until then.
+        # The current sample: its start, time of the last decision, level and outflow at the start, inflow allowed so
+        # far.
         self._begun_s = self._at_s = 0.0
         self._level_bytes = 0
         self._drained_bytes: int | None = None
@@ -59,14 +60,14 @@ class TankSamples:
     def note(
         self, level_bytes: int, drained_bytes: int | None, now_s: float, *, was_limited: bool, other_per_s: float
     ) -> None:
-        """Note a decision that was just made. `drained_bytes` counts the outflow, None if it is not measured.
+        """Record a decision of the loop. `drained_bytes` counts the outflow, None if it is not measured.
 
-        `was_limited`: publishers had to wait since the last one. `other_per_s` is the rate that the other tank
-        allowed meanwhile.
+        `was_limited`: publishers had to wait since the previous decision. `other_per_s` is the rate that the other
+        tank allowed in that time.
         """
         elapsed_s = now_s - self._at_s
         if elapsed_s > _LONGEST_S:
-            # It did not run meanwhile, or the event loop was stopped.
+            # The loop was at rest, or the event loop was blocked.
             self._sequence += 1
             self._begin(level_bytes, drained_bytes, now_s)
         else:
@@ -78,7 +79,7 @@ class TankSamples:
                 self._begin(level_bytes, drained_bytes, now_s)
         self._at_s = now_s
         self.rate_per_s = self._tank.rate_per_s
-        # At a standstill nothing comes in, whatever drains.
+        # At a standstill the inflow is zero, whatever the drain.
         self._now_feedforward = min(self._tank.drain_per_s, self.rate_per_s)
 
     def _begin(self, level_bytes: int, drained_bytes: int | None, now_s: float) -> None:
@@ -95,7 +96,7 @@ class TankSamples:
             inflow = level_bytes - self._level_bytes + drained_bytes - self._drained_bytes
             self._is_bound = True
         self._sequence += 1
-        # Below that the tank allows more than anyone sends.
+        # Below this pressure the rate does not limit publishers.
         if tank.is_pressed(self._level_bytes):
             self._record(
                 Sample(

@@ -1,7 +1,7 @@
 """Handles: the operations of a session on a queue, wherever it is served.
 
-`LocalQueue` is the handle of a queue that this node serves. The handle of a remote queue comes from `peering`: it
-follows the queue when it moves, and retries when a node is lost. Sessions do not know which of both they have.
+`LocalQueue` is the handle of a queue that this node serves. The handle of a remote queue is created by `peering`: it
+follows the queue when it moves, and retries when a node is lost. Sessions use both in the same way.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class QueueCounts(NamedTuple):
 
 
 class Got(NamedTuple):
-    """The message fetched by a get, None if the queue was empty, and the number of messages still ready."""
+    """The message fetched by a get, or None if the queue was empty, and the number of messages still ready."""
 
     message: Message | None = None
     ready: int = 0
@@ -47,12 +47,12 @@ class Subscriber(Protocol):
     priority: int
     exclusive: bool
     no_ack: bool
-    # Filter and order of its messages; None: all, in the order of the queue.
+    # Filter and order of its messages; None for all messages in queue order.
     selector: Selector | None
 
     @property
     def window(self) -> SharedWindow | None:
-        """The window that it shares with other consumers of its session."""
+        """The window shared with other consumers of its session."""
         ...
 
     @property
@@ -78,12 +78,12 @@ class Subscriber(Protocol):
         ...
 
     def ended(self) -> None:
-        """Cancel it: its queue was deleted and there is no other."""
+        """Cancel it: its queue was deleted, and no other member remains."""
         ...
 
 
 class QueueHandle(Protocol):
-    """A queue, wherever it is served. An operation raises an error or calls back once, maybe before it returns."""
+    """A queue, wherever it is served. An operation raises or calls back exactly once, maybe before it returns."""
 
     @property
     def queue(self) -> Queue: ...
@@ -96,7 +96,7 @@ class QueueHandle(Protocol):
         ...
 
     def declare(self, declared: Queue, owner: object, done: Answer[QueueCounts]) -> None:
-        """Compare it with a declaration, and renew its expiry. Raises QueueLocked, UnlikeDeclared."""
+        """Check it against a declaration, and renew its expiry. Raises QueueLocked, UnlikeDeclared."""
         ...
 
     def use(self, done: Answer[QueueCounts]) -> None:
@@ -112,7 +112,7 @@ class QueueHandle(Protocol):
         ...
 
     def delete_empty(self, done: Answer[None]) -> None:
-        """Delete it if it has no message, not even an unacked one."""
+        """Delete it if it has no messages, ready or unacked."""
         ...
 
     def get(self, done: Answer[Got], *, no_ack: bool) -> None:
@@ -130,22 +130,22 @@ class QueueHandle(Protocol):
         fit: int = BodyFormat.ALL,
         taken: Callable[[Message], None] | None = None,
     ) -> None:
-        """Remove and return the first match. One that the reader's protocol cannot represent stays: InvalidBody.
+        """Remove and return the first match, unless the reader's protocol cannot represent it: InvalidBody.
 
         If this node serves the queue, `taken` is called with the message before its removal is durable.
         """
         ...
 
     def peek(self, selector: Selector | None, done: TakeDone, fit: int = BodyFormat.ALL) -> None:
-        """Return the first match, without a selector the next message; it stays ready."""
+        """Return the first match, or the next message if `selector` is None; it stays ready."""
         ...
 
     def browse(self, after_id: int, limit: int, done: Answer[list[Message]]) -> None:
-        """Return some ready messages with a larger id, oldest first; none if there are no more."""
+        """Return up to `limit` ready messages with ids above `after_id`, oldest first; an empty list at the end."""
         ...
 
     def list_ids(self, after_id: int, limit: int, done: Answer[list[int]]) -> None:
-        """Return the ids of such messages once all of them are durable."""
+        """Return the ids of such messages when all of them are durable."""
         ...
 
     def remove_oldest(self, up_to_id: int, limit: int, done: Answer[int]) -> None:

@@ -36,15 +36,15 @@ class Intake:
     ) -> list[QueueState]:
         """Put a message into each of the queues; return the full ones that refuse it.
 
-        `receipt` is for a message that goes to one queue.
+        `receipt` is only for a message with a single target queue.
         """
         broker = self._broker
         engine = self._engine
         if not engine.keeps_messages:
             return []
         if len(targets) > 1 and engine.message_ids_left < len(targets) and not broker.has_ids_for(len(targets)):
-            # Checked before the first copy is put: all or none. Callers that route to many queues wait for ids, so
-            # this is rare.
+            # Checked before the first copy is put, so that all copies are put or none. Callers that route to many
+            # queues wait for ids, so this is rare.
             raise StoreUnavailable(NO_IDS)
         now_us = broker.now_us()
         refused: list[QueueState] = []

@@ -1,7 +1,7 @@
 """Admission control for listings of long queues: puts and reads take precedence.
 
-A listing costs the event loop as much as thousands of puts. Cheap requests never wait here; their cost is measured,
-and listings get the remaining capacity, page by page.
+A listing costs the event loop as much as thousands of puts. Cheap requests never wait here; their load is measured,
+and listings share the remaining capacity, page by page.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from flyball.admission.admission import Admission
 from flyball.admission.sensors.thread import ThreadSensor
 from flyball.errors import NotAdmitted, StoreUnavailable
 
-# Target utilization of the event loop. The load of cheap requests reduces what listings get of it.
+# Target utilization of the event loop. The load of cheap requests reduces the part left for listings.
 BUSY_RATIO = 0.75
 # Listings of at most this size bypass admission: they cost less than the wait.
 CHEAP_MESSAGES = 100

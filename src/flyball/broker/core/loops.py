@@ -1,6 +1,6 @@
-"""The registry of control loops: those of the node and those that clients report, with their last samples.
+"""The registry of control loops of the node and of clients that report theirs, with their last samples.
 
-It only records them; the loops run elsewhere. Both the number of loops and the samples of each are bounded.
+It only records; the loops run elsewhere. Both the number of loops and the samples of each are bounded.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class _Report(BaseModel):
-    """Immutable input from clients: unknown fields are refused."""
+    """Immutable input from clients; unknown fields are rejected."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -72,14 +72,14 @@ class Proof(_Report):
     # Why a loop must not be activated with it.
     reasons: Annotated[list[Text], Field(max_length=10)]
     text: Text
-    # A person has accepted the reasons: the loop may act although the certificate is not sound.
+    # An operator has accepted the reasons: the loop may act although the certificate is not sound.
     is_forced: bool = False
-    # What is worth knowing although the certificate is sound.
+    # Warnings, even if the certificate is sound.
     warnings: Annotated[list[Text], Field(max_length=10)] = []
 
 
 class LoopFacts(_Report):
-    """The description of a loop, which seldom changes."""
+    """The description of a loop, which changes rarely."""
 
     title: Text
     # Its purpose, in a sentence.
@@ -96,7 +96,7 @@ class LoopFacts(_Report):
 
 
 class LoopSample(_Report):
-    """One step of a loop; None for a value that did not exist, such as the action while nothing is limited."""
+    """One step of a loop; None for a missing value, such as the action while nothing is limited."""
 
     # Unix time.
     at: Number
@@ -110,14 +110,14 @@ class LoopReport(_Report):
 
     facts: LoopFacts | None = None
     is_shadow: bool = False
-    # Why it refuses the requested mode.
+    # Reason for refusing the requested mode.
     refusal: Text | None = None
     samples: Annotated[list[LoopSample], Field(max_length=KEPT_SAMPLES)] = []
 
 
 @dataclass(slots=True, frozen=True)
 class Reading:
-    """The state of a loop inside the node; without an action it is idle."""
+    """The state of a loop that runs in the node; it is idle if `action` is None."""
 
     setpoint: float
     measurement: float
@@ -125,7 +125,7 @@ class Reading:
 
 
 class Ring:
-    """A ring buffer of rows of floats, in an array, so that a hundred rings take only a megabyte."""
+    """A ring buffer of rows of floats in an array: a hundred rings use only a megabyte."""
 
     __slots__ = ("_length", "_names", "_next", "_values", "count")
 
@@ -137,7 +137,7 @@ class Ring:
         self.count = 0
 
     def append(self, *row: float | None) -> None:
-        """Append a row, a number or None for each name, and drop the oldest row if full."""
+        """Append a row with a number or None for each name; drop the oldest row if full."""
         width = len(self._names)
         begin = self._next * width
         self._values[begin : begin + width] = array("d", [math.nan if value is None else value for value in row])
@@ -197,7 +197,7 @@ class KnownLoop:
         self.wanted_mode: Mode | None = None
         self.refusal: str | None = None
         self.reported_at: float | None = None
-        # Why it cannot be switched; None if it can be.
+        # Reason why it cannot be switched; None if it can be.
         self.why_fixed = why_fixed
         self.samples = Ring(SAMPLE_FIELDS)
         self._read = read
@@ -246,7 +246,7 @@ class KnownLoop:
             raise NotSwitchable(self.name, f"its certificate is not sound: {reasons}")
 
     def switch(self, mode: Mode) -> None:
-        """Switch the loop; a client's loop gets the mode in the response to its next report. Raises NotSwitchable."""
+        """Switch the loop; a client receives the mode in the response to its next report. Raises NotSwitchable."""
         self.check_switch(mode)
         self.wanted_mode = mode
         self.refusal = None
@@ -301,7 +301,7 @@ class Loops:
     ) -> KnownLoop:
         """Register a loop of the node; `read` is called about once a second.
 
-        `switch` is called with True for shadow mode; a loop without it gives the reason in `why_fixed`.
+        `switch` is called with True for shadow mode; a loop without it states the reason in `why_fixed`.
         """
         loop = KnownLoop(name, facts, read=read, switch=switch, why_fixed=why_fixed)
         self._loops[name] = loop
@@ -349,7 +349,7 @@ class Loops:
         return loop
 
     def _check_room(self, user: str, now: float) -> None:
-        """Raise TooManyLoops if the user may not add a loop; loops that are gone are removed first."""
+        """Raise TooManyLoops if the user may not add a loop, even after removing loops that are gone."""
         if self._is_full(user):
             self.forget_gone(now, 0.0)
         if self._is_full(user):

@@ -1,7 +1,7 @@
-"""The use of clustered queues by a client that names queues by id, and the members that serve it.
+"""The members of clustered queues that serve a client which names queues by id.
 
-Such a client knows one member and keeps naming it. Any other member of the clustered queue serves as well, so the
-node can redirect its requests transparently.
+Such a client knows one member and always names it. Any member of the clustered queue can serve it, so the node can
+redirect its requests transparently.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from flyball.broker.core.placement import Role
 
 
 class MemberRoutes:
-    """The members that one connection uses, and redirections from one to another."""
+    """The members that one connection uses, and redirections between them."""
 
     __slots__ = ("_homes", "_is_member", "counts")
 

@@ -1,29 +1,29 @@
-"""The memory ledger: one account of all memory that clients can make a node use, and the policy when it runs short.
+"""The memory ledger: the account of all memory that clients can make a node use, and the policy under pressure.
 
 Memory is charged to one of these categories:
 
 - messages: bodies, properties and `model.MESSAGE_OVERHEAD_BYTES` each, ready or unacked (`Engine.resident_bytes`),
-  and the index entries of those that are only in the store (`Engine.absent_bytes`);
+  and the index entries of paged-out ones (`Engine.absent_bytes`);
 - connections: incomplete input, open transactions, unsent output, channels, consumers and caches
   (`Holder.held_bytes`);
-- links to other nodes: unsent output and unanswered requests. Puts wait before a link has many (`peering.puts`),
-  and waiting puts are charged to the connection that they came from;
+- links to other nodes: unsent output and unanswered requests. The number of puts per link is limited
+  (`peering.puts`); waiting ones are charged to the publishing connection;
 - HTTP: requests in progress and unsent responses;
 - definitions: queues, exchanges, bindings and their arguments, registered clients, and the versions of models.
 
-The commit queue (`GroupCommit.pending_bytes`) has a loop and a setpoint of its own: see `core.flow`.
+The commit queue (`GroupCommit.pending_bytes`) has a separate loop and setpoint: see `core.flow`.
 
 The policy has three steps:
 
 1. Page out. Above `--resident-bytes`, stored messages are dropped from memory: ready ones first, then the bodies of
    unacked ones.
-2. Backpressure. Publishers are throttled as memory that cannot be paged out approaches `--memory-bytes` (`core.flow`,
-   which reads `Ledger.level_bytes`), those on other nodes by delayed responses; puts of the research protocols are
-   refused when it is reached. Above half of it, connections with more than their share of unacked messages get no
-   deliveries until they ack some.
+2. Backpressure. As memory that cannot be paged out approaches `--memory-bytes`, publishers are throttled
+   (`core.flow`, which reads `Ledger.level_bytes`), those on other nodes by delayed responses; at the limit, puts of
+   the research protocols are refused. Above half of it, connections with more than their share of unacked messages
+   receive no deliveries until they ack some.
 3. Refuse. When connections use more than three eighths of `--memory-bytes`, the largest is closed with an error that
-   says so. Links are exempt: no client is closed because another node does not read. Definitions beyond three eighths
-   are refused.
+   states the reason. Links are exempt: no client is closed because another node does not read. Definitions beyond
+   three eighths are refused.
 
 So a process stays below `--memory-bytes` + `--resident-bytes` + `BASE_BYTES`. No I/O here, and no lookup or lock per
 message: the engine and the connections count in plain integers, and the ledger adds them up.
@@ -46,18 +46,18 @@ from flyball.model import Message
 
 log = logging.getLogger("flyball.server")
 
-# Memory of a process besides what is charged: the interpreter and its libraries (about 90 MB), the commit queue with
-# its copies on the way to PostgreSQL (four times 16 MiB), a read from the store of 16 MiB twice, one message of
-# maximum size in transit, and free memory kept by the allocator. `tests/broker/node/test_memory.py` measures it.
+# Memory of a process that is not charged: the interpreter and its libraries (about 90 MB), the commit queue with its
+# copies in transit to PostgreSQL (four times 16 MiB), a read from the store of 16 MiB twice, one message of maximum
+# size in transit, and free memory kept by the allocator. `tests/broker/node/test_memory.py` measures it.
 BASE_BYTES = 256 * 1024 * 1024
 
-# A connection is charged again when its memory has changed by `CHARGE_STEP_BYTES`, which is checked after each
+# A connection's charge is updated when its memory has changed by `CHARGE_STEP_BYTES`, which is checked after each
 # `CHARGE_READ_BYTES` of input, and about once a second.
 CHARGE_STEP_BYTES = 64 * 1024
 CHARGE_READ_BYTES = 4 * 1024
 
-# The fractions of `--memory-bytes` for connections, for unacked messages under pressure, and for definitions.
-# Together less than 1: whatever clients of one kind do, some memory is left for the others.
+# Fractions of `--memory-bytes` for connections, for unacked messages under pressure, and for definitions. Their sum
+# is less than 1: one kind of use cannot take all memory from the others.
 CONNECTIONS_RATIO = 0.375
 UNACKED_RATIO = 0.125
 DEFINITIONS_RATIO = 0.375
@@ -69,13 +69,13 @@ HTTP_RATIO = 0.25
 # Fraction of `--memory-bytes` above which connections are limited to their share of unacked messages.
 PRESSURE_RATIO = 0.5
 
-# Connections with less are not held back or closed; where there are many, those with less than an equal share.
+# Connections that use less are not paused or closed. With many connections, the limit is an equal share.
 MIN_SHARE_BYTES = 1024 * 1024
 
 # Minimum interval between checks of connections under pressure.
 LOOK_S = 0.02
 
-# Freed memory after which the allocator is asked to return it to the system.
+# Amount of freed memory after which the allocator is asked to return it to the system.
 TRIM_BYTES = 16 * 1024 * 1024
 
 CONNECTION_BYTES = 8 * 1024
@@ -84,8 +84,8 @@ CONSUMER_BYTES = 2 * 1024
 UNCONFIRMED_BYTES = 100
 
 
-# Maximum number of unacked messages of a connection examined by a page-out; and of consecutive ones found paged out,
-# after which older ones are assumed to be, too.
+# Maximum number of a connection's unacked messages that a page-out examines; and of consecutive ones found paged out,
+# after which older ones are assumed to be paged out as well.
 _MAX_EXAMINED = 20_000
 _PAGED_IN_A_ROW = 1000
 
@@ -101,7 +101,7 @@ class Messages(Protocol):
 class Holder(Protocol):
     """A connection, to which memory is charged."""
 
-    # The last charge.
+    # Its current charge.
     charged_bytes: int
     # Whether its consumers are paused because it has too many unacked messages.
     is_held_back: bool
@@ -115,7 +115,7 @@ class Holder(Protocol):
         ...
 
     def held_bytes(self) -> int:
-        """Its memory besides messages."""
+        """Its memory without messages."""
         ...
 
     def page_out(self, wanted_bytes: int) -> int:
@@ -134,18 +134,18 @@ class Holder(Protocol):
 
 
 class Ledger:
-    """The account of one node."""
+    """The memory account of one node."""
 
     def __init__(self, messages: Messages, limit_bytes: int) -> None:
         self._messages = messages
         self.limit_bytes = limit_bytes
-        # All charged connections: those of the hub.
+        # All charged connections, which are those of the hub.
         self.holders: set[Holder] = set()
         # Memory of clients' connections.
         self.connections_bytes = 0
         # Memory of links to and from other nodes.
         self.links_bytes = 0
-        # Memory of definitions at the last tick plus what was declared since; deletions since then still count.
+        # Memory of definitions at the last tick, plus later declarations; deletions count at the next tick.
         self.definitions_bytes = 0
         # Memory of HTTP requests in progress and of unsent responses.
         self.http_bytes = 0
@@ -167,7 +167,7 @@ class Ledger:
 
     @property
     def unpageable_bytes(self) -> int:
-        """Memory of messages beyond their budget, since they could not be paged out."""
+        """Memory of messages in excess of their budget, which could not be paged out."""
         return max(0, self.messages_bytes - (self._messages.resident_limit_bytes or 0))
 
     @property
@@ -231,7 +231,7 @@ class Ledger:
 
     def _refuse_largest(self) -> None:
         limit_bytes = int(CONNECTIONS_RATIO * self.limit_bytes)
-        # Thousands of connections may exceed the limit together with little memory each.
+        # Thousands of connections with little memory each may together exceed the limit.
         min_bytes = min(MIN_SHARE_BYTES, limit_bytes // max(1, len(self.holders)))
         # Links are exempt: a link carries the traffic of many clients.
         holders = sorted(
@@ -268,7 +268,7 @@ class Ledger:
             if freed >= wanted_bytes:
                 break
         else:
-            # Called in the middle of a decision of the engine: consumers may be paused now, but not fed.
+            # Called from within an operation of the engine: consumers may be paused now, but not fed.
             self._hold_back()
         return freed
 
@@ -296,7 +296,7 @@ class Ledger:
             self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._let_go_on)
 
     def _let_go_on(self) -> None:
-        """Resume the connections that have less now, and all if the pressure is over."""
+        """Resume connections that are at most at half their share, or all when the pressure is over."""
         self._timer = None
         is_pressed = self.is_pressed
         for holder in list(self._held_back):
@@ -309,7 +309,7 @@ class Ledger:
     # Maintenance
 
     def tick(self, definitions_bytes: int) -> None:
-        """Charge all connections again, and return freed memory to the system. Called about once a second."""
+        """Update the charges of all connections; return freed memory to the system. Called about once a second."""
         self.definitions_bytes = definitions_bytes
         for holder in list(self.holders):
             held_bytes = holder.held_bytes()
@@ -330,7 +330,7 @@ class Ledger:
 def page_out(engine: Engine, newest_first: Iterable[tuple[Consumer | None, Message]], wanted_bytes: int) -> int:
     """Page out bodies of unacked messages until `wanted_bytes` are freed; return the number of bytes freed.
 
-    From new to old: older ones were examined when memory ran short before, and paged out unless they were not stored.
+    Newest first: older ones were examined at earlier page-outs, and paged out unless they were not stored.
     """
     freed = in_a_row = 0
     for consumer, message in islice(newest_first, _MAX_EXAMINED):
@@ -347,7 +347,7 @@ def page_out(engine: Engine, newest_first: Iterable[tuple[Consumer | None, Messa
 
 
 def _trim() -> None:
-    """Have the C library return free memory, which it otherwise keeps between blocks in use."""
+    """Make the C library return free memory, which it otherwise keeps between blocks in use."""
     try:
         ctypes.CDLL(None).malloc_trim(0)
     except (OSError, AttributeError):

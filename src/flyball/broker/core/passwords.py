@@ -1,7 +1,7 @@
 """Passwords: hashed with argon2, verified off the event loop, never stored in clear.
 
-A verification takes tens of milliseconds on purpose. So that a thousand connections of one user do not pay this a
-thousand times, a success is cached for a short time as a keyed hash, from which the password cannot be recovered.
+A verification costs tens of milliseconds on purpose. To spare a thousand connections of one user this cost, a success
+is cached for a short time as a keyed hash, from which the password cannot be recovered.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from flyball.broker.core.fair_executor import FairExecutor
 from flyball.errors import InvalidArgument
 
 TIME_COST = 2
-# The minimum that OWASP recommends for argon2id: a node verifies several passwords at once and has other work.
+# OWASP's minimum for argon2id: a node verifies several passwords at once and has other work.
 MEMORY_KIB = 19 * 1024
 
-# Concurrent runs of argon2, each of which needs `MEMORY_KIB`; further ones wait.
+# Concurrent runs of argon2, which need `MEMORY_KIB` each; further ones wait.
 MAX_CONCURRENT_RUNS = 2
 
-# Maximum number of waiting runs; above it, the longest queue of one place is cut.
+# Maximum number of waiting runs; above it, the last one of the place with the longest queue is refused.
 MAX_WAITING = 1000
 
 # Lifetime of a cached success since its last use.
@@ -38,7 +38,7 @@ MAX_PASSWORD_BYTES = 1024
 MAX_HASH_LENGTH = 512
 MAX_TIME_COST = 16
 MAX_MEMORY_KIB = 256 * 1024
-# Maximum cost of a hash that is imported.
+# Maximum parallelism. With the limits above it bounds the cost of an imported hash.
 MAX_THREADS = 16
 
 _SALT_BYTES = 16
@@ -62,7 +62,7 @@ class Passwords:
         # Expiry of cached successes, by mark; the oldest first.
         self._cached: dict[bytes, float] = {}
         self._decoy = _decoy()
-        # Number of runs of argon2.
+        # Number of runs of argon2 so far.
         self.runs = 0
 
     async def hash_password(self, password: str | bytes) -> str:
@@ -82,7 +82,7 @@ class Passwords:
     async def verify(self, password_hash: str | None, password: str | bytes, place: str = "") -> bool:
         """Whether the password matches the hash.
 
-        Without a hash, for a user that does not exist or has no password, the result is False after the same time.
+        Without a hash, for a user that does not exist or has no password, return False after the same time.
         Places take turns. Raises NotAdmitted if too many verifications are waiting.
         """
         data = _bytes_of(password)
@@ -92,7 +92,7 @@ class Passwords:
         if self._is_cached(mark):
             return True
         async with self._turns.turn(place) as turn:
-            # Another connection may have verified it meanwhile: a program's connections log in at the same time.
+            # Another connection may have verified it in the meantime: a program's connections log in together.
             if self._is_cached(mark):
                 return True
             self.runs += 1
@@ -102,7 +102,7 @@ class Passwords:
         return is_right
 
     def remembers(self, password_hash: str, password: str | bytes) -> bool:
-        """Whether the password was verified against the hash a short while ago: a lookup in the cache."""
+        """Whether the cache holds a recent verification of the password against the hash."""
         return self._is_cached(self._mark(password_hash, _bytes_of(password)))
 
     def _mark(self, password_hash: str, data: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""The interface to the other nodes that queues and sessions use."""
+"""The interface of queues and sessions to the other nodes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ PutDone = Callable[[int, int], None]
 
 
 class Settled:
-    """Acks forwarded to other nodes and not confirmed yet; of a single node none."""
+    """Acks forwarded to other nodes and not confirmed yet; a single node has none."""
 
     async def flush(self) -> None:
         """Wait until they are durable. Raises ClusterError if a message moved away before its ack."""
 
 
 class Peering:
-    """The peers of a single node: none. See `peering.domain` for a node in a domain."""
+    """The peering of a single node, without peers. See `peering.domain` for a node in a domain."""
 
     # The name of this node in its domain.
     name = ""
@@ -31,7 +31,7 @@ class Peering:
 
     @property
     def is_clustered(self) -> bool:
-        """Whether there are peers."""
+        """Whether this node has peers."""
         return False
 
     def name_of(self, node_id: int) -> str:
@@ -53,20 +53,20 @@ class Peering:
         """Apply all changes that the peers made before this call. Raises StoreError."""
 
     async def followed(self) -> None:
-        """Wait until the peers have applied this node's durable changes, as far as they respond soon."""
+        """Wait until the peers that respond soon have applied this node's durable changes."""
 
     async def may_create(self, vhost: str, name: str) -> bool:
         """Claim the name of a new queue; False if another node has it. Raises StoreError."""
         return True
 
     async def settle_name(self, vhost: str, name: str) -> None:
-        """Wait until this node has claimed the name, or the directory has a queue of another node with it.
+        """Wait until this node has claimed the name, or the directory lists a queue of this name on another node.
 
         Raises StoreError, and PeerLost if another node has claimed the name and does not create the queue.
         """
 
     async def news(self, time_limit_s: float) -> None:
-        """Wait for a change in which node serves which queue, at most `time_limit_s`."""
+        """Wait up to `time_limit_s` for a change in the assignment of queues to nodes."""
         await asyncio.sleep(time_limit_s)
 
     # Queues
@@ -107,7 +107,7 @@ class Peering:
         return Settled()
 
     def settled_in_vain(self) -> None:
-        """Record the ack of a message whose queue has moved away."""
+        """Record the ack of a message whose queue has moved to another node."""
 
     def reply(self, node_id: int, name: str, content: Content) -> None:
         """Send a direct reply to a channel on another node, if it exists and reads."""

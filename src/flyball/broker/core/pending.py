@@ -1,7 +1,7 @@
 """Callbacks of the journal for messages and changes that are being made durable.
 
-The journal calls back once for each message or change. These classes complete the request, and undo in the engine
-what could not be made durable.
+The journal calls back once for each message or change. These classes complete the request, or undo it in the engine
+if it could not be made durable.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Done = Callable[[FlyballError | None], None]
 
 T = TypeVar("T")
 
-# Called once with the result of an operation, which is undefined if there is an error.
+# Called once with the result of an operation, which is undefined in case of an error.
 Answer = Callable[[T, FlyballError | None], None]
 
 
 class PendingPut:
-    """A put that is not durable yet; the message is withdrawn if it fails."""
+    """A put that is not durable yet; if it fails, the message is withdrawn."""
 
     __slots__ = ("_done", "_engine", "_message")
 
@@ -47,7 +47,7 @@ class PendingPut:
 
 
 class PendingDelete:
-    """A removal that is not durable yet; the message is requeued if it fails."""
+    """A removal that is not durable yet; if it fails, the message is requeued."""
 
     __slots__ = ("_done", "_engine", "_message", "_requeue")
 
@@ -84,9 +84,9 @@ class Countdown:
 
 
 class PendingChange:
-    """A change that is not durable yet; it is undone if it fails.
+    """A change that is not durable yet; if it fails, it is undone.
 
-    While its outcome is unknown it stays in effect; if it turns out to be refused, it is undone then.
+    While its outcome is unknown it stays in effect; if it turns out to be refused, it is undone.
     """
 
     __slots__ = ("_done", "_undo")
@@ -145,14 +145,14 @@ class PendingMark:
 
 
 def change_for_good(journal: GroupCommit, changes: Sequence[Change], done: Done) -> None:
-    """Make changes durable that cannot be undone: after the timeout they are still retried."""
+    """Make changes durable that cannot be undone: they are retried even after the timeout."""
     for change in changes:
         journal.change(change, None)
     journal.mark(PendingMark(done, changes), is_limited=True)
 
 
 def _ignore(error: FlyballError | None) -> None:
-    """Do nothing: the caller already got OutcomeUnknown."""
+    """Do nothing: the caller already received OutcomeUnknown."""
 
 
 async def outcome(operation: Callable[[Done], object]) -> None:

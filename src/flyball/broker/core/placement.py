@@ -1,6 +1,6 @@
-"""Placement of the clients of clustered queues: the interface, and that of a single node.
+"""Placement of the clients of clustered queues: the interface, and the placement of a single node.
 
-A single node serves every client itself. In a domain, the cluster provides a placement that knows all nodes.
+A single node serves every client itself. In a domain, the cluster provides a placement over all nodes.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class PlaceRequest:
     queue_name: str
     role: Role
     client_name: str = ""
-    # The session that needs another place; empty for a new session.
+    # The session to be placed again; empty for a new session.
     session_id: str = ""
     # The name of a node that the client lost or could not reach.
     avoid: str = ""
-    # Whether the client will present its session id at its place. Plain clients cannot: they are recognized by what
-    # they do.
+    # Whether the client will present its session id at its place. Plain clients cannot: they are recognized by their
+    # requests.
     arrives: bool = True
 
 
@@ -49,13 +49,13 @@ class Place:
     node: str
     queue_id: int
     session_id: str
-    # Addresses of the node by protocol. A client whose protocol is missing stays with the node that it asked.
+    # Addresses of the node by protocol. A client whose protocol is missing stays at the node that it asked.
     addresses: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True, frozen=True)
 class NoPlaceYet:
-    """There is no place at present: retry."""
+    """No place is available at present: retry."""
 
     retry_s: float
     reason: str
@@ -66,7 +66,7 @@ class Movable(Protocol):
 
     @property
     def protocol(self) -> str:
-        """The name of its protocol, which the address that it moves to must serve."""
+        """The name of its protocol, which its new address must serve."""
         ...
 
     @property
@@ -89,10 +89,10 @@ class Movable(Protocol):
 
 
 class Placement(Protocol):
-    """Decides where clients are served, and is notified where they are."""
+    """Decides where clients are served, and is notified when they arrive and leave."""
 
     async def place(self, request: PlaceRequest) -> Place | NoPlaceYet:
-        """Return a place for the client. Raises RequestError if there can be none."""
+        """Return a place for the client. Raises RequestError if none is possible."""
         ...
 
     def arrived(self, session_id: str, connection: Movable) -> None:

@@ -25,7 +25,7 @@ _DELIVERY_COUNT = "x-delivery-count"
 SENDER, RECEIVER, CONTEXT = "x-flyball-sender", "x-flyball-receiver", "x-flyball-context"
 PROPERTIES = "x-flyball-properties"
 
-# The ranges of the store and of the research protocols.
+# The value ranges of the store and of the research protocols.
 MAX_CLIENT_ID = 2**31 - 1
 MIN_CONTEXT, MAX_CONTEXT = -(2**63), 2**63 - 1
 
@@ -33,7 +33,7 @@ MIN_CONTEXT, MAX_CONTEXT = -(2**63), 2**63 - 1
 def present(message: Message, queue_name: str) -> tuple[bytes, bytes]:
     """Return the AMQP origin and properties of a message of another protocol.
 
-    It appears as published to the default exchange. Fields that AMQP does not have are in the headers.
+    It appears as published to the default exchange. Fields that AMQP does not have become headers.
     """
     headers: dict[str, Value] = {
         name: value

@@ -1,6 +1,6 @@
 """The life cycle of the queues of this node: stored, adopted from another node, released to one, deleted.
 
-The engine changes at once, the store with the next commit. The listener handles bindings and the like.
+The engine changes immediately, the store with the next commit. The listener updates bindings and other topology.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from flyball.model import Message, Queue
 
 
 class QueueListener(Protocol):
-    """Follows changes of the node's queues: the topology."""
+    """Is notified of changes of the node's queues; implemented by the topology."""
 
     def queue_adopted(self, state: QueueState) -> None:
         """This node took over a queue from another one."""
         ...
 
     def queue_deleted(self, queue: Queue) -> None:
-        """The queue was deleted, which is not durable yet."""
+        """The queue was deleted; this is not durable yet."""
         ...
 
     def queue_released(self, queue: Queue, owner: int) -> None:
@@ -46,7 +46,7 @@ class QueueLifecycle:
         self._listener = listener
 
     def store_queue(self, queue: Queue, done: Done) -> None:
-        """Store a queue that the engine just created, if it is to be stored."""
+        """Store a queue that the engine has just created, unless it is not recorded."""
         if not self._registers(self._engine.queue(queue.id)):
             done(None)
             return
@@ -77,7 +77,7 @@ class QueueLifecycle:
         self._journal.mark(_Dropping(unacked))
 
     async def adopt(self, queue_ids: Sequence[int]) -> list[QueueState]:
-        """Take over queues that the store assigned to this node, as far as they still exist. Raises StoreError."""
+        """Take over those of the queues, assigned to this node by the store, that still exist. Raises StoreError."""
         summaries = await self._reader.until_available(lambda: self._store.adopt(queue_ids), without_limit=True)
         expiries = await self._reader.until_available(self._store.expiring, without_limit=True)
         await self._number_above(max((summary.last_message_id for summary in summaries), default=0))
@@ -118,7 +118,7 @@ class QueueLifecycle:
     async def _number_above(self, message_id: int) -> None:
         """Reserve new ids if the next one is not above `message_id`, which another node assigned.
 
-        Ids are the order of a queue: a new message must follow those of the previous owner.
+        Messages of a queue are ordered by id: new messages must follow those of the previous owner.
         """
         if self._engine.next_message_id <= message_id:
             first = await self._reader.until_available(
@@ -127,13 +127,13 @@ class QueueLifecycle:
             self._engine.renew_message_ids(first, ID_BLOCK)
 
     async def _sweep(self, queue_id: int, up_to_id: int) -> None:
-        """Delete the messages of a deleted queue from the store. After a failure the next start does it."""
+        """Delete the messages of a deleted queue from the store. If this fails, the next start deletes them."""
         with contextlib.suppress(StoreError):
             await self._reader.until_available(lambda: self._store.delete_queue_messages(queue_id, up_to_id, ()))
 
 
 class _Dropping:
-    """Drops the bodies of a deleted queue's unacked messages when no commit can need them."""
+    """Drops the bodies of a deleted queue's unacked messages once no commit can need them."""
 
     __slots__ = ("_unacked",)
 
@@ -148,16 +148,16 @@ class _Dropping:
 
 
 def drop_bodies(unacked: Iterable[Message]) -> None:
-    """Drop the bodies of unacked messages of a deleted queue, which no memory limit counts and which cannot return.
+    """Drop the bodies of a deleted queue's unacked messages, which no memory limit counts and which never return.
 
-    Consumers may keep such messages unacked for as long as they like.
+    Consumers may keep such messages unacked indefinitely.
     """
     for message in unacked:
         message.body = message.properties = b""
 
 
 def _notify(state: QueueState, call: Callable[[Consumer], None]) -> None:
-    """Notify the consumers of a queue that was deleted or released; one that fails does not affect the others."""
+    """Notify the consumers of a deleted or released queue; a failure of one does not affect the others."""
     for consumer in list(state.consumers.values()):
         try:
             call(consumer)

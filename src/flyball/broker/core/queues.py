@@ -24,10 +24,10 @@ from flyball.errors import (
 )
 from flyball.model import Draft, Message, Queue
 
-# A queue that could not be reached is tried again after this time, or earlier if peers report a change.
+# Retry interval for an unreachable queue; a change reported by peers triggers an earlier retry.
 RETRY_S = 0.5
 
-# The ids of the members that a connection was placed at, by virtual host and name of the clustered queue.
+# Ids of the members at which a connection was placed, by virtual host and name of the clustered queue.
 Homes = Mapping[tuple[str, str], int]
 
 _NO_HOMES: Homes = {}
@@ -61,18 +61,18 @@ class Queues:
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
-        # Replaced by the node once its links exist, which need this object.
+        # Replaced by the node when it has created its links, which need this object.
         self.peering = Peering()
         self._engine = topology.engine
         self._directory = topology.directory
         self._intake = Intake(topology.broker)
 
     def find(self, vhost: str, name: str, homes: Homes = _NO_HOMES) -> QueueHandle | None:
-        """Return a handle of the queue with the name, None if there is no such queue: see `locate`."""
+        """Return a handle of the named queue, or None if it does not exist: see `locate`."""
         return self._handle(self.locate(vhost, name, homes))
 
     def get(self, queue_id: int) -> QueueHandle | None:
-        """Return a handle of the queue with the id, None if there is no such queue."""
+        """Return a handle of the queue with the id, or None if it does not exist."""
         return self._handle(self._by_id(queue_id))
 
     def locate(self, vhost: str, name: str, homes: Homes = _NO_HOMES) -> QueueState | RemoteQueue | None:
@@ -103,7 +103,7 @@ class Queues:
         headers: Headers,
         homes: Homes = _NO_HOMES,
     ) -> tuple[list[QueueState], list[RemoteQueue]]:
-        """Return the local and remote queues that get a message, each once. Raises ExchangeNotFound."""
+        """Return the local and remote queues to which a message is routed, each once. Raises ExchangeNotFound."""
         router = self.topology.router(vhost)
         if len(routing_keys) == 1:
             names = router.route(exchange, routing_keys[0], headers)
@@ -129,8 +129,8 @@ class Queues:
     ) -> None:
         """Put a message into local and remote queues.
 
-        `done` is called when all copies are stored, with whether one was refused or lost; None needs no
-        confirmation. See `Peering.put` for the owner.
+        When all copies are stored, `done` is called with True if one was refused or lost; None if no confirmation is
+        needed. See `Peering.put` for the owner.
         """
         engine, journal = self._engine, self.topology.broker.journal
         first_id = engine.next_message_id
@@ -144,7 +144,7 @@ class Queues:
     def put_draft(
         self, draft: Draft, queue_ids: Sequence[int], done: Done, owner: object, waits: Callable[[], None]
     ) -> None:
-        """Put a message without expiry into the queues with these ids, as far as they exist.
+        """Put a message without expiry into those of the queues that exist.
 
         `done` is called when all copies are stored. `waits` is called first if some queues are remote. See
         `Peering.put` for the owner.
@@ -186,7 +186,7 @@ class Queues:
         return self._directory.get(message.queue_id) is not None
 
     async def follow(self, subscriber: Subscriber, homes: Homes) -> None:
-        """Attach a consumer to its queue, wherever it is served; retry if the queue moves meanwhile."""
+        """Attach a consumer to its queue on any node; retry if the queue moves in the meantime."""
         has_looked = False
         while not subscriber.is_over:
             try:
@@ -210,14 +210,14 @@ class Queues:
             has_looked = False
 
     def _home_of(self, subscriber: Subscriber, homes: Homes) -> QueueHandle | None:
-        """Return the queue of a consumer; if that was a member of a clustered queue and was deleted, another."""
+        """Return the queue of a consumer; if it was a member of a clustered queue and deleted, another member."""
         queue = subscriber.queue
         found = self.get(queue.id)
         return self.find(queue.vhost, queue.name, homes) if found is None and queue.member else found
 
 
 def _failure_of(outcome: int, first: Queue, missing: Sequence[int]) -> FlyballError | None:
-    """Return the error of a put into remote queues, of which some are missing; None if it succeeded."""
+    """Return the error of a put into remote queues, some of them missing; None if it succeeded."""
     if outcome == PutOutcome.FULL:
         return QueueFull(first.name, first.vhost)
     if outcome == PutOutcome.UNKNOWN:

@@ -1,4 +1,4 @@
-"""The reasons of failed logins, for the log: a peer must not learn them."""
+"""The reasons of failed logins, for the log only: they must not be revealed to a peer."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Expiry of messages and enforcement of length limits of queues.
 
-`dead_lettering` decides what becomes of the removed messages.
+`dead_lettering` decides whether removed messages are dead-lettered, dropped or parked.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ class Retention:
         self._spawn = spawn
         # Queues over their limits that continue to drop messages in the next turn.
         self._shrinking: dict[int, asyncio.TimerHandle] = {}
-        # Those that wait for a read from the store, or for an index.
+        # Queues over their limits that wait for a read from the store, or for an index.
         self._reading: set[int] = set()
         self._is_quiescent = False
         self._expiry_timer: asyncio.TimerHandle | None = None
         self._expiry_due_us: int | None = None
 
     def quiesce(self) -> None:
-        """Start no more expiries; the next start continues."""
+        """Stop expiring messages; the next start continues."""
         self._is_quiescent = True
         for timer in (self._expiry_timer, *self._shrinking.values()):
             if timer is not None:
@@ -70,14 +70,14 @@ class Retention:
                 self._dead_lettering.dead_letter_later(state, message, "expired")
             else:
                 # Without a dead letter the removal does not wait for a slow or unavailable store. All messages of the
-                # batch are unacked already: one that fails must not keep the others from being removed.
+                # batch are unacked already: a failure of one must not prevent the removal of the others.
                 self._faults.guard("expiry", self._dead_lettering.dead_letter, state, message, "expired")
         self._dead_lettering.go_on()
         for queue_id in self._engine.overdue_queue_ids():
             self._faults.guard("expiry in the store", self._expire_absent, queue_id)
 
     def _expire_absent(self, queue_id: int) -> None:
-        """Remove expired messages at the head of a queue that are only in the store; others expire at the head."""
+        """Load and remove expired, paged-out messages at the head of a queue."""
         state = self._engine.find_queue_by_id(queue_id)
         if state is None:
             return
@@ -100,7 +100,7 @@ class Retention:
         """Drop messages from the head while the queue exceeds its limits, in batches."""
         queue_id = state.queue.id
         if queue_id in self._shrinking:
-            # The next batch is scheduled: do not start one with every arrival.
+            # The next batch is scheduled already: do not start another one per arrival.
             return
         dropped = 0
         while state.is_too_long and not state.traits.rejects:
@@ -116,7 +116,7 @@ class Retention:
                 break
             else:
                 if queue_id not in self._reading:
-                    # One read, not one with every arrival.
+                    # A single read, not one per arrival.
                     self._reading.add(queue_id)
                     again = partial(self._read, state)
                     self._reader.fetch(queue_id, found, again, lambda error: self._reading.discard(queue_id))
@@ -142,7 +142,7 @@ class Retention:
     async def measure(self, state: QueueState) -> None:
         """Read the size of a queue's stored messages. Raises StoreError.
 
-        Exact while the queue is idle; messages that arrive or leave during the read may be counted twice, until the
+        Exact if the queue is idle; messages that arrive or leave during the read may be counted twice, until the
         queue is empty.
         """
         leaving = [*state.unacked, *self._broker.journal.removing_ids()]
@@ -164,7 +164,7 @@ class Retention:
         self.watch_expiries()
 
     def watch_expiries(self) -> None:
-        """Schedule the removal of the next message to expire, so that it does not wait for a read."""
+        """Schedule the removal of the next message to expire: it must not stay until a read."""
         if self._engine.has_expired:
             self.expire()
         next_us = self._engine.next_expiry_us

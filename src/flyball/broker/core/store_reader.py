@@ -1,4 +1,4 @@
-"""Reads messages and keys from the store that the engine needs and does not have in memory, in the background."""
+"""Reads messages and keys that the engine does not have in memory from the store, in the background."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from flyball.model import Message, Order
 
 # Maximum size of a read from the store, and of a listing.
 LOAD_BYTES = 16 * 1024 * 1024
-# Size of the pages in which a listing is read, so that other requests get a turn in between.
+# Size of the pages in which a listing is read: other requests get a turn in between.
 PAGE_BYTES = 1024 * 1024
 PAGE_MESSAGES = 1000
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class StoreReader:
-    """Loads messages and builds indexes, one read per queue at a time; retries while the store is unavailable."""
+    """Loads messages and builds indexes, with one read per queue; retries while the store is unavailable."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class StoreReader:
     ) -> None:
         """Read what the queue needs from the store, then call `retry`; call `fail` on an error or timeout.
 
-        There is one read per queue at a time.
+        If a read for the queue is in progress, wait for it instead of starting another one.
         """
         waiting = self._fetching.get(queue_id)
         if waiting is None:
@@ -109,11 +109,11 @@ class StoreReader:
             asyncio.get_running_loop().call_later(_RETRIES.max_s, self.serve, queue_id)
 
     def make_whole(self, messages: Sequence[Message], done: Callable[[Sequence[Message]], None]) -> None:
-        """Page in unacked messages in batches, and call `done` with each; lost messages are dropped."""
+        """Page in unacked messages in batches, and call `done` with each batch; drop lost messages."""
         self._spawn(self._make_whole(list(messages), done))
 
     async def page_in(self, messages: Sequence[Message]) -> None:
-        """Page in unacked messages, the first and as many others as fit into `LOAD_BYTES`. Raises StoreError."""
+        """Page in unacked messages: the first, and as many more as fit into `LOAD_BYTES`. Raises StoreError."""
         wanted = {message.id: message for message in messages}
         if not wanted:
             return
@@ -129,7 +129,7 @@ class StoreReader:
             try:
                 await self.page_in(messages[:LOAD_AT_ONCE])
             except StoreError:
-                # The node lost its queues: the nodes that serve them now have the messages.
+                # The node lost its queues; the nodes that serve them now have the messages.
                 return
             whole = [message for message in messages if not message.is_paged]
             messages = [message for message in messages if message.is_paged]
@@ -150,7 +150,7 @@ class StoreReader:
         self._engine.begin_index(state, shape, self._removing_ids())
         is_filled = False
         while not is_filled:
-            # One batch per turn of the event loop, however many queues need an index.
+            # One batch per turn of the event loop for all queues that need an index.
             async with self._filling:
                 await asyncio.sleep(0)
                 if self._generation(queue_id) != generation:
@@ -218,7 +218,7 @@ class StoreReader:
             size_bytes += sum(message.footprint_bytes for message in ready)
             after_id = page[-1].id
         known = {message.id for message in found}
-        # Only up to where the store was read: the next page starts there.
+        # Only up to the last id read from the store: the next page starts there.
         found += [message for message in unstored if message.id not in known and message.id <= after_id]
         found.sort(key=lambda message: message.id)
         return found[:limit]

@@ -1,6 +1,6 @@
-"""Owns the tasks of a node: a task that fails is restarted and does not affect others.
+"""Supervision of a node's tasks: a failed task is restarted and does not affect others.
 
-A task may end the node only with one of `FATAL`: the node has to join again, or an operator has to act.
+Only an error of `FATAL` ends the node.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from flyball.faults import Faults
 
 log = logging.getLogger(__name__)
 
-# Errors that a retry cannot fix: the node has to join again, or an operator has to start another version. They are
-# passed on to the owner of the node, which stops it.
+# Errors that a retry cannot fix: the node has to rejoin, or an operator has to start another version. They are raised
+# to the owner of the node, which stops it.
 FATAL: tuple[type[Exception], ...] = (Fenced, StoreMismatch)
 
 RESTARTS = Backoff(first_s=0.1, max_s=5.0, jitter_ratio=0.0)
 
-# A task that ran for longer than this before it failed is restarted after the first backoff.
+# A task that ran for longer than this before it failed is restarted with the initial backoff.
 HEALTHY_S = 60.0
 
 
@@ -59,7 +59,7 @@ class Supervisor:
         self._under_way: set[asyncio.Task[None]] = set()
 
     def within(self, tasks: asyncio.TaskGroup) -> Supervisor:
-        """Return a supervisor of tasks in another group, reported together with those of this one."""
+        """Return a supervisor of tasks in another group, which share the report of this one."""
         other = Supervisor(tasks, self.faults, sleep=self._sleep, clock=self._clock)
         other.supervised = self.supervised
         return other
@@ -74,7 +74,7 @@ class Supervisor:
     ) -> asyncio.Task[None] | None:
         """Start a short-lived task. `on_fault` is called if it fails unexpectedly.
 
-        Returns None, without starting it, if the group has ended or is about to.
+        Returns None without starting it if the group has ended or is ending.
         """
         contained = self._contain(work, on_fault)
         try:
@@ -141,7 +141,7 @@ class Supervisor:
         try:
             await work
         except Fenced as error:
-            # The membership detects this itself, and stops the node gracefully.
+            # The membership detects fencing as well, and stops the node gracefully.
             log.info("task ended, node fenced: %s", error)
         except Exception as error:
             if is_fatal(error):
@@ -160,7 +160,7 @@ def is_fatal(error: BaseException) -> bool:
 
 
 def _text(error: BaseException) -> str:
-    """Return the text of an exception, of a group those of its exceptions."""
+    """Return the text of an exception, or of all exceptions in a group."""
     if isinstance(error, BaseExceptionGroup):
         return "; ".join(_text(inner) for inner in error.exceptions)
     return f"{type(error).__name__}: {error}"

@@ -57,7 +57,7 @@ class Topic:
 
     name: str
     vhost: str = DEFAULT_VHOST
-    # The topic whose subscribers get the messages as well.
+    # The topic whose subscribers receive the messages as well.
     parent: str | None = None
 
 
@@ -74,7 +74,7 @@ class Topics:
     # Listings
 
     def all(self, vhost: str | None = None) -> list[Topic]:
-        """Return the topics of all virtual hosts, or of one, by name."""
+        """Return the topics of all virtual hosts, or of one, sorted by name."""
         topics = [_topic_of(value) for value in self._kept.values()]
         found = [topic for topic in topics if vhost in (None, topic.vhost)]
         return sorted(found, key=lambda topic: (topic.vhost, topic.name))
@@ -135,7 +135,7 @@ class Topics:
         }
 
     async def list_subscriptions(self, name: str, vhost: str = DEFAULT_VHOST) -> list[dict[str, Any]]:
-        """Return the subscriptions with the counts of remote queues, as far as their nodes respond in time."""
+        """Return the subscriptions, with the counts of remote queues whose nodes respond in time."""
         found: list[dict[str, Any]] = []
         for place, binding in enumerate(self._bindings_of(name, vhost), start=1):
             found.append(self._subscription(binding))
@@ -160,7 +160,7 @@ class Topics:
         if len(name.encode()) > _MAX_BYTES:
             raise InvalidName(f"the name of a topic has {len(name.encode())} bytes, the maximum is {_MAX_BYTES}")
         if name.startswith(RESERVED_PREFIX):
-            # Built-in exchanges would pass for the topic's, and cannot be deleted.
+            # A built-in exchange would be taken for the topic's, and cannot be deleted.
             raise ReservedName(f"topic name '{name}' contains reserved prefix '{RESERVED_PREFIX}*'")
         topic = Topic(name, vhost, parent)
         known = self._find(name, vhost)
@@ -190,7 +190,7 @@ class Topics:
         if parent == before.parent:
             return
         topic = Topic(name, vhost, parent)
-        # First of all: a concurrent change could otherwise complete a cycle.
+        # Stored first: a concurrent change could otherwise complete a cycle.
         await self._keep(topic)
         if before.parent is not None:
             old = _to_parent(before, before.parent)
@@ -220,14 +220,14 @@ class Topics:
         queue = self.queues.find(vhost, queue_name)
         if queue is None:
             raise QueueNotFound(queue_name, vhost)
-        # Not requested by a connection: an exclusive queue belongs to another one.
+        # No connection requests this, so every exclusive queue belongs to another one.
         queue.check_access(None)
         await result(partial(queue.delete, if_unused=True))
 
     # Internals
 
     def _check_exchange(self, name: str, vhost: str) -> None:
-        """Raise TopicNotFound unless there is a topic exchange with the name."""
+        """Raise TopicNotFound unless a topic exchange of this name exists."""
         exchange = self._topology.router(vhost).find(name)
         if exchange is None or exchange.type != _EXCHANGE_TYPE or exchange.internal:
             raise TopicNotFound(name)

@@ -1,6 +1,6 @@
-"""The exchanges, bindings and queues of all virtual hosts: declared, changed, and made durable in the journal.
+"""The exchanges, bindings and queues of all virtual hosts: declared and changed, and made durable by the journal.
 
-The engine and the routers decide. Permissions are checked by the caller; independent of protocols.
+The engine and the routers hold the state. The caller checks permissions; independent of protocols.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ log = logging.getLogger(__name__)
 
 _EXCHANGE, _BINDING = "exchange", "binding"
 
-# Memory of a remote queue in the directory.
+# Memory per remote queue in the directory.
 REMOTE_QUEUE_BYTES = 1024
 
-# Duration of a batch of applying policies, before others get a turn of the event loop: each queue is matched against
-# each policy, and there may be thousands of both.
+# Maximum duration of a batch of applying policies in a turn of the event loop: each queue is matched against each
+# policy, and thousands of both may exist.
 POLICIES_S = 0.02
 
-# Duration of a batch of deleting the exclusive queues of a closed connection, which may have had a hundred thousand.
+# Maximum duration of a batch of deleting a closed connection's exclusive queues: it may have declared 100,000.
 DELETIONS_S = 0.01
 
 Headers = Callable[[], Mapping[str, Any]]
@@ -98,17 +98,17 @@ class Topology:
         self.version = authority.access.version
         # The remote queues.
         self.directory = Directory(elsewhere, self.version)
-        # An exchange was deleted, which is not durable yet.
+        # Fires when an exchange was deleted; the deletion is not durable yet.
         self.exchange_deleted = Event[[Exchange]]()
         self.lifecycle = QueueLifecycle(broker, self)
         self._routers: dict[str, Router] = {}
         self._usage: dict[int, QueueUsage] = {}
         # The exclusive queues of each connection.
         self._owned: dict[object, set[int]] = {}
-        # Those of closed connections, which are deleted in batches.
+        # The exclusive queues of closed connections, deleted in batches.
         self._orphaned: dict[int, None] = {}
         self._deleting: asyncio.TimerHandle | None = None
-        # Virtual hosts, and names of exchanges or ids of queues, that policies have yet to be applied to.
+        # Exchanges (by name) and queues (by id) with their virtual hosts to which policies have yet to be applied.
         self._unapplied: dict[tuple[str, str | int], None] = {}
         self._applying: asyncio.TimerHandle | None = None
         # The keys of stored bindings.
@@ -123,7 +123,7 @@ class Topology:
             self._set_expiry(state)
 
     async def start(self) -> None:
-        """Measure the queues that have a limit of bytes. Raises StoreError."""
+        """Measure the queues with a size limit in bytes. Raises StoreError."""
         for state in self.engine.queues:
             if state.is_unmeasured:
                 await self.broker.retention.measure(state)
@@ -163,7 +163,7 @@ class Topology:
         if router.find(exchange.name) is None:
             check_alternate(exchange)
             self.broker.ledger.charge_definition(EXCHANGE_BYTES + size_of(exchange.arguments))
-        # Transient exchanges too: they are stored when another node joins.
+        # Transient exchanges as well: they are stored when another node joins.
         change = DefinitionPut(_of_exchange(exchange))
         self.broker.store.check(change)
         if not router.declare(exchange):
@@ -221,7 +221,7 @@ class Topology:
         return state
 
     def _find_queue(self, name: str, vhost: str) -> QueueState | None:
-        """Return the queue with the name; an orphan is deleted now, to free its name."""
+        """Return the queue with the name; delete an orphan now, to free its name."""
         state = self.engine.find_queue(name, vhost)
         if state is None or state.queue.id not in self._orphaned:
             return state
@@ -318,7 +318,7 @@ class Topology:
             self.broker.faults.guard("exclusive queue", self.lifecycle.delete, queue_id, _ignore)
 
     def owner_of(self, state: QueueState) -> object | None:
-        """Return the connection that the queue is exclusive to, if any."""
+        """Return the connection to which the queue is exclusive, if any."""
         usage = self._usage.get(state.queue.id)
         return None if usage is None else usage.owner
 
@@ -328,7 +328,7 @@ class Topology:
         return usage is not None and usage.exclusive_consumer is not None
 
     def touch(self, state: QueueState) -> None:
-        """Renew the expiry of a queue that is used."""
+        """Renew the expiry of a queue on use."""
         if state.traits.expires_us is not None:
             self._set_expiry(state)
 
@@ -351,9 +351,9 @@ class Topology:
             usage.expiry = None
 
     def consumer_gone(self, queue_id: int, consumer: object, *, may_return_s: float = 0.0) -> None:
-        """Record that a consumer was cancelled, and delete an auto-delete queue that lost its last one.
+        """Record that a consumer was cancelled; delete an auto-delete queue after its last one.
 
-        If the consumer may return, the queue is deleted only after `may_return_s`.
+        If the consumer may return, the deletion is delayed by `may_return_s`.
         """
         state = self.engine.find_queue_by_id(queue_id)
         usage = self._usage.get(queue_id)
@@ -470,7 +470,7 @@ class Topology:
     # Other nodes
 
     def share_with_others(self) -> list[tuple[str, str]]:
-        """Store what a single node does not store, before other nodes join; return the names of all queues."""
+        """Store transient definitions, which a single node keeps in memory; return the names of all queues."""
         journal = self.broker.journal
         for state in self.engine.queues:
             if not state.is_stored:
@@ -504,7 +504,7 @@ class Topology:
                     if definition.kind == _EXCHANGE:
                         self._follow_exchange(Exchange(**definition.value))
                     else:
-                        # If its queue was deleted meanwhile, the deletion removes the binding as well.
+                        # If its queue was deleted in the meantime, the deletion removes the binding as well.
                         self._take_in(_binding_of(definition.value))
                 case DefinitionDeleted(kind, key):
                     self._apply_deletion(kind, key)
@@ -519,7 +519,7 @@ class Topology:
         try:
             router.declare(exchange)
         except UnlikeDeclared:
-            # Two nodes declared it at the same time. The stored definition applies, which is the last of both
+            # Two nodes declared it at the same time. The stored definition wins, which is the later one
             # (`test_nodes_agree_on_the_last_of_two_different_exchanges`).
             router.replace(exchange)
         self._apply_policy_to_exchange(router, exchange)
@@ -539,7 +539,7 @@ class Topology:
                     self._gone_elsewhere(router.unbind(binding))
 
     def _gone_elsewhere(self, removal: Removal) -> None:
-        """Follow a removal by another node, which stored it."""
+        """Apply a removal that another node made and stored."""
         self.version.advance()
         self._kept_bindings.difference_update([_key_of_binding(binding) for binding in removal.bindings])
         for exchange in removal.exchanges:
@@ -598,10 +598,10 @@ class Topology:
         self.broker.retention.enforce_new_limits(state)
 
     def _vhost_deleted(self, vhost: str, is_followed: bool) -> None:
-        """Delete the contents of a deleted virtual host. Only the node that deleted it journals that.
+        """Delete the contents of a deleted virtual host. Only the node that deleted it journals this.
 
-        A node that merely follows must not: another virtual host with the same name may exist by then, with contents
-        of its own (`test_late_vhost_deletion_spares_the_recreated_vhost`).
+        Other nodes must not: a new virtual host with the same name may exist by then, with new contents
+        (`test_late_vhost_deletion_spares_the_recreated_vhost`).
         """
         router = self._routers.pop(vhost, None)
         for state in self.engine.queues:
@@ -640,7 +640,7 @@ class Topology:
     def _load_exchange(self, value: Mapping[str, Any]) -> None:
         exchange = Exchange(**value)
         if not exchange.durable and not self.broker.is_clustered:
-            # Left by nodes that have all stopped since.
+            # Left over from a domain whose nodes have all stopped.
             self.broker.journal.change(DefinitionDeleted(_EXCHANGE, _key(exchange.vhost, exchange.name)), None)
             return
         router = self.router(exchange.vhost)
@@ -650,7 +650,7 @@ class Topology:
     def _load_binding(self, value: Mapping[str, Any]) -> None:
         binding = _binding_of(value)
         if not self._take_in(binding):
-            # Its queue was transient, or a crash came between two deletions.
+            # Its queue was transient, or a crash occurred between two deletions.
             self.broker.journal.change(DefinitionDeleted(_BINDING, _key_of_binding(binding)), None)
 
     def _take_in(self, binding: Binding) -> bool:
@@ -698,7 +698,7 @@ def _key(*parts: object) -> str:
 
 
 def _keyed(value: object) -> object:
-    """Return distinct JSON for distinct values: bytes must not equal a string with the same characters."""
+    """Return distinct JSON for distinct values: bytes must differ from a string with the same characters."""
     if value is None or isinstance(value, (str, int, float)):
         return value
     if isinstance(value, (list, tuple)):
@@ -727,7 +727,7 @@ def _binding_of(value: Mapping[str, Any]) -> Binding:
 
 def _key_of_binding(binding: Binding) -> str:
     if not binding.arguments:
-        # The same text as below, in a fifth of the time: an exchange may be deleted with a hundred thousand bindings.
+        # The same text as below in a fifth of the time: an exchange may be deleted with a hundred thousand bindings.
         parts = (binding.vhost, binding.source, binding.kind, binding.destination, binding.routing_key)
         return f"[{', '.join(map(encode_basestring, parts))}, {{}}]"
     return _key(
