@@ -1,6 +1,6 @@
 """Access control: users, virtual hosts and permissions, with RabbitMQ's semantics.
 
-Used by every protocol. In memory only: passwords are hashed and changes stored elsewhere.
+Used by every protocol. In memory only: other modules hash passwords and store changes.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from flyball.errors import (
 )
 from flyball.model import DEFAULT_VHOST, OWNER, Permission, User
 
-# The tag of users who may manage users, virtual hosts and everything else.
+# The tag of users with all management rights.
 ADMINISTRATOR = "administrator"
 
-# The name of the default exchange, whose own name is empty, in permissions.
+# The name of the default exchange in permissions; its actual name is empty.
 DEFAULT_EXCHANGE = "amq.default"
 
 MAX_TAGS = 32
 
-# The user of logins with the node's token: an administrator with all permissions, not stored and not changeable.
+# The user of logins with the node's token: an administrator with all permissions, neither stored nor changeable.
 OWNER_USER = User(OWNER, None, (ADMINISTRATOR,))
 
 
@@ -66,8 +66,8 @@ class Access:
     def may(self, user: str, vhost: str, action: Action, name: str) -> bool:
         """Whether the user may perform the action on the queue or exchange.
 
-        Patterns are searched for, not anchored: use `^` and `$`. An empty pattern matches only the empty name, which
-        no queue has; the default exchange goes by `amq.default`.
+        Patterns are not anchored: use `^` and `$`. An empty pattern matches only the empty name, which no queue has;
+        the default exchange is checked as `amq.default`.
         """
         patterns = self._patterns.get((user, vhost))
         if patterns is None:
@@ -94,7 +94,7 @@ class Access:
         return self._users.get(name)
 
     def current(self, user: User) -> User | None:
-        """Return the present state of a logged-in user, None if it was deleted."""
+        """Return the current definition of a logged-in user, or None if it was deleted."""
         return user if user is OWNER_USER else self._users.get(user.name)
 
     def user(self, name: str) -> User:
@@ -111,14 +111,14 @@ class Access:
         self.put_user(user)
 
     def put_user(self, user: User) -> None:
-        """Add the user or replace the one with its name. Raises InvalidName, InvalidArgument."""
+        """Add the user, or replace the user of the same name. Raises InvalidName, InvalidArgument."""
         check_user_name(user.name)
         check_tags(user.tags)
         self._users[user.name] = user
         self.version.advance()
 
     def delete_user(self, name: str) -> list[Permission]:
-        """Remove the user and its permissions; return those. Raises UserNotFound."""
+        """Remove the user and its permissions; return the permissions. Raises UserNotFound."""
         self.user(name)
         del self._users[name]
         return self._drop([key for key in self._permissions if key[0] == name])
@@ -146,7 +146,7 @@ class Access:
         self.version.advance()
 
     def delete_vhost(self, vhost: str) -> list[Permission]:
-        """Remove the virtual host and its permissions; return those. Raises VhostNotFound, ReservedName."""
+        """Remove the virtual host and its permissions; return the permissions. Raises VhostNotFound, ReservedName."""
         self.check_vhost(vhost)
         if vhost == DEFAULT_VHOST:
             raise ReservedName(f"vhost '{vhost}' cannot be deleted: protocols without virtual hosts use it")
@@ -175,9 +175,9 @@ class Access:
         )
 
     def restore_permission(self, permission: Permission) -> list[InvalidPattern]:
-        """Set a stored permission; return the errors of invalid patterns, which allow nothing.
+        """Set a stored permission; return the errors of invalid patterns, which match nothing.
 
-        Patterns were once compiled by Python's `re`, so a store may hold some that RE2 refuses.
+        Patterns were once compiled by Python's `re`, so a store may contain some that RE2 rejects.
         Raises UserNotFound, VhostNotFound.
         """
         self._check_place(permission)

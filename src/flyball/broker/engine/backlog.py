@@ -1,8 +1,8 @@
 """The ready messages of a queue.
 
-A `PlainBacklog` is a FIFO in memory: an append and a pop per message. When a reader asks for another order or a
-filter, or memory runs short, the queue switches to an `IndexedBacklog`, which finds messages through indexes and can
-leave their bodies in the store.
+A `PlainBacklog` is a FIFO in memory, with one append and one pop per message. When a reader requests another order or
+a filter, or memory runs short, the queue switches to an `IndexedBacklog`, which finds messages through indexes and
+can page out their bodies to the store.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LOAD_AT_ONCE = 1000
 # Messages indexed per turn of the event loop.
 INDEX_AT_ONCE = 500
 
-# Maximum number of indexes of a backlog, unless consumers need more. There are 24 shapes.
+# Maximum number of indexes of a backlog, unless consumers need more of the 24 possible shapes.
 MAX_INDEXES = 8
 
 _message_id = attrgetter("id")
@@ -35,13 +35,13 @@ _ANY_KEY: Key = (None, None, None)
 # Memory of an index entry: a pointer and an integer.
 ENTRY_BYTES = 40
 
-# Memory of an empty heap. An index has one for each combination of values of its filter fields.
+# Memory of an empty heap. An index has one heap for each combination of values of its filter fields.
 HEAP_BYTES = 250
 
 # Memory per message while an index is built: an entry in a list and one in a set.
 _BUILD_ENTRY_BYTES = 72
 
-# Memory of the delivery count of a message that is not in memory.
+# Memory of the delivery count of a paged-out message.
 COUNT_BYTES = 100
 
 
@@ -49,7 +49,7 @@ COUNT_BYTES = 100
 class Load:
     """The requested message is not in memory: load these messages and retry.
 
-    Until then every request for one of them returns the same object.
+    Until then all requests for any of them return the same object.
     """
 
     message_ids: list[int]
@@ -57,7 +57,7 @@ class Load:
 
 @dataclass(slots=True, frozen=True)
 class Build:
-    """The index of this shape is missing and needs the store or many turns to fill: build it and retry."""
+    """The index of this shape is missing, and filling it needs the store or many turns: build it and retry."""
 
     shape: Shape
 
@@ -85,7 +85,7 @@ class PlainBacklog:
         return merge(returned, self._ready, key=lambda message: message.id)
 
     def after(self, message_id: int) -> Iterator[Message]:
-        """Yield the messages with a larger id, oldest first."""
+        """Yield the messages with ids above `message_id`, oldest first."""
         if self._returned:
             return (message for message in self if message.id > message_id)
         return islice(self._ready, bisect_right(self._ready, message_id, key=_message_id), None)
@@ -122,22 +122,22 @@ class _Building:
     __slots__ = ("added", "at", "excluded", "filled_to", "needs_store", "resident", "size_bytes")
 
     def __init__(self, elsewhere: Iterable[int], resident: list[int], needs_store: bool) -> None:
-        # Messages in the index that did not come from the store.
+        # Messages in the index that were not read from the store.
         self.added: set[int] = set()
         # Messages that the store will list and that must not enter the index.
         self.excluded = set(elsewhere)
         self.filled_to = 0
-        # Messages in memory when the build began.
+        # Messages in memory when the build started.
         self.resident = resident
-        # How many of those were processed.
+        # Number of these that were processed.
         self.at = 0
-        # Whether messages that are only in the store are missing.
+        # Whether the index lacks messages that are only in the store.
         self.needs_store = needs_store
         self.size_bytes = (len(resident) + len(self.excluded)) * _BUILD_ENTRY_BYTES
 
 
 class IndexedBacklog:
-    """Ready messages, found through indexes. Of messages that are not in memory only the ids are known."""
+    """Ready messages, found through indexes. Absent messages, which are only in the store, are known by id."""
 
     __slots__ = (
         "_building",
@@ -159,9 +159,9 @@ class IndexedBacklog:
     ) -> None:
         """`absent` is the number of messages that are in the store and not in memory.
 
-        Messages that the store lists up to the id `void_to` were purged and their deletion is pending; messages up to
-        that id that were requeued after the purge stay in memory. Messages in the store up to the id `recovered_to`
-        were there before this node served the queue.
+        Messages up to the id `void_to` that the store still lists were purged; their deletion is pending. Messages up
+        to that id that were requeued after the purge stay in memory. Messages up to the id `recovered_to` were in the
+        store before this node served the queue.
         """
         self._resident: dict[int, Message] = {message.id: message for message in messages}
         self._count = len(self._resident) + absent
@@ -170,7 +170,7 @@ class IndexedBacklog:
         self._last_used: Index | None = None
         # Counts switches from one index to another; orders indexes by their last use.
         self._clock = 0
-        # Whether no consumer needs the index by arrival: a backlog with absent messages must have one index.
+        # Whether the index by arrival exists only because a backlog with absent messages must have one index.
         self._is_arrival_spare = False
         self._building: dict[Shape, _Building] = {}
         # Absent messages that are being loaded.
@@ -186,15 +186,15 @@ class IndexedBacklog:
 
     @property
     def absent(self) -> int:
-        """How many of the messages are not in memory."""
+        """Number of messages that are not in memory."""
         return self._count - len(self._resident)
 
     @property
     def absent_bytes(self) -> int:
-        """Memory of the index entries, except the first entry of each message in memory, which counts with it.
+        """Memory of the index entries, except the first entry of each message in memory, which is charged with it.
 
-        The others are not negligible: consumers with every kind of selector make 24 indexes, which take five times
-        as much as short messages if all contexts differ.
+        The others are not negligible: consumers with every kind of selector need 24 indexes, whose size is five times
+        that of short messages if all contexts differ.
         """
         if self.is_plain:
             return 0
@@ -205,7 +205,7 @@ class IndexedBacklog:
 
     @property
     def is_plain(self) -> bool:
-        """Whether a `PlainBacklog` would do: no index but that by arrival, all messages in memory."""
+        """Whether a `PlainBacklog` would suffice: no index except by arrival, and all messages in memory."""
         return not self.absent and not self._building and all(shape is ARRIVAL for shape in self._indexes)
 
     def resident(self) -> Iterator[Message]:
@@ -213,13 +213,13 @@ class IndexedBacklog:
         return iter(self._resident.values())
 
     def oldest(self, after_id: int, limit: int) -> list[Message]:
-        """Return the first messages in memory with a larger id, oldest first."""
-        # They are mostly sorted already: sorting takes a quarter of the time of a heap with a key.
+        """Return the first messages in memory with ids above `after_id`, oldest first."""
+        # The ids are mostly sorted already: sorting takes a quarter of the time of a heap with a key.
         message_ids = sorted([message_id for message_id in self._resident if message_id > after_id])
         return [self._resident[message_id] for message_id in message_ids[:limit]]
 
     def newest_first(self) -> Iterator[Message]:
-        """Yield the messages that are in memory, the last to arrive or return first."""
+        """Yield the messages in memory, the last to be added or requeued first."""
         return reversed(self._resident.values())
 
     def get(self, message_id: int) -> Message | None:
@@ -253,15 +253,16 @@ class IndexedBacklog:
         return bool(self._building)
 
     def pass_by(self, message_id: int) -> None:
-        """Keep a new message out of the indexes that are being filled: it went to a consumer at once, or has expired.
+        """Exclude a new message from the indexes being filled: it was delivered at once, or has expired.
 
-        The store may have it before it is asked what there is, and an index that has it would deliver it once more.
+        The store may have it by the time it is read for an index, and an index that includes it would deliver it
+        again.
         """
         for building in self._building.values():
             building.excluded.add(message_id)
 
     def first(self, selector: Selector) -> Message | Need | None:
-        """Return the first match, or what must be read from the store to find it."""
+        """Return the first match, or the read from the store that is needed to find it."""
         if self._count == 0:
             return None
         shape = Shape.of(selector)
@@ -296,7 +297,7 @@ class IndexedBacklog:
     def loaded(self, load: Load, messages: Sequence[Message]) -> list[Message]:
         """Add messages of a `Load`; return those that are new in memory. An empty `messages` means all are lost.
 
-        Messages that left the backlog since, or are in memory already, are ignored.
+        Messages that have left the backlog, or are in memory already, are ignored.
         """
         new = [message for message in messages if self._wanted.pop(message.id, None) is not None]
         for message in new:
@@ -314,10 +315,10 @@ class IndexedBacklog:
         return new
 
     def evict(self, messages: Iterable[Message]) -> None:
-        """Drop these messages from memory; the store has them."""
+        """Drop these stored messages from memory."""
         if not self._indexes and not self.absent:
-            # The next reader needs an index, which is cheapest to make while all messages are in memory. Otherwise it
-            # would lack those in the store, and the next reader has one built from there.
+            # The next reader needs an index, which is cheapest to build while all messages are in memory. Later it
+            # would have to be built from the store.
             self._make_index(ARRIVAL)
             self._is_arrival_spare = True
         for message in messages:
@@ -331,11 +332,11 @@ class IndexedBacklog:
             self._fresh.add(message.id)
 
     def begin_index(self, shape: Shape, elsewhere: Iterable[int]) -> None:
-        """Start an index; new messages enter it at once.
+        """Start an index; new messages are added to it from now on.
 
-        `fill_from_memory` adds messages in memory, except those that the store will list anyway; then, if the index
+        `fill_from_memory` adds messages in memory, except those that the store will list as well; then, if the index
         `needs_store`, `fill_index` adds the stored ones. `elsewhere` are ids that are stored but not ready, such as
-        those of unacked messages. A short backlog is indexed on return.
+        those of unacked messages. A short backlog is fully indexed on return.
         """
         self._indexes[shape] = Index(shape)
         self._last_used = None
@@ -368,7 +369,7 @@ class IndexedBacklog:
         return self._building[shape].needs_store
 
     def fill_index(self, shape: Shape, keys: Iterable[tuple[Key, int, Sequence[int]]], up_to_id: int) -> None:
-        """Add stored messages up to the id, given as keys, priorities and ids, unless they were added before."""
+        """Add stored messages up to an id, as keys, priorities and ids, except those already added."""
         index = self._indexes[shape]
         building = self._building[shape]
         for key, priority, message_ids in keys:
@@ -406,7 +407,7 @@ class IndexedBacklog:
         return len(self._indexes)
 
     def drop_indexes(self, needed: Container[Shape], keep: int) -> None:
-        """Drop the least recently used indexes until `keep` are left; never those `needed`."""
+        """Drop the least recently used indexes until `keep` remain, but none of those `needed`."""
         idle = [
             index for shape, index in self._indexes.items() if shape not in needed and shape not in self._building
         ]
@@ -419,7 +420,7 @@ class IndexedBacklog:
     def _make_index(self, shape: Shape) -> Index:
         index = self._indexes[shape] = Index(shape)
         if shape is ARRIVAL:
-            # In one call: half a million short messages may be in memory when it first runs short.
+            # In one call: half a million short messages may be in memory when memory first runs short.
             index.extend(_ANY_KEY, 0, list(self._resident))
             return index
         for message in self._resident.values():
@@ -444,7 +445,7 @@ class IndexedBacklog:
                 index.discard(message_id)
 
     def _exclude(self, shape: Shape, message_id: int) -> bool:
-        """Keep a message that leaves the queue out of an index build. False if the index already has it."""
+        """Exclude a message that leaves the queue from an index build. False if the index already contains it."""
         building = self._building.get(shape)
         if building is None:
             return False
@@ -459,9 +460,9 @@ class IndexedBacklog:
 
 
 def evictable(newest_first: Iterable[Message], wanted_bytes: int, keep_bytes: int, above_id: int) -> list[Message]:
-    """Choose messages to evict from memory, from new to old, until they add up to `wanted_bytes`.
+    """Choose messages to evict from memory, newest first, until they add up to `wanted_bytes`.
 
-    The newest `keep_bytes` stay in memory: a client that waits for a reply reads those first.
+    The newest `keep_bytes` stay in memory: a client that waits for a reply reads them first.
     """
     chosen: list[Message] = []
     for message in newest_first:

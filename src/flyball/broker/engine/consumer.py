@@ -1,4 +1,4 @@
-"""Consumers of a queue, and the order in which waiting ones are served."""
+"""Consumers of a queue, and the order in which waiting consumers are served."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ class SharedWindow:
         return self.limit == 0 or self.held < self.limit
 
 
-# Reasons for which a consumer is paused: its peer reads or acks too slowly, or its queue moves to another node.
+# Reasons to pause a consumer: its peer reads or acks too slowly, or its queue moves to another node.
 SLOW_PEER = 1
 QUEUE_MOVES = 2
 
 
 class Receiver(Protocol):
-    """The protocol session that a consumer belongs to. The engine only returns it with each delivery."""
+    """The protocol session of a consumer. The engine only returns it with each delivery."""
 
     def deliver(self, consumer: Consumer, message: Message) -> None:
         """Send the message, which is now leased to the consumer."""
         ...
 
     def queue_deleted(self, consumer: Consumer) -> None:
-        """The queue was deleted, and with it the consumer and its unacked messages."""
+        """The queue was deleted, together with the consumer and its unacked messages."""
         ...
 
     def queue_moved(self, consumer: Consumer) -> None:
-        """The queue moved to another node: the consumer is gone, the other node redelivers its unacked messages."""
+        """The queue moved to another node, which redelivers the unacked messages; the consumer no longer exists."""
         ...
 
     def crash(self, error: BaseException) -> None:
-        """One of the above raised: close the session, which requeues its unacked messages."""
+        """Close the session after one of the above raised; this requeues its unacked messages."""
         ...
 
 
@@ -104,15 +104,15 @@ class Consumer:
         # Size of the bodies of `leases` that are in memory.
         self.leased_bytes = 0
         self.is_cancelled = False
-        # Bits `SLOW_PEER` and `QUEUE_MOVES`: each reason to pause is cleared on its own.
+        # Bits `SLOW_PEER` and `QUEUE_MOVES`: the reasons to pause are cleared separately.
         self.paused_for = 0
         # Whether another consumer of the queue is the single active one.
         self.is_standby = False
-        # When it began to wait, as a number that only grows; 0 while it does not wait.
+        # Sequence number of the start of its wait; 0 while it does not wait.
         self.turn = 0
 
     def release(self, message_id: int) -> None:
-        """End the lease of a message; no error if there is none."""
+        """End the lease of a message; idempotent."""
         message = self.leases.pop(message_id, None)
         if message is not None:
             self.leased_bytes -= len(message.body)
@@ -128,25 +128,26 @@ class Consumer:
 
 
 class WaitingConsumers:
-    """The consumers that wait for a message, served by priority, then in the order in which they began to wait.
+    """The consumers that wait for a message, served by priority, then in the order in which they started to wait.
 
-    A consumer joins again at the end after each delivery, so equals take turns (round-robin). Consumers with a filter
-    are kept by filter, so that thousands that wait for other messages do not slow an arrival down; those without one
-    by priority.
+    After each delivery a consumer joins again at the end, so that equal priorities are served round-robin. Consumers
+    with a filter are grouped by filter, so that thousands that wait for other messages do not slow down an arrival;
+    those without a filter are grouped by priority.
     """
 
     __slots__ = ("_by_filter", "_last_turn", "_ranks", "_unfiltered", "sole")
 
     def __init__(self) -> None:
         # The only waiting consumer, if it has no filter: the usual case.
-        # It is served without leaving and joining again, which took 18 % of the instructions of a transient message.
+        # It is served without leaving and joining again, which cost 18 % of the instructions of a transient message.
         self.sole: Consumer | None = None
         # Never holds an empty dict.
         self._by_filter: dict[_Filter, OrderedDict[int, Consumer]] = {}
         # By priority; never holds an empty dict.
         self._unfiltered: dict[int, dict[int, Consumer]] = {}
-        # The priorities in use, negated so that the highest comes first; empty while there is at most one, the usual
-        # case. A client may use a different priority for each of thousands of consumers, so they are never resorted.
+        # The priorities in use, negated so that the highest sorts first; empty in the usual case of at most one
+        # priority. A client may use a different priority for each of thousands of consumers, so they are never
+        # resorted.
         self._ranks: list[int] = []
         self._last_turn = 0
 
@@ -159,7 +160,7 @@ class WaitingConsumers:
         return len(filtered) + sum(len(rank) for rank in self._unfiltered.values())
 
     def join(self, consumer: Consumer) -> None:
-        """Add the consumer behind the others of its priority; no change if it waits already."""
+        """Add the consumer after the others of its priority; no effect if it is waiting already."""
         if consumer.turn:
             return
         self._last_turn += 1
@@ -229,7 +230,7 @@ class WaitingConsumers:
             consumer = next(iter(rank.values()))
             if consumer.wants(now_us):
                 return consumer
-            # Remove all full or cancelled ones in one pass: finding the first entry of a dict takes a step for each
+            # Remove all full or cancelled ones in one pass: finding the first entry of a dict costs a step for each
             # entry removed before it. They join again when they have room.
             for unready in list(takewhile(lambda each: not each.wants(now_us), rank.values())):
                 self.leave(unready)

@@ -1,4 +1,4 @@
-"""Monotonic counters of message events, on the path of every message."""
+"""Monotonic counters of message events, incremented on the path of every message."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class Counts:
         # Pushed to a consumer that acknowledges.
         self.delivered = 0
         self.delivered_no_ack = 0
-        # Fetched with basic.get or its like, to be acknowledged.
+        # Fetched with basic.get or an equivalent, to be acknowledged.
         self.got = 0
         # Fetched without acknowledgement.
         self.got_no_ack = 0
-        # Delivered or fetched again.
+        # Redelivered or fetched again.
         self.redelivered = 0
         self.acknowledged = 0
         self.requeued = 0
@@ -55,7 +55,7 @@ class Counts:
         self._changed_s = 0.0
 
     def add(self, other: Counts) -> None:
-        """Add another's counts to these."""
+        """Add the counts of `other`."""
         self.arrived += other.arrived
         self.delivered += other.delivered
         self.delivered_no_ack += other.delivered_no_ack
@@ -68,7 +68,7 @@ class Counts:
         self.handed_over += other.handed_over
 
     def idle_since_s(self, now_s: float) -> float:
-        """Return the time of the last change, to the accuracy of the interval between calls."""
+        """Return the time of the last change, with the interval between calls as its resolution."""
         counted = (
             self.arrived
             + self.delivered
@@ -95,7 +95,7 @@ class ExchangeMeter:
 
 
 class Meters:
-    """Counts events on a node since its start, besides those that its queues count."""
+    """Counts events on a node since its start, except those that its queues count."""
 
     __slots__ = (
         "_exchanges",
@@ -116,7 +116,7 @@ class Meters:
 
     def __init__(self) -> None:
         self._exchanges: dict[tuple[str, str], ExchangeMeter] = {}
-        # Published to exchanges that were deleted since.
+        # Published to exchanges that have been deleted.
         self._published = 0
         # Messages put directly into queues, by the research protocols.
         self.put = 0
@@ -145,7 +145,7 @@ class Meters:
         return {place: meter.published for place, meter in self._exchanges.items() if meter.published}
 
     def exchange(self, vhost: str, name: str) -> ExchangeMeter:
-        """Return the meter of an exchange, which `forget_exchange` ends."""
+        """Return the meter of an exchange, until `forget_exchange` drops it."""
         meter = self._exchanges.get((vhost, name))
         if meter is None:
             meter = self._exchanges[vhost, name] = ExchangeMeter()

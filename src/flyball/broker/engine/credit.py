@@ -1,15 +1,15 @@
 """The credit of a consumer: the maximum number of its unacked messages. A prefetch may be fractional.
 
 A prefetch of 2.3 is a window of 2 for 70 % of the time and of 3 for the rest, switched every few milliseconds. A
-controller that samples once a second sees the average: it has a continuous actuator instead of one that jumps between
-integers. `test_the_average_window_over_a_cycle_is_the_prefetch` guards this.
+controller that samples once a second sees the average: its actuator is continuous instead of quantized to integers.
+`test_the_average_window_over_a_cycle_is_the_prefetch` checks this.
 """
 
 from __future__ import annotations
 
 import math
 
-# Time slot for which the window of a fractional prefetch is constant.
+# Time slot during which the window of a fractional prefetch is constant.
 SLOT_US = 10_000
 
 # Slots per period of the pattern, and so the resolution of the fraction.
@@ -24,7 +24,7 @@ class Credit:
     __slots__ = ("_fraction", "_whole", "prefetch")
 
     def __init__(self, prefetch: float) -> None:
-        """`prefetch` is 0 (nothing is delivered) or more; infinity means unlimited."""
+        """`prefetch` is at least 0 (nothing is delivered); infinity means unlimited."""
         if math.isnan(prefetch) or prefetch < 0:
             raise ValueError(f"a prefetch must be 0 or more, not {prefetch}")
         self.prefetch = prefetch

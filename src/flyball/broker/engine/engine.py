@@ -1,7 +1,7 @@
-"""The broker's decisions: which consumer gets which message, and which messages are kept or removed.
+"""The state machine of the broker: it assigns messages to consumers, and keeps or removes messages.
 
-Synchronous and deterministic. Time is an argument, ids are granted by the caller, and nothing here knows a socket,
-SQL or a protocol. The caller makes the decisions durable and reports the outcome to the engine.
+Synchronous and deterministic. Time is an argument, ids are granted by the caller, and sockets, SQL and protocols are
+outside of it. The caller makes changes durable and reports the outcome to the engine.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from flyball.model import (
     size_of,
 )
 
-# Interval between checks of a queue whose absent messages may expire, after the first of them has.
+# Interval between checks of a queue's absent messages, after the first of them has expired.
 _RECHECK_US = 1_000_000
 
-# Minimum size worth paging out: reading less back from the store costs more than it frees.
+# Minimum size of a message to be paged out: for less, reading it back costs more than paging it out frees.
 WORTH_PAGING_BYTES = 256
 
-# 1/n of the budget is reserved for messages in memory, however large the indexes are.
+# 1/n of the budget is reserved for messages in memory, independently of the size of the indexes.
 _BODY_SHARE = 8
 
 # 1/n of the budget is freed per eviction.
@@ -59,7 +59,7 @@ _EVICT_SHARE = 16
 
 @dataclass(slots=True)
 class Arrival:
-    """The outcome of a put: the messages it created, those delivered at once, and the queues that do not exist."""
+    """The outcome of a put: the created messages, immediate deliveries, and the queues that do not exist."""
 
     messages: list[Message]
     deliveries: list[Delivery]
@@ -115,15 +115,15 @@ class Engine:
         """`resident_limit_bytes` is the memory budget of messages; above it, stored ones are evicted.
 
         When evicting ready messages frees too little, `page_out_unacked` is called with the number of bytes to free:
-        it calls `page_out` and returns how many that freed.
+        it calls `page_out` and returns the number of bytes freed.
         """
         self.keeps_messages = keeps_messages
         self.resident_limit_bytes = resident_limit_bytes
         self.resident_bytes = 0
-        # Memory of the index entries of absent messages, as of the last time that memory ran short.
+        # Memory of the index entries of absent messages, as of the last check.
         self.absent_bytes = 0
         self._page_out_unacked = page_out_unacked
-        # The budget that those entries leave for messages in memory.
+        # The part of the budget that these entries leave for messages in memory.
         self._body_limit_bytes = resident_limit_bytes
         self._clients = {client.id: client for client in snapshot.clients}
         self._clients_by_name = {client.name: client for client in snapshot.clients}
@@ -132,7 +132,7 @@ class Engine:
         self._queues_by_name: dict[tuple[str, str], QueueState] = {}
         # Number of queue names by virtual host.
         self._name_counts: dict[str, int] = {}
-        # Members of clustered queues that this node took over and that share a name with its own member.
+        # Members of clustered queues that this node took over and whose name another member here already has.
         self.twins: dict[int, QueueState] = {}
         # All members of clustered queues, by id.
         self.members: dict[int, QueueState] = {}
@@ -153,9 +153,9 @@ class Engine:
         self._expiries = Expiries()
         self._overdue: set[int] = set()
         self._interrupted: list[list[Consumer]] = []
-        # Bytes that may arrive before the next attempt to evict.
+        # Number of bytes that may arrive before the next eviction attempt.
         self._eviction_pause_bytes = 0
-        # Counts of queues that were deleted or moved away.
+        # Counts of queues that were deleted or moved to another node.
         self.gone = Counts()
         self.queues_created = 0
         self.queues_deleted = 0
@@ -224,7 +224,7 @@ class Engine:
         if only_unused and self.is_sender(client_id):
             raise ClientInUse(client_id)
         del self._clients[client_id]
-        # Two nodes may register a name at the same time: the client that was added last has it.
+        # Two nodes may register a name at the same time: it belongs to the client that was added last.
         if self._clients_by_name.get(client.name) is client:
             del self._clients_by_name[client.name]
 
@@ -360,7 +360,7 @@ class Engine:
         return state
 
     def create_proxy_queue(self, name: str, vhost: str, original: Original) -> QueueState:
-        """Create a local stand-in for a remote queue: it has a negative id and no entry by name.
+        """Create a local proxy for a remote queue, with a negative id and without an entry by name.
 
         `delete_queue` removes it.
         """
@@ -379,12 +379,12 @@ class Engine:
             self._evict_after(message)
 
     def active_queues(self, reader: int) -> list[tuple[Queue, int]]:
-        """Return the queues with messages visible to the reader, and the number of those."""
+        """Return the queues with messages visible to the reader, and the number of these messages."""
         counted = ((state.queue, state.visible_to(reader)) for state in self.queues)
         return [(queue, count) for queue, count in counted if count]
 
     def purge(self, queue_id: int) -> tuple[list[Message], int]:
-        """Remove the ready messages; return those that were in memory, and the number of the others."""
+        """Remove the ready messages; return those that were in memory, and the number of absent ones."""
         state = self.queue(queue_id)
         absent = state.absent
         gone = state.purge()
@@ -411,8 +411,7 @@ class Engine:
     def grant_message_ids(self, first: int, count: int) -> None:
         """Add these ids for new messages, after those granted before.
 
-        Ids must grow, since they are the order of a queue: a grant below the present ids came too late and is
-        ignored.
+        Ids must grow, since a queue is ordered by id: a grant below the current ids arrived too late and is ignored.
         """
         if first < self.message_id_end:
             return
@@ -425,7 +424,7 @@ class Engine:
             self._id_ranges.append((first, first + count))
 
     def renew_message_ids(self, first: int, count: int) -> None:
-        """Replace all granted ids by these: after a rejoin the earlier ones may belong to another epoch."""
+        """Replace all granted ids: after a rejoin the earlier ones may belong to another epoch."""
         self._id_ranges.clear()
         self.next_message_id = first
         self.message_id_end = first + count
@@ -445,7 +444,7 @@ class Engine:
     def put(self, draft: Draft, queue_ids: Sequence[int], now_us: int) -> Arrival:
         """Put a copy of a message into each existing queue, as often as the queue is listed.
 
-        All copies are put or, if one fails, none. The caller must have granted enough ids.
+        If one copy fails, none is put. The caller must have granted enough ids.
         """
         arrival = Arrival([], [], [])
         for queue_id in queue_ids:
@@ -479,7 +478,7 @@ class Engine:
                 if delivery is not None:
                     arrival.deliveries.append(delivery)
         except Exception:
-            # They were neither delivered nor handed to the store yet.
+            # No copy was sent to a consumer or to the store yet.
             for delivery in arrival.deliveries:
                 delivery.consumer.release(delivery.message.id)
             for message in arrival.messages[:accepted]:
@@ -497,7 +496,7 @@ class Engine:
         self._release(message)
 
     def accept(self, state: QueueState, message: Message, now_us: int) -> Delivery | None:
-        """Add a new message to its queue; return its delivery if a consumer gets it at once."""
+        """Add a new message to its queue; return a delivery if a consumer receives it at once."""
         self.resident_bytes += message.footprint_bytes
         if message.expires_us is not None:
             self._expiries.expect(message.expires_us, message.queue_id, message.id)
@@ -532,10 +531,10 @@ class Engine:
         return message
 
     def settle(self, message: Message, is_acknowledged: bool = False) -> bool:
-        """Remove an unacked message. False if it is not here: its queue was deleted or moved.
+        """Remove an unacked message. False if it does not exist: its queue was deleted or moved.
 
-        Compares by identity, not by id: a message that one member of a clustered queue handed over may return, and be
-        delivered, before that member learns that the hand-over was committed.
+        Compares by identity, not by id: a message that one member of a clustered queue handed over may return and be
+        delivered before that member is notified of the commit of the hand-over.
         """
         state = self._queues.get(message.queue_id)
         if state is None or state.unacked.get(message.id) is not message:
@@ -558,15 +557,15 @@ class Engine:
         return state.requeue_undelivered(message, now_us)
 
     def page_out(self, message: Message) -> int:
-        """Drop body and properties of an unacked message that the store, or the queue's node, has as well.
+        """Drop body and properties of an unacked message of which the store, or the queue's node, has a copy.
 
-        Return the number of bytes freed. It can be requeued without them; `page_in` restores them when needed.
+        Return the number of bytes freed. The message can be requeued without them; `page_in` restores them.
         """
         state = self._queues.get(message.queue_id)
         if state is None or message.id not in state.unacked or message.is_paged:
             return 0
         freed = len(message.body) + len(message.properties)
-        # A purged message is deleted from the store, so memory has the only copy: see `IndexedBacklog`.
+        # A purged message is deleted from the store, so the only copy is in memory: see `IndexedBacklog`.
         is_stored = message.stored and state.is_stored and not state.is_void(message)
         if freed < WORTH_PAGING_BYTES or (state.original is None and not is_stored):
             return 0
@@ -577,7 +576,7 @@ class Engine:
         return freed
 
     def page_in(self, message: Message, stored: Message) -> None:
-        """Restore what `page_out` dropped from an unacked message."""
+        """Restore body and properties of a paged-out unacked message."""
         if not message.is_paged:
             return
         message.body = stored.body
@@ -602,7 +601,7 @@ class Engine:
 
     @property
     def next_expiry_us(self) -> int | None:
-        """When the next message may expire; None if no message has a time to live."""
+        """The time at which the next message may expire; None if no message has a time to live."""
         return self._expiries.next_us
 
     @property
@@ -611,9 +610,10 @@ class Engine:
         return bool(self._expired)
 
     def expire(self, now_us: int, maximum: int = UNLIMITED) -> list[Message]:
-        """Return about `maximum` newly expired messages, now unacked; `settle` removes each.
+        """Return about `maximum` newly expired messages, which become unacked; `settle` removes each.
 
-        Expired messages that are not in memory are found when they are read: `overdue_queue_ids` returns the queues.
+        Expired messages that are not in memory are found when they are read: `overdue_queue_ids` returns their
+        queues.
         """
         while len(self._expired) < maximum and (due := self._expiries.take_due(now_us)) is not None:
             queue_id, message_id = due
@@ -623,13 +623,13 @@ class Engine:
             if message_id == 0:
                 if state.absent:
                     self._overdue.add(queue_id)
-                    # The read covers a batch only; the expiries of the remaining messages are not known.
+                    # A read covers only one batch; the expiries of the remaining messages are unknown.
                     self._expiries.expect_absent(queue_id, now_us + _RECHECK_US)
                 continue
             message = state.get(message_id)
             if message is not None and self._expiries.expects_absent(queue_id):
-                # Messages expire from the head. Earlier ones may be overdue and only in the store: those are read
-                # first, and the read reaches this one in its turn.
+                # Messages expire at the head. Earlier ones may be overdue and only in the store: they are read first,
+                # and the read reaches this one later.
                 self._overdue.add(queue_id)
                 self._expiries.expect(now_us + _RECHECK_US, queue_id, message_id)
                 continue
@@ -659,9 +659,9 @@ class Engine:
         priority: int = 0,
         shared: SharedWindow | None = None,
     ) -> Consumer:
-        """Add a consumer: `owner` receives messages, each leased until it is settled. Call `feed` for the first.
+        """Add a consumer: `owner` receives messages, each leased until it is settled. Call `feed` afterwards.
 
-        With `no_ack` each is unacked without a lease, and the caller must settle it at once.
+        With `no_ack` messages are unacked without a lease, and the caller must settle them at once.
         """
         state = self.queue(queue_id)
         consumer = Consumer(
@@ -688,7 +688,7 @@ class Engine:
             self._fractional[consumer.id] = consumer
 
     def cancel(self, consumer: Consumer) -> Consumer | None:
-        """Stop deliveries to the consumer, which may still ack what it has. Return its successor, to be fed."""
+        """Stop deliveries to the consumer, which may still ack messages. Return its successor, to be fed."""
         consumer.is_cancelled = True
         self._fractional.pop(consumer.id, None)
         state = self._queues.get(consumer.queue_id)
@@ -702,7 +702,7 @@ class Engine:
             state.stop_waiting(consumer)
 
     def acknowledge(self, consumer: Consumer, message_ids: Sequence[int]) -> list[Message]:
-        """End the leases; return the messages, which `settle` or `requeue_undelivered` must follow. All or none."""
+        """End all the leases or none; return the messages, to be passed to `settle` or `requeue_undelivered`."""
         for message_id in message_ids:
             if message_id not in consumer.leases:
                 raise LeaseNotFound(message_id)
@@ -716,7 +716,7 @@ class Engine:
     ) -> list[Delivery]:
         """Requeue messages whose leases ended, at their original positions; increment their delivery counts.
 
-        Of each queue at most `maximum` are delivered at once, up to `max_bytes`; then see `take_interrupted`.
+        Per queue at most `maximum` are delivered at once, up to `max_bytes`; then see `take_interrupted`.
         """
         by_queue: dict[int, list[Message]] = {}
         for message in messages:
@@ -735,7 +735,7 @@ class Engine:
         return deliveries
 
     def take_interrupted(self) -> list[list[Consumer]]:
-        """Return and clear the consumers that `requeue` left to be fed, by queue and in order."""
+        """Return and clear the consumers that `requeue` did not finish feeding, by queue and in order."""
         interrupted, self._interrupted = self._interrupted, []
         return interrupted
 
@@ -744,7 +744,7 @@ class Engine:
     ) -> list[Delivery]:
         """Deliver what the consumer's credit allows, after it was added or has acked.
 
-        At most `maximum` messages, and until their bodies reach `max_bytes`.
+        Stop after `maximum` messages, or when their bodies reach `max_bytes`.
         """
         state = self._queues.get(consumer.queue_id)
         return [] if state is None or consumer.is_cancelled else state.feed(consumer, now_us, maximum, max_bytes)
@@ -759,7 +759,7 @@ class Engine:
         return {consumer.queue_id for consumer in self._fractional.values()}
 
     def tick(self, now_us: int) -> list[Delivery]:
-        """Deliver to consumers with a fractional prefetch what the present slot allows."""
+        """Deliver to consumers with a fractional prefetch what the current slot allows."""
         return [delivery for consumer in list(self._fractional.values()) for delivery in self.feed(consumer, now_us)]
 
     # Reads from the store
@@ -769,7 +769,7 @@ class Engine:
         state = self._queues.get(queue_id)
         if state is None:
             return []
-        # Evict first: an eviction afterwards could drop the messages that consumers wait for.
+        # Evict first: a later eviction could drop the messages that consumers wait for.
         self._evict_for(sum(message.footprint_bytes for message in messages))
         for message in state.loaded(load, messages):
             self.resident_bytes += message.footprint_bytes
@@ -792,7 +792,7 @@ class Engine:
         self.absent_bytes += state.absent_bytes - before_bytes
 
     def wake(self, queue_id: int, now_us: int) -> list[Delivery]:
-        """Deliver to the consumers that waited for an index which is complete now."""
+        """Deliver to the consumers that waited for an index, now complete."""
         state = self._queues.get(queue_id)
         self._evict_for(0)
         return [] if state is None else state.feed_blocked(now_us)
@@ -805,7 +805,7 @@ class Engine:
     # Memory
 
     def _leave_to_store(self, message: Message) -> None:
-        """Account for a message that is now only in the store and in the indexes."""
+        """Account for a message that is now only in the store and the indexes."""
         self.resident_bytes -= message.footprint_bytes
         if message.expires_us is not None:
             self._expiries.forget(message.id)
@@ -817,14 +817,14 @@ class Engine:
             self._expiries.forget(message.id)
 
     def _evict_after(self, message: Message) -> None:
-        """Evict after an arrival that exceeded the budget, unless an attempt just failed."""
+        """Evict after an arrival that exceeded the budget, unless an attempt failed recently."""
         self._eviction_pause_bytes -= message.footprint_bytes
         if self._eviction_pause_bytes < 0:
             self._evict_for(0)
 
     def evict(self) -> None:
         """Evict messages stored since the last attempt, if the budget is exceeded. Called once a second."""
-        # Consumers may have requested indexes although no message arrived.
+        # Consumers may have requested indexes even if no message arrived.
         self.absent_bytes = sum([state.absent_bytes for state in self._queues.values()])
         limit = self.resident_limit_bytes
         if limit is not None and self.resident_bytes + self.absent_bytes > limit:
@@ -853,7 +853,7 @@ class Engine:
                     return
         freed = 0 if self._page_out_unacked is None else self._page_out_unacked(wanted)
         if freed < wanted:
-            # Little could be evicted: do not try again for every message.
+            # Little could be evicted: do not retry for every message.
             self._eviction_pause_bytes = share // 2
 
 

@@ -1,14 +1,14 @@
 """The schedule of message expiries.
 
-It has each message in memory, and of the absent messages of a queue only the first to expire: there may be more of
-them than fit into memory, and messages expire at the head of a queue, where they are read first anyway.
+It contains each message in memory, but only the first absent message of a queue to expire: the absent ones may not
+fit into memory, and messages expire at the head of a queue, where they have to be read first.
 """
 
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
 
-# Heaps with fewer stale entries are not swept.
+# Minimum number of stale entries of a heap to be swept.
 _FEW = 64
 
 # expires_us, queue id, message id; the message id 0 stands for the absent messages of the queue.
@@ -21,14 +21,14 @@ class Expiries:
     __slots__ = ("_absent", "_heap", "_present")
 
     def __init__(self) -> None:
-        # Includes stale entries, which neither of the dicts has.
+        # Includes stale entries, which are in neither of the dicts.
         self._heap: list[Expiry] = []
         self._present: dict[int, Expiry] = {}
         self._absent: dict[int, int] = {}
 
     @property
     def next_us(self) -> int | None:
-        """The earliest expiry, which may be stale; None if there is none."""
+        """The earliest expiry, which may be stale; None if the schedule is empty."""
         return self._heap[0][0] if self._heap else None
 
     def expect(self, expires_us: int, queue_id: int, message_id: int) -> None:

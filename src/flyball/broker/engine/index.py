@@ -18,13 +18,13 @@ Key = tuple[int | None, int | None, int | None]
 
 _ID_BITS = 63
 _ID_MASK = (1 << _ID_BITS) - 1
-# An index with fewer stale entries is not rebuilt.
+# Minimum number of stale entries of an index to be rebuilt.
 _FEW = 64
 
 
 @dataclass(slots=True, frozen=True, eq=False)
 class Shape:
-    """The filter fields and the order of an index. There is one object per shape."""
+    """The filter fields and the order of an index. Shapes are singletons."""
 
     by_receiver: bool
     by_sender: bool
@@ -63,7 +63,7 @@ class Index:
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
-        # Time of last use, by the clock of its backlog.
+        # Time of last use, from its backlog's logical clock.
         self.last_use = 0
         # Never holds an empty heap.
         self._heaps: dict[Key, list[int]] = {}
@@ -155,7 +155,7 @@ class Index:
             self.discard(message.id)
 
     def discard(self, message_id: int) -> None:
-        """Remove a message of which only the id is known."""
+        """Remove a message known only by its id."""
         self._stale.add(message_id)
         if len(self._stale) > _FEW and len(self._stale) * 2 > self._size:
             self._rebuild()

@@ -29,7 +29,7 @@ class Limits:
         self._limits: dict[str, dict[str, int]] = {}
 
     def all(self) -> list[tuple[str, dict[str, int]]]:
-        """Return every owner with its limits."""
+        """Return all owners with their limits."""
         return list(self._limits.items())
 
     def of(self, owner: str) -> dict[str, int]:
@@ -37,7 +37,7 @@ class Limits:
         return dict(self._limits.get(owner, {}))
 
     def limit(self, owner: str, name: str) -> int | None:
-        """Return a limit, None if unlimited."""
+        """Return a limit, or None if unlimited."""
         limits = self._limits.get(owner)
         value = -1 if limits is None else limits.get(name, -1)
         return None if value < 0 else value
@@ -62,5 +62,5 @@ class Limits:
             self._limits.pop(owner, None)
 
     def delete(self, owner: str) -> bool:
-        """Delete the owner's limits. Return whether there were any."""
+        """Delete the owner's limits. Return whether any existed."""
         return self._limits.pop(owner, None) is not None

@@ -1,7 +1,7 @@
-"""Times of a queue's messages: from publishing to delivery, and from delivery to acknowledgement.
+"""Wait and service times of a queue's messages: publishing to delivery, and delivery to acknowledgement.
 
-A few messages of each second are timed, spread over the second at random: each stands for those since the last one.
-The queue compares its counters with the number of the next timed message; other messages cost nothing more.
+A random sample of a few messages per second is timed; each represents the messages since the previous one. The queue
+compares its counters with the number of the next timed message, which is the only overhead of other messages.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Protocol
 
 from flyball.model import Message
 
-# Timed messages whose acknowledgement is awaited. Beyond that no service times begin: those that take long are kept,
-# so that slow messages are not underrated.
+# Maximum number of timed messages that wait for their acknowledgement. At the maximum no further service times start:
+# slow messages are kept, so that they are not underrepresented.
 MAX_BEGUN = 64
 
-# What `begun` of a queue is while none of its messages is timed: shared, and never changed.
+# The value of a queue's `begun` while none of its messages is timed; shared, never changed.
 NOTHING_BEGUN: dict[int, tuple[int, int]] = {}
 
 
@@ -34,7 +34,7 @@ class TimedQueue(Protocol):
 
 
 class MessageTimes:
-    """Times messages of one queue. Times are in microseconds, with the number of messages that each stands for."""
+    """Times messages of one queue, in microseconds. Each time has a weight: the number of messages it represents."""
 
     __slots__ = ("_every", "_left", "_now_us", "_per_s", "_random", "services", "waits")
 
@@ -45,19 +45,19 @@ class MessageTimes:
         self._random = random
         # One message in this number is timed.
         self._every = 1
-        # Messages to time before fewer are.
+        # Number of messages to time before the sampling rate is halved.
         self._left = per_s
-        # Of this second.
+        # Times and weights of this second.
         self.waits: list[tuple[int, int]] = []
         self.services: list[tuple[int, int]] = []
 
     def begin_second(self, queue: TimedQueue, delivered: int) -> None:
-        """Choose the messages of the next second; `delivered` were delivered in the last one."""
+        """Choose the messages of the next second; `delivered` is the number of deliveries in the last one."""
         self.waits = []
         self.services = []
         self._every = max(1, delivered // self._per_s)
         self._left = 2 * self._per_s
-        # Again: after a busy second the next timed message might be an hour away.
+        # Chosen again: after a busy second the next timed message might be an hour away.
         queue.timed_delivery = self._next(queue.delivered)
         queue.timed_no_ack = self._next(queue.delivered_no_ack)
         queue.timed_get = self._next(queue.got + queue.got_no_ack)
@@ -68,7 +68,7 @@ class MessageTimes:
         queue.begun = NOTHING_BEGUN
 
     def delivered(self, queue: TimedQueue, message: Message) -> None:
-        """Time a message that was just delivered to a consumer that acknowledges."""
+        """Time a message on its delivery to a consumer that acknowledges."""
         self._begin_service(queue, message, self._note_wait(message))
         queue.timed_delivery = self._next(queue.delivered)
 
@@ -77,14 +77,14 @@ class MessageTimes:
         queue.timed_no_ack = self._next(queue.delivered_no_ack)
 
     def got(self, queue: TimedQueue, message: Message, *, is_gone: bool) -> None:
-        """Time a message that was just fetched."""
+        """Time a message on its fetch."""
         now_us = self._note_wait(message)
         if not is_gone:
             self._begin_service(queue, message, now_us)
         queue.timed_get = self._next(queue.got + queue.got_no_ack)
 
     def acknowledged(self, queue: TimedQueue, message_id: int) -> None:
-        """Note the service time of a message, if it was timed."""
+        """Record the service time of a message, if it was timed."""
         found = queue.begun.pop(message_id, None)
         if found is not None and len(self.services) < MAX_BEGUN:
             began_us, weight = found
@@ -92,7 +92,7 @@ class MessageTimes:
 
     def _note_wait(self, message: Message) -> int:
         now_us = self._now_us()
-        # The wall clock may have been set back, or be that of another node.
+        # The wall clock may have been set back, or `arrived_us` may be from another node's clock.
         self.waits.append((max(0, now_us - message.arrived_us), self._every))
         self._left -= 1
         if not self._left:
@@ -107,5 +107,5 @@ class MessageTimes:
             queue.begun[message.id] = (now_us, self._every)
 
     def _next(self, counted: int) -> int:
-        # At random: every n-th might always be one of two consumers.
+        # Randomized: every n-th message might always go to the same one of two consumers.
         return counted + 1 + int(self._random() * (2 * self._every - 1))

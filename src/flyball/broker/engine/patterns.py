@@ -1,7 +1,7 @@
-"""Patterns of names in permissions and policies: regular expressions searched for in a name.
+"""Name patterns of permissions and policies: regular expressions, not anchored.
 
-RE2 matches in time linear in the name, whatever the pattern. Python's `re` takes hours for some patterns and would
-block the node. Names and patterns are also checked here for characters that the store cannot hold.
+RE2 matches any pattern in time linear in the name. Python's `re` takes hours for some patterns and would block the
+node. Names and patterns are also checked here for characters that the store cannot represent.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from flyball.model import MAX_NAME_LENGTH
 
 MAX_PATTERN_LENGTH = 1024
 
-# Memory limit of RE2 for one pattern. Any literal pattern of 1,024 characters fits; the slowest pattern that fits
-# takes about 0.2 ms for a name of 255 bytes.
+# RE2's memory limit per pattern. Any literal pattern of 1,024 characters fits; the slowest pattern that fits needs
+# about 0.2 ms for a name of 255 bytes.
 MAX_PATTERN_BYTES: Final = 128 * 1024
 
 
@@ -34,7 +34,7 @@ class NamePattern:
             return True
         if self._compiled is None:
             return False
-        # A lone surrogate, which a client may have sent, counts as a character.
+        # Clients may send a lone surrogate; it counts as a character.
         return self._compiled.search(name.encode("utf-8", "surrogatepass")) is not None
 
 
@@ -59,7 +59,7 @@ def compile_pattern(pattern: str, ignores_case: bool = False) -> NamePattern:
 
 
 def never_fits() -> NamePattern:
-    """Return a pattern that matches no name, for a stored one that does not compile."""
+    """Return a pattern that matches no name, to replace a stored pattern that does not compile."""
     return NamePattern(None)
 
 
@@ -71,7 +71,7 @@ def _reason(error: Exception) -> str:
 
 
 def check_name(what: str, name: str) -> None:
-    """Raise InvalidName unless the name of a user, a virtual host ... is valid."""
+    """Raise InvalidName unless the name (of a user, virtual host, ...) is valid."""
     if not name:
         raise InvalidName(f"the name of a {what} cannot be empty")
     if len(name) > MAX_NAME_LENGTH:
@@ -82,7 +82,7 @@ def check_name(what: str, name: str) -> None:
 
 
 def unstorable(text: str) -> str:
-    """Return why the store cannot hold a text, or an empty string."""
+    """Return the reason why a text cannot be stored, or an empty string."""
     if "\0" in text:
         return "it contains a null character"
     try:

@@ -1,4 +1,4 @@
-"""Policies: which one applies to a queue or exchange, and how it combines with the arguments of the declaration.
+"""Policies: the choice of the policy for a queue or exchange, and its merge with the declared arguments.
 
 The semantics are RabbitMQ's. The caller applies the result.
 """
@@ -16,7 +16,7 @@ ALL = "all"
 QUEUES = "queues"
 EXCHANGES = "exchanges"
 
-# Of these settings the minimum of argument and policy applies.
+# Settings for which the minimum of argument and policy applies.
 LIMITS = frozenset({"message-ttl", "expires", "max-length", "max-length-bytes", "delivery-limit"})
 
 # Maximum duration, as in the arguments of a declaration.
@@ -56,14 +56,14 @@ class Policies:
         return next((policy for policy in self.of_vhost(vhost) if policy.name == name), None)
 
     def set(self, policy: Policy) -> None:
-        """Add the policy or replace the one with its name. Raises InvalidName, InvalidPattern, InvalidArgument."""
+        """Add or replace the policy of this name. Raises InvalidName, InvalidPattern, InvalidArgument."""
         check_policy(policy)
         self._set(policy, compile_pattern(policy.pattern))
 
     def restore(self, policy: Policy) -> InvalidPattern | None:
         """Set a stored policy; return the error of an invalid pattern, which matches no name.
 
-        Patterns were once compiled by Python's `re`, so a store may hold some that RE2 refuses.
+        Patterns were once compiled by Python's `re`, so a store may contain some that RE2 rejects.
         Raises InvalidName, InvalidArgument.
         """
         check_policy(policy)
@@ -76,7 +76,7 @@ class Policies:
 
     def _set(self, policy: Policy, pattern: NamePattern) -> None:
         others = [entry for entry in self._by_vhost.get(policy.vhost, []) if entry[0].name != policy.name]
-        # Equal priorities are ordered by name, so that the result is deterministic.
+        # Equal priorities are ordered by name, for a deterministic result.
         self._by_vhost[policy.vhost] = sorted(
             [*others, (policy, pattern)], key=lambda entry: (-entry[0].priority, entry[0].name)
         )
@@ -106,7 +106,7 @@ class Policies:
 def effective(arguments: Arguments, definition: Arguments | None) -> dict[str, Any]:
     """Return the effective settings of a queue or exchange: its arguments merged with the policy's definition.
 
-    Names are those of policies, without `x-`. Of two limits the smaller applies; otherwise the argument wins.
+    Keys are those of policies, without `x-`. For limits the smaller value applies; otherwise the argument wins.
     """
     found = dict(definition or {})
     for name, value in arguments.items():

@@ -1,13 +1,13 @@
 """The state of one queue: its ready messages, its unacked messages and its consumers.
 
-Decides which message goes to which consumer. Independent of other queues, of clients and of the store.
+Assigns messages to consumers. Independent of other queues, of clients and of the store.
 
-Dispatch order. Consumers are served by priority, then in the order in which they began to wait; a consumer that is
-served waits again behind its equals (`test_consumers_are_served_in_the_order_they_joined`). Each gets the first
-message that its selector matches. A message never overtakes one before it that a consumer is having loaded from the
-store: the consumer is blocked, not waiting, until the load is done
-(`test_a_new_message_does_not_overtake_those_that_are_being_loaded`). A requeued message returns to its original
-position, and all of a batch do before any is delivered again
+Dispatch order. Consumers are served by priority, then in the order in which they started to wait; after a delivery a
+consumer waits again after those of equal priority (`test_consumers_are_served_in_the_order_they_joined`). Each
+receives the first message that its selector matches. A message never overtakes an earlier one that is being loaded
+from the store for a consumer: the consumer is blocked, not waiting, until the load is done
+(`test_a_new_message_does_not_overtake_those_that_are_being_loaded`). Requeued messages return to their original
+positions, a whole batch before any of it is delivered again
 (`test_requeued_messages_are_delivered_in_the_order_of_the_consumer`).
 """
 
@@ -44,15 +44,15 @@ class Parked:
     """A message that could not be dead-lettered, kept for an operator."""
 
     message: Message
-    # Why it left the queue: expired, rejected, maxlen or delivery_limit.
+    # Reason for its removal: expired, rejected, maxlen or delivery_limit.
     reason: str
-    # Why it could not be dead-lettered.
+    # Error of the dead-lettering.
     problem: str
     at_us: int
 
 
 class Original(Protocol):
-    """The remote queue that a proxy queue stands for: decisions about its messages are forwarded there."""
+    """The remote queue of a proxy queue: operations on its messages are forwarded to it."""
 
     def requeue(self, message: Message) -> None:
         """Requeue a delivered message."""
@@ -74,8 +74,8 @@ class Original(Protocol):
 class QueueState(Counts):
     """A queue served from memory.
 
-    Invariant: every stored message of the queue is either ready (in the backlog) or unacked, that is leased to a
-    consumer, fetched by a reader or expired, until the store has confirmed its removal.
+    Invariant: every stored message of the queue is either ready (in the backlog) or unacked (leased to a consumer,
+    fetched by a reader, or expired) until the store has confirmed its removal.
     """
 
     __slots__ = (
@@ -113,7 +113,7 @@ class QueueState(Counts):
         super().__init__()
         self._expired = expired
         self.queue: Queue = summary.queue
-        # Whether the queue is in the store: only then can its messages be stored.
+        # Whether the queue is stored, which is required to store its messages.
         self.is_stored = summary.queue.durable and not summary.queue.exclusive
         self._backlog: PlainBacklog | IndexedBacklog
         if summary.message_count:
@@ -126,7 +126,7 @@ class QueueState(Counts):
         # Messages by sender, ready or unacked.
         self.sent = dict(summary.sent)
         self.last_message_id = summary.last_message_id
-        # Messages stored up to this id before the node began to serve the queue may have been delivered before.
+        # Messages up to this id were stored before the node served the queue, and may have been delivered before.
         self.recovered_to = summary.last_message_id
         self.traits = Traits()
         # The remote queue, if this is a proxy queue.
@@ -135,15 +135,15 @@ class QueueState(Counts):
         self.ready_bytes = 0
         # Whether `ready_bytes` includes the recovered messages.
         self.knows_bytes = not summary.message_count
-        # The consumer that gets all messages, if the queue has a single active consumer.
+        # The consumer that receives all messages, if the queue has a single active consumer.
         self.active: Consumer | None = None
         self.unacked: dict[int, Message] = {}
-        # Those of `unacked` that could not be dead-lettered: no consumer has them.
+        # The messages in `unacked` that could not be dead-lettered; not delivered to a consumer.
         self.parked: dict[int, Parked] = {}
         self.consumers: dict[int, Consumer] = {}
-        # Consumers with room for which no message matches.
+        # Consumers with room, without a matching message.
         self._waiting = WaitingConsumers()
-        # Consumers with room whose next message must be read from the store first.
+        # Consumers with room whose next message must first be read from the store.
         self._blocked: dict[int, tuple[Consumer, Need]] = {}
         # Incremented by a purge, which invalidates reads from the store that are in progress.
         self.generation = 0
@@ -151,9 +151,9 @@ class QueueState(Counts):
         # Times some messages, and chooses the next ones; see `message_times`.
         self.times: MessageTimes | None = None
         self.timed_delivery = self.timed_no_ack = self.timed_get = 0
-        # Timed messages that are unacked, by id: when they were delivered, and how many they stand for.
+        # Timed unacked messages by id: time of delivery and weight.
         self.begun: dict[int, tuple[int, int]] = NOTHING_BEGUN
-        # What the node's recorder saw last: events, ready messages, arrived, delivered, acknowledged.
+        # The values last seen by the node's recorder: events, ready messages, arrived, delivered, acknowledged.
         self.seen = _NOTHING_SEEN
 
     def __len__(self) -> int:
@@ -167,7 +167,7 @@ class QueueState(Counts):
 
     @property
     def need(self) -> Need | None:
-        """The read from the store that the longest blocked consumer needs."""
+        """The read from the store needed by the consumer that has been blocked longest."""
         for _, need in self._blocked.values():
             return need
         return None
@@ -204,7 +204,7 @@ class QueueState(Counts):
         self.indexed.begin_index(shape, removing.union(self.unacked))
 
     def _drop_indexes(self, keep: int) -> None:
-        # Without its index a consumer would have to wait for a rebuild before its next message.
+        # A consumer without its index would have to wait for a rebuild before its next message.
         needed = {Shape.of(consumer.selector) for consumer in self.consumers.values()}
         self.indexed.drop_indexes(needed, keep)
 
@@ -213,7 +213,7 @@ class QueueState(Counts):
         return len(self._backlog) - self._addressed_count + self.addressed.get(reader, 0)
 
     def oldest(self, after_id: int, limit: int) -> list[Message]:
-        """Return the first ready messages in memory with a larger id, oldest first."""
+        """Return the first ready messages in memory with ids above `after_id`, oldest first."""
         if isinstance(self._backlog, PlainBacklog):
             return list(islice(self._backlog.after(after_id), limit))
         return self._backlog.oldest(after_id, limit)
@@ -224,13 +224,13 @@ class QueueState(Counts):
         if isinstance(backlog, PlainBacklog):
             first = backlog.first()
             if first is None or message_id < first.id:
-                # The usual case of a message that was removed: needs no index.
+                # The usual case of a removed message: needs no index.
                 return None
         return self.indexed.get(message_id)
 
     def arrive(self, message: Message, now_us: int) -> Delivery | None:
         """Add a new message: deliver it to a waiting consumer or make it ready."""
-        # A queue taken over from another node has ids of both nodes: the id may be smaller than the last one.
+        # A queue taken over from another node has ids of both nodes: the id may be below the last one.
         if message.id > self.last_message_id:
             self.last_message_id = message.id
         if message.sender is not None:
@@ -255,7 +255,7 @@ class QueueState(Counts):
 
     @property
     def is_unmeasured(self) -> bool:
-        """Whether the queue has a limit of bytes and the size of its ready messages is unknown."""
+        """Whether the queue has a size limit in bytes and the size of its ready messages is unknown."""
         return self.traits.max_length_bytes is not None and not self.knows_bytes
 
     @property
@@ -278,7 +278,7 @@ class QueueState(Counts):
                 consumer.is_standby = True
 
     def first(self, selector: Selector, now_us: int) -> Message | Need | None:
-        """Return the first match, or what must be read from the store to find it."""
+        """Return the first match, or the read from the store that is needed to find it."""
         while True:
             message = self._first(selector)
             if not isinstance(message, Message) or message.expires_us is None or message.expires_us > now_us:
@@ -286,7 +286,7 @@ class QueueState(Counts):
             self.expire(message)
 
     def take_out(self, message: Message) -> None:
-        """Make a ready message that `first` just returned unacked."""
+        """Make the message that `first` has just returned unacked."""
         backlog = self._backlog
         if isinstance(backlog, PlainBacklog):
             backlog.pop()
@@ -324,7 +324,7 @@ class QueueState(Counts):
         return self._backlog.first() if isinstance(self._backlog, PlainBacklog) else None
 
     def take_anywhere(self, message: Message) -> None:
-        """Make a ready message unacked, whatever its position."""
+        """Make a ready message at any position unacked."""
         if not isinstance(self._backlog, PlainBacklog) or self._backlog.first() is not message:
             self._backlog = self.indexed
         self.take_out(message)
@@ -335,7 +335,7 @@ class QueueState(Counts):
         self._expired.append(message)
 
     def end_service(self, message_id: int) -> None:
-        """A message was acknowledged while some are `begun`."""
+        """Record an acknowledgement; called only while `begun` is not empty."""
         if self.times is not None:
             self.times.acknowledged(self, message_id)
 
@@ -369,9 +369,9 @@ class QueueState(Counts):
     ) -> tuple[list[Delivery], list[Consumer]]:
         """Requeue unacked messages, all before the first is delivered, so that each consumer gets its first match.
 
-        When `maximum` messages are delivered, or bodies of `max_bytes`, the consumers that still wait are returned as
-        well, and wait no longer: the caller feeds them later. If they kept waiting, they would get messages that
-        arrive meanwhile before the requeued ones.
+        After `maximum` deliveries, or bodies of `max_bytes`, stop and also return the consumers that still wait; they
+        wait no longer, and the caller feeds them later. If they kept waiting, messages that arrive in between would
+        be delivered to them before the requeued ones.
         """
         back: list[Message] = []
         self.requeued += len(messages)
@@ -379,7 +379,7 @@ class QueueState(Counts):
             del self.unacked[message.id]
             if self.begun:
                 self.begun.pop(message.id, None)
-            # The expiry of a message that is only in the store is checked when it is read.
+            # The expiry of a paged-out message is checked when it is read.
             if message.is_paged or self._is_alive(message, now_us):
                 self._add(message)
                 back.append(message)
@@ -414,7 +414,7 @@ class QueueState(Counts):
         return deliveries
 
     def feed_blocked(self, now_us: int) -> list[Delivery]:
-        """Deliver to the consumers that were blocked by the store, in turns, after a read."""
+        """Deliver to the consumers that were blocked by the store, round-robin, after a read."""
         deliveries: list[Delivery] = []
         waiting = [consumer for consumer, _ in self._blocked.values()]
         while waiting:
@@ -445,7 +445,7 @@ class QueueState(Counts):
         """Add messages of a `Load`; return those new in memory. An empty `messages` means all are lost."""
         new = self.indexed.loaded(load, messages)
         if not len(self._backlog):
-            # Sender and receiver of lost messages are unknown, but with none left the counts must be zero.
+            # Sender and receiver of lost messages are unknown, but the counts of an empty queue must be zero.
             self.addressed.clear()
             self._addressed_count = 0
             self.sent = self._unacked_by_sender()
@@ -531,7 +531,7 @@ class QueueState(Counts):
         return None
 
     def _pass_by(self, message: Message) -> None:
-        """Let a message be unacked that was never ready."""
+        """Make an arriving message unacked without making it ready."""
         self.unacked[message.id] = message
         backlog = self._backlog
         if isinstance(backlog, IndexedBacklog) and backlog.is_filling:
@@ -549,7 +549,7 @@ class QueueState(Counts):
             self._addressed_count += 1
 
     def _give(self, consumer: Consumer, now_us: int) -> Delivery | None:
-        """Deliver one message to a consumer, or let it wait if none matches."""
+        """Deliver one message to a consumer, or make it wait if none matches."""
         if not consumer.wants(now_us):
             self.stop_waiting(consumer)
             return None

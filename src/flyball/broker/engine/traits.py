@@ -32,18 +32,18 @@ class Traits:
     expires_us: int | None = None
     max_length: int | None = None
     max_length_bytes: int | None = None
-    # What a full queue does: drop-head, reject-publish or reject-publish-dlx.
+    # Behaviour of a full queue: drop-head, reject-publish or reject-publish-dlx.
     overflow: str = "drop-head"
     dead_letter_exchange: str | None = None
     dead_letter_routing_key: str | None = None
     max_priority: int = 0
     single_active_consumer: bool = False
-    # A message that was requeued more often is dead-lettered or dropped.
+    # Number of requeues above which a message is dead-lettered or dropped.
     delivery_limit: int | None = None
     is_quorum: bool = False
     # The selector of AMQP consumers: all messages, by age or by priority.
     selector: Selector = field(default_factory=Selector)
-    # Whether none of the above affects an arriving message: the fast path.
+    # Whether arriving messages take the fast path: none of the above affects them.
     is_plain: bool = True
 
     @property
@@ -64,7 +64,7 @@ class Traits:
 
     @classmethod
     def of(cls, settings: Arguments) -> Traits:
-        """Build from effective settings, by names without x-, whose values were checked before."""
+        """Build from effective settings with names without `x-` and already checked values."""
         traits = cls(
             message_ttl_us=_microseconds(settings.get("message-ttl")),
             expires_us=_microseconds(settings.get("expires")),
@@ -97,7 +97,7 @@ def _microseconds(milliseconds: int | None) -> int | None:
 
 # Checks of a declaration
 
-# Returns what is wrong with a value, in RabbitMQ's words.
+# Returns the error of a value in RabbitMQ's words, or None if it is valid.
 _Check = Callable[[Any], str | None]
 
 
@@ -191,10 +191,10 @@ _NOT_FOR = {
 
 
 def usable(arguments: Arguments) -> dict[str, Any]:
-    """Drop invalid stored arguments, which no declaration can have written.
+    """Drop invalid stored arguments, which cannot be from a declaration.
 
-    A dead-letter exchange or routing key that is too long stays: messages that cannot be dead-lettered because of it
-    are parked, where an operator sees them.
+    A dead-letter exchange or routing key that is too long is kept: messages that cannot be dead-lettered because of
+    it are parked, visible to an operator.
     """
     return {name: value for name, value in arguments.items() if name not in _CHECKS or _CHECKS[name](value) is None}
 
@@ -211,7 +211,7 @@ def check_declaration(queue: Queue) -> None:
     problem = _queue_type(kind)
     if problem is not None:
         raise InvalidArgument(f"invalid arg 'x-queue-type' for {what}: {problem}")
-    # Arguments that a queue type does not support are refused whatever their value, as in RabbitMQ.
+    # Arguments that a queue type does not support are refused with any value, as in RabbitMQ.
     for name in _NOT_FOR[kind]:
         if name in arguments:
             raise InvalidArgument(f"invalid arg '{name}' for {what} of queue type rabbit_{kind}_queue")

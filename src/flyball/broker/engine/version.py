@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Version:
-    """Shared by everything whose changes invalidate the same caches. A cached result is stored with its number."""
+    """Shared by all objects whose changes invalidate the same caches. A cached result is stored with its number."""
 
     __slots__ = ("number",)
 

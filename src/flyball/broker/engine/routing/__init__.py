@@ -1,6 +1,6 @@
-"""AMQP routing: from an exchange, by its bindings, to the names of queues.
+"""AMQP routing: from an exchange through its bindings to the names of queues.
 
-Works on names, routing keys and headers only, not on queues and messages.
+Works only on names, routing keys and headers, not on queues and messages.
 """
 
 from flyball.broker.engine.routing.router import RESERVED_PREFIX, Removal, Router

@@ -1,6 +1,6 @@
 """Headers exchanges: a binding's arguments are the headers that a message must have.
 
-`x-match` requires all of them or any; arguments that begin with `x-` count only in the -with-x variants.
+`x-match` requires all of them or any; arguments that start with `x-` count only in the -with-x variants.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class _Rule:
 
 
 class HeadersTable(Table):
-    """The headers of the message match the arguments of the binding; routing keys are ignored.
+    """Matches the headers of the message with the arguments of bindings; routing keys are ignored.
 
-    A match is linear in the number of distinct arguments.
+    The cost of a match is linear in the number of distinct arguments.
     """
 
     __slots__ = ("_rules",)

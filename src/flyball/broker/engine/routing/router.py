@@ -1,6 +1,6 @@
 """The exchanges and bindings of a virtual host, and the routing of messages through them.
 
-Refusals and their texts are RabbitMQ's. The caller checks that queues exist.
+Errors and their texts are RabbitMQ's. The caller checks that queues exist.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from flyball.errors import (
 )
 from flyball.model import BINDING_BYTES, EXCHANGE_BYTES, Arguments, Binding, Destination, Exchange, size_of
 
-# The argument, of a declaration or a policy, that names the exchange for unroutable messages.
+# The argument of a declaration or policy that names the exchange for unroutable messages.
 ALTERNATE = "alternate-exchange"
 
 # The prefix of names reserved for the broker.
@@ -100,12 +100,12 @@ class Router:
         return [place.exchange for place in self._places.values()]
 
     def find(self, name: str) -> Exchange | None:
-        """Return the exchange of that name, or None."""
+        """Return the exchange of this name, or None."""
         place = self._places.get(name)
         return None if place is None else place.exchange
 
     def get(self, name: str) -> Exchange:
-        """Return the exchange of that name, or raise ExchangeNotFound."""
+        """Return the exchange of this name, or raise ExchangeNotFound."""
         return self._place(name).exchange
 
     def bindings(
@@ -131,8 +131,8 @@ class Router:
     def declare(self, exchange: Exchange) -> bool:
         """Add an exchange and return True, or return False if an equal one exists.
 
-        Raises UnlikeDeclared if one with this name differs, UnknownExchangeType, ReservedName for the default
-        exchange and for a new name that begins with "amq.", and InvalidArgument for an alternate exchange that is not
+        Raises UnlikeDeclared if the existing exchange differs, UnknownExchangeType, ReservedName for the default
+        exchange and for a new name that starts with "amq.", and InvalidArgument for an alternate exchange that is not
         a string.
         """
         if exchange.type not in ("direct", "fanout", "topic", "headers"):
@@ -164,7 +164,7 @@ class Router:
         self._changed()
 
     def delete(self, name: str, *, if_unused: bool = False) -> Removal:
-        """Remove an exchange with its bindings in both directions, and auto-delete exchanges that lose their last.
+        """Remove an exchange and its bindings in both directions, and auto-delete exchanges without bindings left.
 
         A missing exchange is not an error. Raises ReservedName for a reserved name, and ExchangeInUse with
         `if_unused` if it has outgoing bindings.
@@ -185,8 +185,8 @@ class Router:
     def bind(self, binding: Binding) -> bool:
         """Add a binding and return True, or return False if an equal one exists.
 
-        Raises ReservedName for the default exchange, ExchangeNotFound for the source first and then for the
-        destination, and InvalidArgument for an invalid `x-match`.
+        Raises ReservedName for the default exchange, ExchangeNotFound for the source and then for the destination,
+        and InvalidArgument for an invalid `x-match`.
         """
         self._refuse_default_ends(binding)
         place = self._place(binding.source)
@@ -230,13 +230,13 @@ class Router:
         return removal
 
     def drop_queue(self, queue_name: str) -> Removal:
-        """Remove the bindings to a deleted queue, and auto-delete exchanges that lose their last."""
+        """Remove the bindings to a deleted queue, and auto-delete exchanges without bindings left."""
         removal = Removal()
         self._auto_delete(self._remove_leading_to(self._to_queue.get(queue_name, {}), removal), removal)
         return removal
 
     def set_policy_arguments(self, exchange_name: str, arguments: Arguments) -> None:
-        """Apply a policy's arguments to the exchange, instead of those of an earlier policy.
+        """Replace the policy arguments of the exchange.
 
         Arguments of the declaration take precedence. Raises ExchangeNotFound.
         """
@@ -247,7 +247,7 @@ class Router:
             self._changed()
 
     def route(self, exchange_name: str, routing_key: str, headers: Callable[[], Mapping[str, Any]]) -> list[str]:
-        """Return the names of the queues that get the message, without duplicates, in a deterministic order.
+        """Return the names of the queues to which the message is routed, once each, in a deterministic order.
 
         The default exchange routes to the queue named by the routing key. `headers` is called at most once, and only
         if a headers exchange needs it. Raises ExchangeNotFound.
@@ -264,7 +264,7 @@ class Router:
     def route_keys(
         self, exchange_name: str, routing_keys: Sequence[str], headers: Callable[[], Mapping[str, Any]]
     ) -> list[str]:
-        """Route a message with several routing keys (CC, BCC): each queue gets it at most once."""
+        """Route a message with several routing keys (CC, BCC), at most once to each queue."""
         if not exchange_name:
             return list(dict.fromkeys(routing_keys))
         place = self._place(exchange_name)
@@ -272,7 +272,7 @@ class Router:
         return self._spread(place, _matches(place, routing_keys, decoded), routing_keys, decoded)
 
     def is_plain(self, exchange_name: str) -> bool:
-        """Whether routing from the exchange depends on the routing key alone, until `version` changes.
+        """Whether routing from the exchange depends only on the routing key, until `version` changes.
 
         Raises ExchangeNotFound.
         """

@@ -1,4 +1,4 @@
-"""Routing tables: the bindings of an exchange, indexed so that a match does not visit each of them.
+"""Routing tables: indexes of an exchange's bindings, so that a match does not visit all of them.
 
 One table per exchange type. Tables hold names of destinations only.
 """
@@ -38,8 +38,8 @@ class Targets:
         return not self.queues and not self.exchanges
 
 
-# Maximum number of trie nodes that one message may visit, with all its routing keys: about 35 ms. A message with
-# hundreds of long keys would block the event loop for seconds where there are hundreds of patterns with `#`.
+# Maximum number of trie nodes that one message may visit with all its routing keys: about 35 ms. A message with
+# hundreds of long keys and hundreds of patterns with `#` would block the event loop for seconds.
 MAX_PLACES = 200_000
 
 
@@ -89,7 +89,7 @@ class Table:
 
 
 class DirectTable(Table):
-    """The routing key equals that of the binding."""
+    """Matches bindings with an equal routing key."""
 
     __slots__ = ("_by_key",)
 
@@ -114,7 +114,7 @@ class DirectTable(Table):
 
 
 class FanoutTable(Table):
-    """Every message goes to every binding."""
+    """Matches all bindings."""
 
     __slots__ = ("_targets",)
 

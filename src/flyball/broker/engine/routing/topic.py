@@ -11,7 +11,7 @@ from flyball.model import TOPIC_PLACE_BYTES, Binding
 
 
 def words_of(key: str) -> list[str]:
-    """Split a routing key into words. An empty key has none; otherwise empty words count."""
+    """Split a routing key into words. An empty key has no words; otherwise empty words count."""
     return key.split(".") if key else []
 
 
@@ -27,7 +27,7 @@ class _TrieNode:
         # Whether its last word is `#`, which matches any further words.
         self.is_hash = is_hash
         self.targets = Targets()
-        # The last step of a match that reached it, so that a step visits each node once.
+        # The last step of a match that reached it: a step visits each node once.
         self.seen = 0
 
     @property
@@ -59,7 +59,7 @@ class _TrieNode:
 
 
 class TopicTable(Table):
-    """The routing key matches the pattern: `*` stands for one word, `#` for zero or more."""
+    """Matches routing keys with patterns: `*` stands for one word, `#` for zero or more."""
 
     __slots__ = ("_root", "_size", "_step")
 

@@ -1,6 +1,6 @@
 """Values of arguments and headers: equality across types, and RabbitMQ's notation.
 
-Python considers True equal to 1 and 1 equal to 1.0; a broker with clients in other languages must not.
+In Python True equals 1 and 1 equals 1.0; a broker with clients in other languages must distinguish them.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ _INT32_MAX = (1 << 31) - 1
 
 
 def frozen(value: Any) -> tuple[str, Any]:
-    """Return something hashable that is equal for two values of the same type and content, and for no others."""
+    """Return a hashable key that is equal only for values of the same type and content."""
     if isinstance(value, Mapping):
         return ("table", tuple(sorted((name, frozen(item)) for name, item in value.items())))
     if isinstance(value, (list, tuple)):
         return ("array", tuple([frozen(item) for item in value]))
     if isinstance(value, float) and value != value:
-        # NaN equals nothing, not even itself: a repeated bind would add a binding each time.
+        # NaN does not equal itself: a repeated bind would add a binding each time.
         return ("float", "nan")
     return (type(value).__name__, value)
 
@@ -29,8 +29,7 @@ def frozen(value: Any) -> tuple[str, Any]:
 def equal(wanted: Any, found: Any) -> bool:
     """Whether a header has the value that a binding requires.
 
-    Numbers compare by value, whatever their width, and strings by their bytes. Values of different types otherwise
-    differ.
+    Numbers of any width compare by value, strings by their bytes. Otherwise values of different types differ.
     """
     if isinstance(wanted, bool) or isinstance(found, bool):
         return wanted is found
@@ -86,19 +85,19 @@ def _field_shown(name: str, value: Any) -> str:
 
 
 def _term(value: Any) -> str:
-    """Return the value in Erlang's notation, nested in another."""
+    """Return the value in Erlang's notation, as an element of another value."""
     return f'<<"{shown(value)}">>' if isinstance(value, (str, bytes)) else shown(value)
 
 
 def _seconds(value: Any) -> Any:
-    """Return the seconds of a timestamp, any other value unchanged."""
+    """Return the seconds of a timestamp, or any other value unchanged."""
     if isinstance(value, Timestamp):
         return value.seconds
     return int(value.timestamp()) if isinstance(value, datetime) else value
 
 
 def alike(known: Any, declared: Any) -> bool:
-    """Whether an argument is redeclared with the same value: unlike in headers, 10.0 is not 10.
+    """Whether an argument is redeclared with the same value: unlike in headers, 10.0 differs from 10.
 
     A timestamp equals the number of its seconds, as in RabbitMQ.
     """
