@@ -1,6 +1,6 @@
 """The changes of a domain, other than messages.
 
-A change is made durable by the node that decides it, and announced to the other nodes.
+The node that makes a change makes it durable and announces it to the other nodes.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from flyball.model import Client, Definition, Queue
 
 @dataclass(slots=True, frozen=True)
 class QueueCreated:
-    """A queue was created on this node. Transient queues end with the node, so a single node does not store them."""
+    """A queue was created on this node. A single node does not store transient queues, which end with it."""
 
     queue: Queue
 
 
 @dataclass(slots=True, frozen=True)
 class QueueDeleted:
-    """A queue was deleted, with all of its stored messages."""
+    """A queue was deleted with all its stored messages."""
 
     queue_id: int
 
 
 @dataclass(slots=True, frozen=True)
 class QueueMoved:
-    """Another node serves the queue. Decided by the previous owner, or by the leader if that node is dead."""
+    """The queue moved to another node. Decided by the previous owner, or by the leader if the owner is dead."""
 
     queue: Queue
     owner: int
@@ -44,7 +44,7 @@ class ClientDeleted:
 
 @dataclass(slots=True, frozen=True)
 class DefinitionPut:
-    """A definition was added, or replaced the one with its kind and key."""
+    """A definition was added, or replaced that of the same kind and key."""
 
     definition: Definition
 

@@ -1,39 +1,39 @@
-"""Group commit: a single writer collects operations into a batch while the transaction before it is in flight.
+"""Group commit: a single writer collects operations into a batch while the previous transaction is in flight.
 
 Uses the store's interface and a clock; independent of SQL, sockets and the engine. Runs in the event loop's thread.
 
-Invariants, with the tests that guard them (tests/broker/store/test_group_commit.py):
+Invariants, with their tests (tests/broker/store/test_group_commit.py):
 
-- There is one commit in flight, and batches are committed in the order of submission
+- One commit is in flight at a time, and batches are committed in the order of submission
   (`test_operations_submitted_during_a_commit_go_into_the_next`).
 - An operation completes once: `committed` when it is durable, `failed` if the timeout passed first. A failed
-  operation is undone as far as it had got, so that the caller may act as if it had never been submitted: before it is
-  sent it is withdrawn (`test_operations_that_were_not_sent_are_withdrawn_after_the_time_limit`); after that its
-  outcome is unknown, and the next attempt carries its opposite, the append of a failed remove or the remove of a
-  failed append (`test_a_remove_that_failed_in_flight_is_undone_by_the_next_attempt`), and so does the next batch if
-  the attempt succeeds after all (`test_failed_remove_that_succeeds_after_all_is_undone_at_once`). Only a
-  change of a queue, client or definition that was already sent stays in its batch: it fails with OutcomeUnknown
+  operation is undone, so that for the caller it was never submitted: before it is sent it is withdrawn
+  (`test_operations_that_were_not_sent_are_withdrawn_after_the_time_limit`); after that its outcome is unknown, and
+  the next attempt contains its inverse, the append for a failed remove or the remove for a failed append
+  (`test_a_remove_that_failed_in_flight_is_undone_by_the_next_attempt`); if the attempt in flight succeeds after all,
+  the next batch contains it (`test_failed_remove_that_succeeds_after_all_is_undone_at_once`). Only a change of a
+  queue, client or definition that was already sent stays in its batch: it fails with OutcomeUnknown
   (`test_a_change_that_failed_in_flight_may_yet_be_done_and_says_so`).
 - A message that is removed before it is sent is never written: the remove cancels the append
   (`test_an_append_and_its_remove_cancel_out_before_they_are_sent`). Therefore its publisher is confirmed by its
-  receipt, not by the mark of a batch that it is no longer part of.
-- `stored` is set before any waiter is called (`test_message_is_marked_stored_before_its_waiter_is_called`): a
-  waiter may remove the message, and the remove must not look for an append to cancel.
+  receipt, not by the mark of the batch, which no longer contains the message.
+- `stored` is set before any waiter is called (`test_message_is_marked_stored_before_its_waiter_is_called`): a waiter
+  may remove the message, and the remove must not look for an append to cancel.
 
 There are three ways to wait for a commit, from the most to the least expensive:
 
-- a waiter of the operation itself, an entry for each: the response to a request, which has a timeout;
+- a waiter per operation: the response to a request, which has a timeout;
 - a mark at the end of the batch, one for all operations of its owner, such as the publisher confirms of a channel. It
-  waits however long the store is unavailable, unless it `is_limited`; `flush` awaits a limited one;
-- the receipt of a message (`Message.receipt`), where there is nothing for a mark to wait for: the append was
-  cancelled by a remove and will never be written, or it was refused.
+  has no timeout while the store is unavailable, unless it `is_limited`; `flush` awaits a limited one;
+- the receipt of a message (`Message.receipt`), if a mark does not cover it: the append was cancelled by a remove and
+  will never be written, or it was refused.
 
 A transfer is never withdrawn and has no timeout. After the node is fenced, everything fails permanently.
 
 A batch that the store refuses permanently is bisected: its parts are committed one after the other, in the same
-order, until each refused operation is alone. That one fails and is undone; all others are committed. The messages of
-a queue whose creation is refused fail with it, and those of a queue that an earlier part deleted are not written.
-Marks of the batch move to its last part.
+order, until each refused operation is isolated. That operation fails and is undone; all others are committed. If the
+creation of a queue is refused, its messages fail as well; messages of a queue that an earlier part deleted are not
+written. Marks of the batch move to its last part.
 """
 
 from __future__ import annotations
@@ -66,17 +66,17 @@ from flyball.model import MESSAGE_OVERHEAD_BYTES, Message
 
 log = logging.getLogger(__name__)
 
-# The part of a message's footprint that is not written, and so not part of the cost of a batch.
+# The part of a message's footprint that is not written, and therefore not part of the cost of a batch.
 _SPARED_BYTES = MESSAGE_OVERHEAD_BYTES - OPERATION_BYTES
 
-# Maximum cost of a batch; later operations go into the next one. Per row, thousands cost as little as tens of
-# thousands, and a store that is behind drains in small steps, which the flow control needs.
+# Maximum cost of a batch; later operations are put into the next one. The cost per row is as low for thousands of
+# rows as for tens of thousands, and flow control needs the queue to drain in small steps.
 MAX_BATCH_BYTES = 2 * 1024 * 1024
 
-# Delay of a batch while consumers ack most messages before they are written: more appends will be cancelled.
+# Delay of a batch while consumers ack most messages before they are written: more appends are cancelled in this time.
 LINGER_S = 0.001
 
-# Fraction of cancelled appends above which the delay pays.
+# Fraction of cancelled appends above which the delay pays off.
 LINGER_FROM_RATIO = 0.5
 
 # Weight of one batch in the moving average of that fraction.
@@ -85,7 +85,7 @@ SPARED_WEIGHT = 0.2
 RETRIES = Backoff(first_s=0.05, max_s=1.0, jitter_ratio=0.0)
 
 # Maximum number of operations of a batch that are refused one by one while none is committed; then the rest fails at
-# once. A store that refuses everything must not be tried ten thousand times, each time over a new connection.
+# once. With a store that refuses everything there would be ten thousand attempts, each with a new connection.
 MAX_CULPRITS = 100
 
 
@@ -116,7 +116,7 @@ class Clock(Protocol):
 
 
 class MonotonicClock:
-    """The clock of the machine."""
+    """The machine's monotonic clock."""
 
     def now(self) -> float:
         return time.monotonic()
@@ -142,7 +142,7 @@ class GroupCommit:
         check: Callable[[Change], None] = lambda change: None,
         undo: Undo | None = None,
     ) -> None:
-        """`check` raises InvalidArgument for a change that the store cannot hold."""
+        """`check` raises InvalidArgument for a change that cannot be stored."""
         self._store = store
         self._check = check
         self._undo = undo
@@ -152,7 +152,7 @@ class GroupCommit:
         self._faults = Faults() if faults is None else faults
         # Fires when `pending_bytes` has decreased.
         self.flushed = Event[[]]()
-        # Fires when a change was submitted.
+        # Fires when a change is submitted.
         self.changed = Event[[Change]]()
         self._fenced: Fenced | None = None
         self._open: PendingBatch | None = None
@@ -180,13 +180,13 @@ class GroupCommit:
         self.rows_removed = 0
         self.last_commit_s = 0.0
         self.last_commit_bytes = 0
-        # Counter of the bytes that left `pending_bytes` because they were written, or refused by the store.
+        # Counter of bytes that were removed from `pending_bytes` because they were written, or refused by the store.
         self.bytes_committed = 0
-        # When commits began to fail, by the clock; None while they succeed.
+        # Time since which commits fail; None while they succeed.
         self.failing_since: float | None = None
 
     def append(self, message: Message, waiter: Waiter | None) -> None:
-        """Store the message. Its `stored` becomes true just before the waiter is called."""
+        """Store the message. Its `stored` is set just before the waiter is called."""
         pending = self._open or self._open_batch()
         pending.appends[message.id] = message
         if waiter is not None:
@@ -198,8 +198,9 @@ class GroupCommit:
     def remove(self, message: Message, waiter: Waiter | None, *, spare: bool = True) -> bool:
         """Remove an appended message. With a waiter it must not be paged out: a failure writes it again.
 
-        Return True if its append was not sent yet and is cancelled: it will never be written. Without `spare` it is
-        written and removed with the operations submitted now, because it has a successor among them.
+        Return True if its append was not sent yet and is cancelled: it will never be written. Without `spare` the
+        append is not cancelled: the message is written, and removed with the operations submitted now, which contain
+        its successor.
         """
         if spare and not message.stored:
             message_id = message.id
@@ -222,7 +223,7 @@ class GroupCommit:
     def change(self, change: Change, waiter: Waiter | None) -> None:
         """Store a change of a queue, a client or a definition, before the messages of the same batch.
 
-        A change that the store cannot hold fails at once, before it can fail a batch with operations of others.
+        A change that cannot be stored fails at once, before it can fail a batch with other operations.
         """
         try:
             self._check(change)
@@ -233,7 +234,7 @@ class GroupCommit:
                 waiter.failed(error)
             return
         if isinstance(change, QueueMoved):
-            # Opposites of failed removes must be in the store before another node reads the queue.
+            # The inverses of failed removes must be in the store before another node reads the queue.
             self._seal()
         pending = self._open or self._open_batch()
         pending.changes.append(change)
@@ -246,8 +247,8 @@ class GroupCommit:
     def transfer(self, transfer: Transfer, waiter: Waiter | None) -> None:
         """Move stored messages to another queue, after all operations submitted before.
 
-        It is not withdrawn and has no timeout: the waiter is called when it is done, or when it fails permanently,
-        because the store refuses it, its destination was deleted or the writer ends.
+        It is not withdrawn and has no timeout: the waiter is called when it is done, or fails permanently because the
+        store refuses it, its destination was deleted or the writer ends.
         """
         pending = self._open or self._open_batch()
         pending.transfers.append(transfer)
@@ -263,9 +264,9 @@ class GroupCommit:
 
     @contextmanager
     def together(self) -> Iterator[Group]:
-        """Submit the operations within the context in one batch, whatever its size: they are atomic.
+        """Submit the operations within the context atomically, in one batch of any size.
 
-        They are not separated either if the store refuses the batch.
+        They are not separated if a refused batch is bisected.
         """
         group, opened = Group(), self._open
         last_id = next(reversed(opened.appends), 0) if opened is not None else 0
@@ -277,7 +278,7 @@ class GroupCommit:
             self._limit_bytes = MAX_BATCH_BYTES
             pending = self._open
             if pending is not None:
-                # Ids grow, and within this context no other append can leave the end of the open batch.
+                # Ids grow, and within this context appends are only added at the end of the open batch.
                 for message_id in reversed(pending.appends):
                     if message_id <= last_id:
                         break
@@ -291,8 +292,8 @@ class GroupCommit:
     def fence(self, error: Fenced) -> None:
         """Fail all pending and future operations: the node's epoch has ended.
 
-        A commit in flight is refused by the store itself: fencing there is by session, not by this flag. A node that
-        rejoins needs another writer.
+        The store itself refuses a commit in flight, since it fences sessions; this flag does not affect it. A node
+        that rejoins needs a new writer.
         """
         if self._fenced is None:
             log.error("node fenced; commits stopped: %s", error)
@@ -301,9 +302,9 @@ class GroupCommit:
     def mark(self, waiter: Waiter, *, is_limited: bool = False) -> None:
         """Call the waiter when all operations submitted before have completed; at once if none is pending.
 
-        It is called after the waiters of the operations themselves. It fails with OperationsRefused, if the node is
-        fenced or the writer ends; a limited one also with StoreUnavailable, on a timeout. One mark serves all
-        operations of a batch, even those submitted after it: see `batch_number`.
+        It is called after the waiters of these operations. It fails with OperationsRefused, and if the node is fenced
+        or the writer ends; a limited one also with StoreUnavailable, on a timeout. One mark covers all operations of
+        a batch, even those submitted after it: see `batch_number`.
         """
         last = self._waiting[-1] if self._waiting else self._flight
         if last is None:
@@ -318,9 +319,9 @@ class GroupCommit:
     def removing_ids(self) -> set[int]:
         """Return the ids of messages that are removed here and may still be in the store.
 
-        That includes failed appends until they are undone in the store, and messages being transferred to another
-        queue, but not failed removes. Take care: a remove committed during a read is not in the results from before
-        and after the read.
+        This includes failed appends until they are undone in the store, and messages being transferred to another
+        queue, but not failed removes. Take care: a remove committed during a read is missing from both the result
+        before and the result after the read.
         """
         removing: set[int] = set()
         flight = self._flight
@@ -341,7 +342,7 @@ class GroupCommit:
 
     @property
     def pending_bytes(self) -> int:
-        """Estimated memory of the operations that are not committed."""
+        """Estimated memory of uncommitted operations."""
         total = 0 if self._flight is None else self._flight.cost_bytes
         for pending in self._waiting:
             total += pending.cost_bytes
@@ -360,7 +361,7 @@ class GroupCommit:
         await flush.is_done
 
     async def run(self) -> None:
-        """Write until `stop`. Operations that are pending when it is cancelled fail."""
+        """Write until `stop`. When it is cancelled, pending operations fail."""
         self._ended.clear()
         self._stopping = False
         self._give_up_at = None
@@ -375,7 +376,7 @@ class GroupCommit:
             self._ended.set()
 
     async def stop(self) -> None:
-        """Commit all pending operations, for at most the timeout, and end `run`."""
+        """Commit all pending operations, up to the timeout, and end `run`."""
         if self._writer is None:
             return
         self._stopping = True
@@ -454,7 +455,7 @@ class GroupCommit:
                 self._refuse(flight, error)
                 return
             except Exception as error:
-                # A bug, triggered by an operation of the batch: bisect, so that only that one fails.
+                # A bug triggered by an operation of the batch: bisect, so that only this operation fails.
                 log.exception("batch cannot be committed operations=%d", flight.count)
                 self._sent_at = None
                 flight.again = True
@@ -504,7 +505,7 @@ class GroupCommit:
             )
         for waiters in (flight.waiters(), flight.settled):
             for waiter in waiters:
-                # A callback that raises must not keep the others from being called.
+                # An exception in one callback must not prevent the others.
                 try:
                     waiter.committed()
                 except Exception as error:
@@ -550,13 +551,13 @@ class GroupCommit:
                 self._confirm(waiter)
 
     def _take_back(self, flight: PendingBatch, now: float) -> None:
-        """Undo, in the very next batch, operations that were committed after they had been reported as failed."""
+        """Undo operations in the next batch that were committed after they had been reported as failed."""
         pending = PendingBatch(now)
         pending.sealed_at = now
         pending.appends = {message.id: message for message in flight.undone_removes}
         pending.removes = [*flight.undone_appends]
         pending.count_cost()
-        # In front: operations submitted meanwhile may remove these messages again.
+        # At the front: later operations may remove these messages again.
         self._waiting.appendleft(pending)
 
     def _refuse(self, flight: PendingBatch, error: StoreError) -> None:
@@ -582,7 +583,7 @@ class GroupCommit:
             self._note_refused(flight, error).groups += flight.groups
         for message in list(flight.appends.values()):
             self._fail_append(flight, message, error)
-        # Removes that timed out in flight were undone: those messages are in their queues again.
+        # Removes that timed out in flight were undone: their messages are in the queues again.
         undone = {message.id for message in flight.undone_removes}
         for place, message in enumerate(flight.removes):
             if message.id not in undone:
@@ -600,7 +601,7 @@ class GroupCommit:
         else:
             self._fail(waiter, error)
         if isinstance(change, QueueCreated):
-            # Messages put into the queue meanwhile would be stored without it, and confirmed.
+            # Messages put into the queue in the meantime would be stored without it, and confirmed.
             for pending in list(self._waiting):
                 for message in list(pending.appends.values()):
                     if message.queue_id == change.queue.id and message.id in pending.appends:
@@ -679,7 +680,7 @@ class GroupCommit:
         self._report_flushed()
 
     async def _watch(self) -> None:
-        """Enforce the timeout, even while the store hangs. Sleeps while nothing is pending."""
+        """Enforce the timeout, even if the store hangs. Sleeps while nothing is pending."""
         while True:
             if self._flight is None and not self._waiting:
                 await self._work.wait()
@@ -729,7 +730,7 @@ class GroupCommit:
 
     def _expire_waiting(self, pending: PendingBatch) -> None:
         if pending.again:
-            # Part of a batch of which an attempt may have succeeded.
+            # An attempt to commit it as part of another batch may have succeeded.
             self._expire_flight(pending)
             return
         pending.expired = True

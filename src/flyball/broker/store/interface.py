@@ -1,7 +1,7 @@
 """The interface of a store.
 
-A store is the journal of the engine: it is written on every durable change, and read at recovery and when a long
-backlog is paged in. One conformance suite (tests/broker/store/) runs over every store that keeps messages.
+A store is the journal of the engine: written on every durable change, and read at recovery and when a long backlog is
+paged in. One conformance suite (tests/broker/store/) runs against every store that keeps messages.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ class Transfer:
     message_ids: Sequence[int]
     source: int
     destination: int
-    # How often messages were requeued, by id; 0 for missing ones. RECOVERED means not since this node started, but
-    # maybe before.
+    # Number of requeues by message id; 0 for missing ids. RECOVERED: not since this node started, but maybe earlier.
     delivery_counts: Mapping[int, int] = field(default_factory=dict)
 
 
@@ -53,16 +52,16 @@ class Arrived:
 class Batch:
     """The operations of one commit: `changes` in order, then `appended`, then `removed`, then `transfers`.
 
-    A message that is both appended and removed is not stored afterwards. Messages of a queue that `changes` delete
-    are not appended. Only messages that are in the source are transferred. `changes` are announced to the other
-    nodes, if any; maybe twice, if the commit was repeated.
+    A message that is both appended and removed is not stored. Messages of a queue that `changes` delete are not
+    appended. Only messages in the source are transferred. `changes` are announced to the other nodes, if any; maybe
+    twice, if the commit was retried.
     """
 
     changes: list[Change] = field(default_factory=list)
     appended: list[Message] = field(default_factory=list)
     removed: list[int] = field(default_factory=list)
     transfers: list[Transfer] = field(default_factory=list)
-    # Set by a commit: the `transfers` that were not done because their destination was deleted.
+    # Set by the commit: `transfers` that were not done because their destination was deleted.
     refused: list[Transfer] = field(default_factory=list)
 
     def __bool__(self) -> bool:
@@ -85,7 +84,7 @@ class IndexKeys:
 
 @dataclass(slots=True, frozen=True)
 class IndexPiece:
-    """The keys of the stored messages of a queue from the previous piece to an id; each combination once."""
+    """The keys of a queue's stored messages from the previous piece up to an id; each combination once."""
 
     keys: Sequence[IndexKeys]
     up_to_id: int
@@ -117,18 +116,18 @@ class Store(Protocol):
 
     @property
     def is_rewound(self) -> bool:
-        """Whether the store was restored to an earlier state: all operations fail with StoreRewound."""
+        """Whether the store was restored to an earlier state, which fails all operations with StoreRewound."""
         ...
 
     @property
     def problem(self) -> str | None:
-        """Why the store is unavailable and what an operator can do; None while it is not known to be."""
+        """The reason of a known outage, with the next step for an operator; None without one."""
         ...
 
     async def open(self) -> Snapshot:
         """Prepare the store, join the registry, and return the stored state.
 
-        Waits until all live nodes know of this one. Transient messages are dropped, those of deleted queues are not
+        Waits until all live nodes know this one. Transient messages are dropped; messages of deleted queues are not
         counted. Raises StoreUnavailable, StoreMismatch, or StoreInUse if a broker with the same name uses the store.
         """
         ...
@@ -138,31 +137,31 @@ class Store(Protocol):
         ...
 
     def check(self, change: Change) -> None:
-        """Raise InvalidArgument if the store cannot hold the change: it must not be in a batch."""
+        """Raise InvalidArgument if the change cannot be stored: it must not be part of a batch."""
         ...
 
     async def commit(self, batch: Batch, *, again: bool = False) -> None:
         """Make the batch durable, all or nothing.
 
-        On return the batch survives a crash of this node and of the store. An id in `removed` that is not stored is
-        ignored. Raises StoreUnavailable when the outcome is unknown: commit the same batch with `again`, which is
-        idempotent. After a cancellation the outcome is unknown, too. In both cases the attempt has ended, one way or
-        the other, before a later commit begins. Any other StoreError means that nothing was committed and that a
+        On return the batch survives a crash of this node and of the store. Ids in `removed` that are not stored are
+        ignored. Raises StoreUnavailable if the outcome is unknown: commit the same batch with `again`, which is
+        idempotent. After a cancellation the outcome is unknown as well. In both cases the attempt has ended,
+        committed or not, before a later commit starts. Any other StoreError means that nothing was committed and a
         retry cannot succeed.
         """
         ...
 
     async def load(self, message_ids: Sequence[int], max_bytes: int = NO_LIMIT) -> list[Message]:
-        """Return those of the messages that are stored, oldest first.
+        """Return the stored ones among these messages, oldest first.
 
-        Beyond `max_bytes` only the first requested ones are returned, but at least one.
+        The result is truncated, in the order of the request, at `max_bytes`, but has at least one message.
         """
         ...
 
     async def page(self, queue_id: int, after_id: int, limit: int, max_bytes: int = NO_LIMIT) -> list[Message]:
         """Return up to `limit` stored messages of the queue with an id above `after_id`, oldest first.
 
-        Their size is at most `max_bytes`, except for a single message. An empty list means that there are no more.
+        Their size is at most `max_bytes`, except for a single message. An empty list means the end of the queue.
         """
         ...
 
@@ -178,7 +177,7 @@ class Store(Protocol):
         ...
 
     async def expiring(self) -> list[tuple[int, int]]:
-        """Return (queue_id, expires_us) of the first message to expire in each queue that has one."""
+        """Return (queue_id, expires_us) of the first message to expire, for each queue with such messages."""
         ...
 
     async def delete_queue_messages(self, queue_id: int, up_to_id: int, keep: Container[int]) -> int:
@@ -193,13 +192,13 @@ class Store(Protocol):
         ...
 
     async def reclaim(self) -> None:
-        """Return the space of removed messages to the volume, as far as the store can. Raises StoreError."""
+        """Return the space of removed messages to the volume, where possible. Raises StoreError."""
         ...
 
     async def write_again(self, queues: Sequence[Queue], messages: Sequence[Message]) -> int:
-        """Write queues and messages that were stored before to a rewound store, as far as it lacks them.
+        """Write formerly stored queues and messages to a rewound store that lacks them.
 
-        Return the number of missing messages. Raises StoreError.
+        Return the number of messages that were missing. Raises StoreError.
         """
         ...
 
@@ -208,17 +207,17 @@ class Store(Protocol):
         ...
 
     async def arrivals(self, queue_ids: Sequence[int]) -> list[Arrived]:
-        """Return transfers to these queues, which this node serves, that are not confirmed yet.
+        """Return unconfirmed transfers to these queues, which this node serves.
 
         Until `received` confirms them, only `load` returns their messages.
 
-        If there are many, only the oldest are returned: call again after `received`, until there are none. Messages
-        that were in a queue when it was opened or adopted are in its summary and do not arrive.
+        Only the oldest of many are returned: call again after `received`, until the result is empty. Messages that
+        were in a queue when it was opened or adopted are in its summary and do not arrive.
         """
         ...
 
     async def received(self, taken: Sequence[Arrived]) -> None:
-        """Confirm arrivals; idempotent. Messages transferred on to another queue since still arrive there."""
+        """Confirm arrivals; idempotent. Messages since transferred to another queue still arrive there."""
         ...
 
     async def reserve_queue_ids(self, count: int) -> int:
@@ -234,5 +233,5 @@ class Store(Protocol):
         ...
 
     async def return_message_ids(self, next_id: int) -> None:
-        """Return unused reserved ids from `next_id` on, at a clean stop. Ignored if others were reserved since."""
+        """Return unused reserved ids from `next_id` on, at a clean stop. Ignored if more ids have been reserved."""
         ...

@@ -1,6 +1,6 @@
-"""A store in memory, which lasts as long as its object: for the lab, and for tests without PostgreSQL.
+"""A store in memory with the lifetime of its object: for the lab, and for tests without PostgreSQL.
 
-Several of them may share a domain, as nodes share a database.
+Several stores may share a domain, as nodes share a database.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from flyball.model import Message, Queue, QueueSummary, Snapshot
 
 
 class MemoryStore:
-    """A Store in dictionaries. Its contents survive `close` and `open`, and nothing else."""
+    """A Store in dictionaries. Its contents survive only `close` and `open`."""
 
     keeps_messages = True
     problem: str | None = None
@@ -102,7 +102,7 @@ class MemoryStore:
             self._transfer(batch, again)
 
     def _transfer(self, batch: Batch, again: bool) -> None:
-        """Move messages, but only once: they may have returned since an attempt whose outcome was unknown."""
+        """Move messages at most once: they may have returned after an attempt whose outcome was unknown."""
         if again and is_same(batch.transfers, self._transferring):
             return
         self._transferring = [*batch.transfers]
@@ -161,7 +161,7 @@ class MemoryStore:
         return 0
 
     async def reclaim(self) -> None:
-        """Do nothing: there is no disk."""
+        """Do nothing: the store uses no disk."""
 
     async def write_again(self, queues: Sequence[Queue], messages: Sequence[Message]) -> int:
         """Return 0: the store cannot be rewound."""
@@ -213,7 +213,7 @@ class MemoryStore:
         self._reserved_up_to = None
 
     def _summaries(self, queues: Sequence[Queue]) -> list[QueueSummary]:
-        """Return the stored state of queues that this node begins to serve."""
+        """Return the stored state of queues that this node starts to serve."""
         summaries = {queue.id: QueueSummary(queue) for queue in queues}
         stored = self._domain.messages
         for message in list(stored.values()):
@@ -223,7 +223,7 @@ class MemoryStore:
             if not message.persistent:
                 del stored[message.id]
                 continue
-            # A copy: the previous owner of the queue may still use its object, and only it knows what was delivered.
+            # A copy: the previous owner may still use its object, which holds its own delivery state.
             stored[message.id] = replace(message, stored=True, receipt=None, delivery_count=0)
             summary.message_count += 1
             summary.last_message_id = max(summary.last_message_id, message.id)
@@ -235,7 +235,7 @@ class MemoryStore:
         return list(summaries.values())
 
     def _in_queue(self, queue_id: int) -> list[Message]:
-        """Return the messages of a queue, oldest first, except transfers that are not confirmed yet."""
+        """Return the messages of a queue, oldest first, without unconfirmed transfers."""
         coming = {
             message_id
             for destination, message_ids in self._domain.transfers.values()

@@ -1,7 +1,7 @@
 """A domain in memory: the state shared by several memory stores of one process, and the registry of each.
 
-For simulations, which set its clock, and for single stores. It has the guarantees of the registry in PostgreSQL. Only
-`join` waits.
+For simulations, which set its clock, and for single stores. Its guarantees are those of the registry in PostgreSQL.
+Only `join` waits.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class MemoryDomain:
     # Nodes
 
     def enter(self, registry: MemoryRegistry) -> None:
-        """Start a new epoch of a node. Raises StoreInUse if a node with its name is connected."""
+        """Start a new epoch of a node. Raises StoreInUse if a node of the same name is connected."""
         if self._sessions.get(registry.name, registry) is not registry:
             raise StoreInUse(f"another broker uses this database: {registry.name}")
         found = [node for node in self._nodes.values() if node.name == registry.name]
@@ -89,7 +89,7 @@ class MemoryDomain:
         self.notify(node.id)
 
     def end_session(self, name: str) -> None:
-        """Disconnect the node with the name, which loses the lead."""
+        """Disconnect the named node; it loses the leadership."""
         registry = self._sessions.pop(name, None)
         if registry is not None and self.leader == (registry.node_id, registry.epoch):
             self.leader = None
@@ -127,7 +127,7 @@ class MemoryDomain:
         return node is None or node.state is NodeState.DEAD
 
     def renew(self, node_id: int, lease_s: float, **fields: Any) -> None:
-        """Renew a lease and record the node's fields; notify the others of a change that they wait for."""
+        """Renew a lease and record the node's fields; notify the other nodes of relevant changes."""
         node = self._nodes[node_id]
         node.lease_until = self._now() + lease_s
         is_news = (node.state, node.known_generation) != (fields["state"], fields["known_generation"])
@@ -195,7 +195,7 @@ class MemoryDomain:
         return True
 
     def announce(self, changes: Sequence[Change], node_id: int) -> None:
-        """Append the changes to the log that all nodes follow."""
+        """Append the changes to the log that all nodes read."""
         for change in changes:
             self.version += 1
             self.log.append(VersionedChange(self.version, node_id, change))
@@ -220,7 +220,7 @@ class MemoryDomain:
             return
         for number, (queue_id, message_ids) in self.transfers.items():
             if queue_id == gone.id:
-                # Messages that were moved on with the rest of the member must not arrive twice.
+                # Messages that were moved together with the rest of the member must not arrive twice.
                 left = [one for one in message_ids if one in self.messages and self.messages[one].queue_id == gone.id]
                 self.transfers[number] = (min(heirs), left)
                 for message_id in left:
@@ -281,7 +281,7 @@ class MemoryDomain:
         self.announce(changes, leader_id)
 
     def _clean_up_after(self, node_id: int) -> None:
-        """Take over queues without an owner, and delete what earlier epochs of the node left behind."""
+        """Take over queues without an owner, and delete transient queues and unused names of earlier epochs."""
         for placed in list(self.queues.values()):
             if placed.owner == 0:
                 self.queues[placed.queue.id] = PlacedQueue(placed.queue, node_id)
@@ -304,7 +304,7 @@ class MemoryDomain:
 
 
 class MemoryRegistry:
-    """A Registry in a domain in memory. Before its store is opened, no operation is refused."""
+    """A Registry of a domain in memory. Operations are allowed before its store is opened."""
 
     def __init__(self, domain: MemoryDomain, name: str, *, is_shared: bool) -> None:
         self.domain = domain
@@ -321,7 +321,7 @@ class MemoryRegistry:
         self._has_news = asyncio.Event()
 
     async def join(self) -> None:
-        """Enter the domain and wait until all of its nodes know of this one."""
+        """Enter the domain and wait until all of its nodes know this one."""
         self._is_killed = False
         self.epoch = 0
         self.check()
@@ -339,7 +339,7 @@ class MemoryRegistry:
         self.is_clustered = any(not node.is_gone for node in self.domain.records() if node.id != self.node_id)
 
     def let_go(self) -> None:
-        """End the session: another node may take the name and the lead."""
+        """End the session: another node may take the name and the leadership."""
         if self.epoch and self.domain.epoch_of(self.node_id) == self.epoch:
             self.domain.end_session(self.name)
 
@@ -349,14 +349,14 @@ class MemoryRegistry:
         self._is_killed = True
 
     def check(self) -> None:
-        """Raise StoreUnavailable where PostgreSQL would be unreachable, and Fenced if the epoch has ended."""
+        """Raise StoreUnavailable if the store is cut off, and Fenced if the epoch has ended."""
         if self.cut_off or self._is_killed:
             raise StoreUnavailable("the store cannot be reached")
         if self.epoch and self.domain.epoch_of(self.node_id) != self.epoch:
             raise Fenced(f"node {self.name} is fenced: its lease expired and another epoch has begun")
 
     def notify(self) -> None:
-        """Fire `news` in a later turn of the event loop, since the caller is in the middle of an operation."""
+        """Fire `news` in a later turn of the event loop, after the caller has completed its operation."""
         self._has_news.set()
         if not self.cut_off:
             asyncio.get_running_loop().call_soon(self._announce)

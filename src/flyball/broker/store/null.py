@@ -7,7 +7,7 @@ from flyball.broker.store.memory import MemoryStore
 
 
 class NullStore(MemoryStore):
-    """A Store that stays empty. Only its counters of ids advance."""
+    """A Store that stays empty. Only its id counters advance."""
 
     keeps_messages = False
 

@@ -1,6 +1,6 @@
-"""A batch that is not committed yet: its operations, their waiters, and how it is bisected if the store refuses it.
+"""An uncommitted batch: its operations, their waiters, and its bisection if the store refuses it.
 
-Independent of time and of the store: `group_commit` decides when it is written.
+Independent of time and of the store: `group_commit` schedules the commit.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class Group:
 class OperationsRefused(StoreError):
     """The store refused operations of a batch permanently, and committed the others.
 
-    A mark fails with it if one of them has neither a waiter nor a receipt: the mark may concern it or not.
+    A mark fails with it if a refused operation has neither a waiter nor a receipt; the mark may or may not concern
+    it.
     """
 
     def __init__(self, reason: str) -> None:
@@ -49,20 +50,20 @@ class OperationsRefused(StoreError):
 
 
 class Waiter(Protocol):
-    """The callbacks of a submitted operation. One of them is called once for each operation.
+    """The callbacks of a submitted operation. Exactly one of them is called per operation.
 
-    Only after OutcomeUnknown `failed` may be called a second time, if the change was refused after all.
+    Only after OutcomeUnknown may `failed` be called a second time, if the change was refused after all.
     """
 
     def committed(self) -> None: ...
 
     def failed(self, error: FlyballError) -> None:
-        """The operation failed: a StoreError, or InvalidArgument for a change that the store cannot hold."""
+        """The operation failed: a StoreError, or InvalidArgument for a change that cannot be stored."""
         ...
 
 
 class _Doubtful:
-    """Replaces the waiter of a change that failed with OutcomeUnknown: it passes on only a refusal."""
+    """Replaces the waiter of a change that failed with OutcomeUnknown; forwards only a refusal."""
 
     __slots__ = ("_waiter",)
 
@@ -90,12 +91,12 @@ class Split:
         self.deleted_queue_ids: set[int] = set()
 
 
-# The positions of changes, the ids of appends, the positions of removes and of transfers that stay together.
+# Operations that stay together: positions of changes, ids of appends, positions of removes and of transfers.
 _Unit = tuple[list[int], list[int], list[int], list[int]]
 
 
 class PendingBatch:
-    """The operations of one commit. On the path of every message: one without a waiter costs one dict entry."""
+    """The operations of one commit. On the path of every message: an append without a waiter is one dict entry."""
 
     __slots__ = (
         "again",
@@ -142,9 +143,9 @@ class PendingBatch:
         self.limited_marks: list[Waiter] = []
         self.cost_bytes = 0
         self.expired = False
-        # Whether an earlier attempt to commit it may have succeeded.
+        # Whether an earlier commit attempt may have succeeded.
         self.again = False
-        # Set when something was refused, and shared with the other parts of the batch.
+        # Set when an operation was refused, and shared with the other parts of the batch.
         self.split: Split | None = None
         self.undone_appends: list[Message] = []
         self.undone_removes: list[Message] = []
@@ -154,7 +155,7 @@ class PendingBatch:
         return len(self.changes) + len(self.appends) + len(self.removes) + len(self.transfers)
 
     def settle(self, message_id: int, waiter: Waiter | None) -> None:
-        """Keep the waiters of an append that was cancelled before it was sent, and of the cancelling remove."""
+        """Keep the waiters of an unsent append and of the remove that cancelled it."""
         for answered in (self.append_waiters.pop(message_id, None), waiter):
             if answered is not None:
                 self.settled.append(answered)
@@ -172,7 +173,7 @@ class PendingBatch:
         """Bisect it in the order in which the store applies operations: the first half must be committed first."""
         if self.undone_appends or self.undone_removes:
             self.turn_undone()
-            # Messages that are written again are stored already.
+            # Messages that are written again may be stored already.
             self.again = True
         if self.split is None:
             self.split = Split()
@@ -210,9 +211,9 @@ class PendingBatch:
         return len(self._units()) < 2
 
     def _units(self) -> list[_Unit]:
-        """Return the operations that can be committed on their own, in the order in which the store applies them.
+        """Return the units that can be committed separately, in the order in which the store applies them.
 
-        The removes of a group go with its appends: the removed messages were appended before the group, if in this
+        The removes of a group stay with its appends: the removed messages were appended before the group, if in this
         batch at all.
         """
         units: list[_Unit] = [([place], [], [], []) for place in range(len(self.changes))]
@@ -233,7 +234,7 @@ class PendingBatch:
                 units.append(unit)
         places = list(range(len(self.transfers)))
         if self.again and places:
-            # A repeated transfer is recognised by those sent with it, so they have to stay together.
+            # Repeated transfers are recognised as the same list, so they have to stay together.
             units.append(([], [], [], places))
         else:
             units += [([], [], [], [place]) for place in places]
@@ -245,9 +246,9 @@ class PendingBatch:
         return part
 
     def turn_undone(self) -> None:
-        """Replace operations that failed since the last attempt by their opposites, before the next attempt.
+        """Replace operations that failed since the last attempt by their inverses, before the next attempt.
 
-        No message has a waiter left then: they all failed together.
+        No message has a waiter left then: all failed together.
         """
         if not (self.undone_appends or self.undone_removes):
             return
@@ -278,7 +279,7 @@ class PendingBatch:
         self.cost_bytes = contents_bytes + OPERATION_BYTES * (self.count + len(self.settled))
 
     def undo(self) -> tuple[list[Waiter], list[Waiter]]:
-        """Mark operations with waiters as undone, while the batch is in flight; return waiters and those of changes.
+        """Mark operations with waiters as undone, in flight; return the waiters, and separately those of changes.
 
         A message whose remove is undone counts as not stored until the next commit.
         """

@@ -1,6 +1,6 @@
 """The interface of a registry: the nodes of a domain with their leases and epochs, and the log of their changes.
 
-Each store has one. A single node only renews its lease there.
+Each store has one. A single node only renews its lease in it.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ class NodeRecord:
     # Incremented with each join of the node, and when it is declared dead.
     epoch: int
     state: NodeState
-    # The number of its join in the domain.
+    # The sequence number of its join in the domain.
     generation: int
-    # By the registry's clock at the time of the read; negative if the lease has expired.
+    # By the registry's clock at the time of reading; negative if the lease has expired.
     lease_left_s: float
-    # Where it listens, by protocol: amqp, amqps, telesto, thorbang, link, http.
+    # Its addresses by protocol: amqp, amqps, telesto, thorbang, link, http.
     addresses: Mapping[str, str] = field(default_factory=dict)
     # Its status report, sent with the last renewal.
     report: Mapping[str, Any] = field(default_factory=dict)
-    # The last join that it knows of and takes into account.
+    # The generation of the last join that it has seen and takes into account.
     known_generation: int = 0
-    # The last change of other nodes that it applied.
+    # The version of the last change of other nodes that it applied.
     seen_version: int = 0
 
     @property
@@ -56,7 +56,7 @@ class NodeRecord:
 
     @property
     def is_gone(self) -> bool:
-        """Whether it no longer follows changes: it is dead or has left, and would have to join again."""
+        """Whether it is dead or has left: it no longer applies changes, and would have to rejoin."""
         return self.state is NodeState.DEAD or (self.state is NodeState.LEAVING and self.lease_left_s <= 0)
 
 
@@ -70,9 +70,9 @@ class VersionedChange:
 
 
 def is_known_to_all(nodes: Sequence[NodeRecord], node_id: int) -> bool:
-    """Whether all live nodes that were there before know that the node joins.
+    """Whether all live earlier nodes know that the node is joining.
 
-    Of several nodes that join at once, each waits only for those before it.
+    If several nodes join concurrently, each waits only for earlier ones.
     """
     joining = next(node for node in nodes if node.id == node_id)
     return all(
@@ -83,24 +83,24 @@ def is_known_to_all(nodes: Sequence[NodeRecord], node_id: int) -> bool:
 
 
 class Registry(Protocol):
-    """The nodes of a domain. All calls may raise StoreUnavailable, and Fenced once this node's epoch has ended."""
+    """The nodes of a domain. All calls may raise StoreUnavailable, and Fenced after this node's epoch has ended."""
 
     # This node's own id, epoch and generation, set when its store is opened.
     node_id: int
     epoch: int
     generation: int
 
-    # Whether there can be other nodes: not for a store in this process's memory.
+    # Whether other nodes are possible: not with a store in this process's memory.
     is_shared: bool
 
-    # Whether changes are announced to other nodes. Set when the store is opened, and later by the server: while it is
-    # False, changes have no extra cost.
+    # Whether changes are announced to other nodes. Set when the store is opened, and later by the server; while it is
+    # False, changes have no overhead.
     is_clustered: bool
 
-    # The shared secret by which the nodes of the domain authenticate to each other.
+    # The shared secret with which the nodes of the domain authenticate to each other.
     secret: bytes
 
-    # Fires in the event loop's thread: there may be new changes, transfers or nodes.
+    # Fires in the event loop's thread when there may be new changes, transfers or nodes.
     news: Event[[]]
 
     async def renew(
@@ -129,10 +129,10 @@ class Registry(Protocol):
         ...
 
     async def claim(self, vhost: str, name: str, *, clustered: bool = False) -> int:
-        """Claim the name of a queue for this node; return the id of the node that has it, which may be another.
+        """Claim the name of a queue for this node; return the id of the node that owns it, which may be another.
 
         Deleting the queue releases the name. Names of clustered queues belong to node 0: `clustered` claims one for
-        it, and so does the creation of a member. They are released with the last member.
+        it, as does the creation of a member. They are released with the last member.
         """
         ...
 
@@ -149,15 +149,15 @@ class Registry(Protocol):
     async def declare_dead(self, node_id: int, epoch: int) -> bool:
         """Fence a node whose lease has expired: on return it can no longer write.
 
-        False if it has another epoch or a valid lease by now. True also if its epoch was ended before, by a leader
-        that died before the takeover.
+        Return False if it has another epoch or a valid lease by now. Return True also if its epoch was already ended
+        by a leader that died before the takeover.
         """
         ...
 
     async def take_over(self, node_id: int, assignments: Mapping[int, int]) -> None:
         """Assign the queues of a dead node (by id) to other nodes (by id), and delete its transient ones.
 
-        Members that were merged into others are deleted, too. Durable queues that are not assigned stay. Appends
+        Members that were merged into others are deleted as well. Durable queues that are not assigned stay. Appends
         QueueMoved and QueueDeleted to the changes. Raises StoreError if the node is not dead. A removed node counts
         as dead: a queue may have been moved to it.
         """
@@ -166,14 +166,15 @@ class Registry(Protocol):
     async def merge_member(self, source: int, destination: int) -> int:
         """Move all messages of a dead node's member to another member (a Transfer); return their number.
 
-        May stop half-way, between transactions, with StoreUnavailable. Raises StoreError if the node is not dead.
+        May fail with StoreUnavailable between transactions, with part of the messages moved. Raises StoreError if the
+        node is not dead.
         """
         ...
 
     async def remove_node(self, node_id: int) -> None:
-        """Remove a node that is dead or has left. Raises StoreError if it is neither, or serves queues."""
+        """Remove a node that is dead or has left. Raises StoreError if it is neither, or still serves queues."""
         ...
 
     async def trim_changes(self, up_to_version: int) -> None:
-        """Delete changes up to the version, as far as all nodes have applied them."""
+        """Delete changes up to the version that all nodes have applied."""
         ...

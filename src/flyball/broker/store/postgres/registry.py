@@ -1,10 +1,10 @@
 """The registry in PostgreSQL: nodes with leases and epochs, claims of names, changes, and the takeover of dead nodes.
 
-Two sessions: one renews, listens, claims and leads, and is never busy for long; the other runs long operations.
+Two sessions: one renews, listens, claims and leads, with short operations only; the other runs long operations.
 
-Fencing. A node that lost its lease must not write, even if it does not know yet. Its own clock cannot ensure that, so
-the database does: `declare_dead` increments the node's epoch and then terminates every session of earlier epochs; a
-session that is opened later checks the epoch before its first statement and fails with Fenced. When `declare_dead`
+Fencing. A node that lost its lease must not write, even before it detects the loss. Its own clock cannot ensure this,
+so the database does: `declare_dead` increments the node's epoch and then terminates every session of earlier epochs;
+a session that is opened later checks the epoch before its first statement and fails with Fenced. When `declare_dead`
 returns, every write of the dead node is either committed, and visible to the new owner, or refused
 (`test_commit_that_waits_when_its_node_is_declared_dead_is_refused`,
 `test_open_transaction_of_a_dead_node_is_ended`,
@@ -46,7 +46,7 @@ ENDING_POLL_S = 0.01
 # Timeout of terminating sessions.
 ENDING_LIMIT_S = 10.0
 
-# Above any epoch.
+# Greater than any epoch.
 EVERY_EPOCH = 2**62
 
 LEADING_TRIES = 3
@@ -57,7 +57,7 @@ MERGED_TRANSFER_ROWS = 200
 
 
 class PostgresRegistry:
-    """A Registry in the tables of a store, which opens it."""
+    """A Registry in the tables of a store; the store opens it."""
 
     is_shared = True
 
@@ -105,7 +105,7 @@ class PostgresRegistry:
     async def check_epoch(self, connection: Connection) -> None:
         """Raise Fenced if the node's epoch has ended, StoreMismatch if the tables are of a newer version.
 
-        Before the first epoch there is nothing to check.
+        Does nothing before the first epoch.
         """
         if not self.epoch:
             return
@@ -116,7 +116,7 @@ class PostgresRegistry:
             raise Fenced(self._fenced_text())
 
     async def join(self, connection: Connection, name: str) -> None:
-        """Start a new epoch of the node, on the connection whose lock ensures that no other node has its name."""
+        """Start a new epoch of the node. `connection` holds the lock that ensures that its name is unique."""
         stored_name = to_text(name)
         async with connection.transaction():
             await connection.execute(registry_statements.SHARED_MIGRATION_LOCK, LOCK_CLASS, self._schema)
@@ -140,7 +140,7 @@ class PostgresRegistry:
         await self._end_sessions(node_id, before_epoch=self.epoch)
 
     async def clean_up(self, connection: Connection) -> None:
-        """Take over queues without an owner, and delete what earlier epochs of the node left behind."""
+        """Take over queues without an owner, and delete transient queues and unused names of earlier epochs."""
         async with connection.transaction():
             await domain_changes.lock(connection, self._schema)
             await connection.execute(statements.OWN_UNOWNED, self.node_id)
@@ -152,7 +152,7 @@ class PostgresRegistry:
             await connection.execute(registry_statements.DROP_UNUSED_NAMES, self.node_id)
 
     async def become_known(self) -> None:
-        """Wait until all live nodes know that this node joins."""
+        """Wait until all live nodes know that this node is joining."""
         waited_for = ""
         while True:
             self._has_news.clear()
@@ -189,7 +189,7 @@ class PostgresRegistry:
                 await task
 
     async def close(self) -> None:
-        """Leave, unless that was done or cannot be done at once, and close the sessions. May be called twice."""
+        """Leave, if connected and not done before, and close the sessions. May be called twice."""
         if self._is_open and self._session.is_connected:
             with contextlib.suppress(StoreError):
                 await self.leave()
@@ -261,7 +261,7 @@ class PostgresRegistry:
         for _ in range(LEADING_TRIES):
             async with self._session.connection() as connection:
                 if self._leads:
-                    # The lock lasts as long as the session: check that the session is alive.
+                    # The lock is bound to the session: check that the session is alive.
                     await connection.execute("SELECT 1")
                     return True
                 if await connection.fetchval(registry_statements.TRY_LOCK, self._schema, LEADER_LOCK_CLASS):
@@ -355,7 +355,7 @@ class PostgresRegistry:
         connection.add_termination_listener(self._lost)
         await connection.add_listener(self.channel, self._notified)
         if self._has_listened:
-            # Notifications sent while there was no connection are lost: check for changes.
+            # Notifications sent while disconnected are lost: check for changes.
             asyncio.get_running_loop().call_soon(self._announce)
         self._has_listened = True
 
@@ -372,7 +372,7 @@ class PostgresRegistry:
             self.news()
 
     async def _end_holder(self, holder: asyncpg.Record) -> bool:
-        """Terminate the leader's session if its node's lease has expired. False if it has not."""
+        """Terminate the leader's session if its node's lease has expired; return False if it has not."""
         node_id = _node_id_of(holder["application_name"])
         if node_id == self.node_id:
             # An earlier session of this node, dropped here and not yet noticed by the server.
@@ -388,7 +388,7 @@ class PostgresRegistry:
         return True
 
     async def _end_sessions_of_the_dead(self, node_id: int) -> None:
-        """Repeat what `declare_dead` did: a leader may have died in the middle of it."""
+        """Repeat the last step of `declare_dead`: the leader may have died before completing it."""
         async with self._worker.connection() as connection:
             row = await connection.fetchrow(registry_statements.DEAD_EPOCH, node_id)
         if row is not None and row["epoch"] is None:
@@ -424,7 +424,7 @@ def _node_id_of(session_name: str) -> int:
 
 
 async def _must_be_dead(connection: Connection, node_id: int) -> None:
-    # A removed node had been dead before.
+    # A removed node was dead before its removal.
     if await connection.fetchval(registry_statements.STATE_FOR_UPDATE, node_id) not in (NodeState.DEAD, None):
         raise StoreError(f"node {node_id} is not dead")
 

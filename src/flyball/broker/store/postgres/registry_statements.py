@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-# A lease expires by the server's clock only, and not before every node has had the time to renew it since the server
-# started to respond: a crash loses renewals that were not flushed, and restarts the checkpointer.
+# A lease expires by the server's clock only, and not before every node has had time to renew it after a start of the
+# server: a crash loses renewals that were not flushed, and restarts the checkpointer.
 _LEASE_LEFT_S = """
 extract(epoch FROM greatest(
     lease_until,
@@ -36,7 +36,7 @@ NEXT_GENERATION = "UPDATE counters SET value = value + 1 WHERE name = 'generatio
 
 NEXT_NODE_ID = "UPDATE counters SET value = value + 1 WHERE name = 'node' RETURNING value - 1"
 
-# A name keeps its id; each join has a new epoch.
+# A name keeps its id; each join starts a new epoch.
 JOIN = """
 INSERT INTO nodes (id, name, epoch, state, generation, lease_until, lease_s, known_generation, seen_version)
 SELECT $1, $2, 1, 'joining', $3, clock_timestamp() + make_interval(secs => $4), $4, $3, value - 1
@@ -61,14 +61,14 @@ NAME_SESSION = "SELECT set_config('application_name', $1, false)"
 
 EPOCH = "SELECT epoch FROM nodes WHERE id = $1"
 
-# The version comes with it: a node of a newer version may have changed the tables since the last session.
+# Includes the version: a node of a newer version may have migrated the tables since the last session.
 EPOCH_AND_VERSION = """
 SELECT (SELECT epoch FROM nodes WHERE id = $1), (SELECT version FROM schema_version)"""
 
 # Held while a node joins, so that no migration starts before the node is visible as a user of the tables.
 SHARED_MIGRATION_LOCK = "SELECT pg_advisory_xact_lock_shared($1, hashtext($2))"
 
-# Not flushed: it need not survive a crash, see _LEASE_LEFT_S.
+# Not flushed: a renewal need not survive a crash, see _LEASE_LEFT_S.
 RENEW = """
 UPDATE nodes SET lease_until = clock_timestamp() + make_interval(secs => $3), lease_s = $3, state = $4,
     known_generation = $5, seen_version = $6, addresses = $7, report = $8
@@ -83,12 +83,12 @@ LEAVE = (
     "UPDATE nodes SET state = 'leaving', lease_until = clock_timestamp(), lease_s = 0 WHERE id = $1 AND epoch = $2"
 )
 
-# The payload is the node that need not react.
+# The payload is the id of the node that ignores the notification.
 NOTIFY = "SELECT pg_notify($1, $2)"
 
 CHANGES = "SELECT version, node, change FROM changes WHERE version > $1 ORDER BY version LIMIT $2"
 
-# Held to the end of the transaction, so that changes become visible, and are applied, in the order of their versions.
+# Held until the end of the transaction: changes become visible, and are applied, in the order of their versions.
 CHANGES_LOCK = "SELECT pg_advisory_xact_lock(hashtextextended($1, $2))"
 
 ANNOUNCE_CHANGES = """
@@ -101,7 +101,7 @@ WITH place AS (
 )
 SELECT pg_notify($3, $1::integer::text)"""
 
-# Keeps the changes that a node may still need in its present epoch.
+# Keeps the changes that a node may still need in its current epoch.
 TRIM_CHANGES = f"""
 DELETE FROM changes WHERE version <= least($1, (
     SELECT min(seen_version) FROM nodes
@@ -137,7 +137,7 @@ WHERE locktype = 'advisory' AND granted AND objsubid = 1
 
 END_SESSION = "SELECT pg_terminate_backend($1)"
 
-# The sessions of a node's earlier epochs. Repeat until there are none: a session ends asynchronously.
+# Terminates the sessions of a node's earlier epochs. Repeated until the result is 0: a session ends asynchronously.
 END_SESSIONS = """
 SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
 WHERE datname = current_database()
@@ -147,7 +147,7 @@ WHERE datname = current_database()
           AND split_part(application_name, ' ', 4)::bigint = $3
       ELSE false END"""
 
-# Sessions check the epoch when they start: those that started before are terminated afterwards, and no other can
+# Sessions check the epoch when they start: earlier sessions are terminated after this statement, and no new one can
 # start.
 DECLARE_DEAD = f"""
 UPDATE nodes SET epoch = epoch + 1, state = 'dead', lease_until = clock_timestamp(), lease_s = 0
@@ -175,7 +175,7 @@ TRANSIENT_QUEUES = "SELECT id FROM queues WHERE owner = $1 AND (NOT durable OR e
 # The queue cannot be deleted before the end of the transaction.
 LOCK_QUEUE = "SELECT id FROM queues WHERE id = $1 FOR KEY SHARE"
 
-# In pieces, so that transactions are short, and in transfers of a size that the receiver can load.
+# In pieces, for short transactions, and in transfers of a size that the receiver can load.
 MERGE_PIECE = """
 WITH moved AS (
     UPDATE messages SET queue_id = $2 WHERE id IN (

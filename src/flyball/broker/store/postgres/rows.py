@@ -45,7 +45,7 @@ async def append_rows(
     arrays = columns_of(appended)
     status = await connection.execute(statement, *arrays, *more)
     missing = len(appended) - int(status.removeprefix("INSERT 0 "))
-    # An earlier attempt may have inserted them: then they are equal.
+    # An earlier attempt may have inserted the same messages.
     if missing and await connection.fetchval(statements.COUNT_OTHERS, *arrays):
         raise StoreRewound(_IDS_IN_USE)
 
@@ -56,7 +56,7 @@ async def copy_rows(connection: Connection, appended: Sequence[Message]) -> None
     except asyncpg.UniqueViolationError as error:
         raise StoreRewound(_IDS_IN_USE) from error
     except (OverflowError, TypeError, ValueError) as error:
-        # asyncpg does not wrap the errors of its encoders for COPY, as it does for arguments.
+        # For COPY, asyncpg does not wrap the errors of its encoders as it does for arguments.
         raise StoreError(f"a message cannot be stored: {error}") from error
 
 

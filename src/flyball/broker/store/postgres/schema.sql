@@ -1,5 +1,5 @@
--- Version 1 of Flyball's tables. They live in a schema of their own, so that a database can be shared;
--- store.py sets the search_path.
+-- Version 1 of Flyball's tables. They are in a separate schema, so that a database can be shared; store.py sets the
+-- search_path.
 
 CREATE TABLE clients (
     id   bigint PRIMARY KEY,
@@ -7,14 +7,14 @@ CREATE TABLE clients (
     mode smallint NOT NULL
 );
 
--- Names are unique in the engine, which alone writes here. A constraint would break the second run of a batch
--- that creates, deletes and creates one name.
+-- The engine, the only writer, ensures unique names. A constraint would break the retry of a batch that creates,
+-- deletes and creates the same name.
 CREATE TABLE queues (
     id   integer PRIMARY KEY,
     name text NOT NULL
 );
 
--- The next number of each kind. Numbers are never used twice, so no row can be taken for an earlier one.
+-- The next number of each kind. Numbers are never reused, so no row can be mistaken for an earlier one.
 CREATE TABLE counters (
     name  text PRIMARY KEY,
     value bigint NOT NULL
@@ -22,8 +22,8 @@ CREATE TABLE counters (
 
 INSERT INTO counters (name, value) VALUES ('client', 1), ('queue', 1), ('message', 1);
 
--- Rows are written once, never updated, and addressed by their id: dead rows that an old snapshot of another
--- session keeps alive have smaller ids than those in use, and cost nothing.
+-- Rows are written once, never updated, and accessed by id: dead rows kept by an old snapshot of another session have
+-- smaller ids than live ones, and cost nothing.
 CREATE TABLE messages (
     id         bigint NOT NULL,
     arrived_us bigint NOT NULL,
@@ -39,7 +39,7 @@ CREATE TABLE messages (
     CONSTRAINT messages_pkey PRIMARY KEY (id)
 ) WITH (
     fillfactor = 100,
-    -- Bodies stay in the row up to a page, so that most messages are one row in one place.
+    -- Bodies up to the size of a page are stored inline, so that most messages need no TOAST rows.
     toast_tuple_target = 8160,
     autovacuum_vacuum_threshold = 20000,
     autovacuum_vacuum_scale_factor = 0.05,
@@ -53,11 +53,11 @@ CREATE TABLE messages (
 ALTER TABLE messages ALTER COLUMN body SET STORAGE EXTERNAL;
 ALTER TABLE messages ALTER COLUMN properties SET STORAGE EXTERNAL;
 
--- Paging, and with the columns that recovery and an index ask for, so that neither reads any body.
+-- For paging; includes the columns that recovery and index builds read, so that neither reads bodies.
 CREATE INDEX messages_in_queue ON messages (queue_id, id) INCLUDE (receiver, sender, context, priority);
 
--- Few messages expire: the others pay nothing.
+-- Partial: messages without expiry have no overhead.
 CREATE INDEX messages_expiring ON messages (expires_us) INCLUDE (queue_id, id) WHERE expires_us IS NOT NULL;
 
--- Empty as a rule: a message that need not survive is not written. Recovery drops what is here.
+-- Usually empty: transient messages are not written. Recovery drops those that are.
 CREATE INDEX messages_passing ON messages (id) WHERE NOT persistent;

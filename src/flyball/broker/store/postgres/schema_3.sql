@@ -2,7 +2,7 @@
 -- opens the store. No row of `messages` is rewritten.
 
 ALTER TABLE queues ADD COLUMN owner integer;
--- With other nodes, queues that end with their node are stored too, so that all nodes know them.
+-- With several nodes, transient queues are stored as well, so that all nodes know them.
 ALTER TABLE queues ADD COLUMN durable boolean NOT NULL DEFAULT true;
 ALTER TABLE queues ADD COLUMN exclusive boolean NOT NULL DEFAULT false;
 ALTER TABLE queues ADD COLUMN member boolean NOT NULL DEFAULT false;
@@ -12,7 +12,7 @@ CREATE INDEX queues_member ON queues (vhost, name) WHERE member;
 
 INSERT INTO counters (name, value) VALUES ('node', 1), ('generation', 1), ('change', 1);
 
--- The shared secret by which the nodes authenticate to each other: all of them can read it.
+-- The shared secret with which the nodes authenticate to each other: all of them can read it.
 CREATE TABLE domain (
     secret bytea NOT NULL
 );
@@ -50,7 +50,7 @@ CREATE TABLE changes (
     change  jsonb NOT NULL
 );
 
--- Messages that were moved to a queue and that its owner has not taken in yet.
+-- Messages that were moved to a queue and not yet accepted by its owner.
 CREATE TABLE transfers (
     id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     queue_id    integer NOT NULL,
@@ -59,7 +59,7 @@ CREATE TABLE transfers (
 
 CREATE INDEX transfers_to_queue ON transfers (queue_id, id);
 
--- The last transfer that a node has done, so that none is done twice. Not in `nodes`: a commit would hold up renewals.
+-- The last transfer done by a node, so that none is done twice. Not in `nodes`: a commit would block renewals.
 CREATE TABLE transfer_numbers (
     node   integer PRIMARY KEY,
     number bigint NOT NULL

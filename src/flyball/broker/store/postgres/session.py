@@ -1,4 +1,4 @@
-"""A connection to PostgreSQL that is in a known state or is discarded, and the record of outages."""
+"""A connection to PostgreSQL that is discarded unless its state is known, and the record of outages."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ log = logging.getLogger(__name__)
 
 CONNECT_LIMIT_S = 5.0
 
-# Age above which a failure is dropped: sessions in use retry every second, or hang until their timeout.
+# Age above which a failure is dropped: sessions in use retry every second, or wait for their timeout.
 STALE_S = 30.0
 
 
 class Outages:
-    """The present failures of a store's sessions. Each reason of an outage is logged once, not per retry."""
+    """The current failures of a store's sessions. Each reason of an outage is logged once, not per retry."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        # False while the node starts, which reports the error itself and exits.
+        # False during startup: then the node reports the error and exits.
         self.is_serving = False
         self._failures: dict[object, tuple[str, float]] = {}
         self._logged: set[str] = set()
@@ -38,7 +38,7 @@ class Outages:
 
     @property
     def reason(self) -> str | None:
-        """The last failure, with what to do about it; None while no session is known to fail."""
+        """The last failure, with the next step for an operator; None while no session is known to fail."""
         if not self._failures:
             return None
         reason, _ = max(self._failures.values(), key=itemgetter(1))
@@ -63,7 +63,7 @@ class Outages:
             return
         self._failures.pop(session, None)
         now = self._clock()
-        # A failed session that is no longer needed does not retry: the others show that the server is back.
+        # A failed session that is no longer needed does not retry: the success of others shows that the server is up.
         for other, (_, at) in list(self._failures.items()):
             if now - at > STALE_S:
                 del self._failures[other]
@@ -75,7 +75,8 @@ class Outages:
 class PostgresSession:
     """Runs one operation at a time on one connection, which is opened on demand.
 
-    Any failure, including a cancellation or timeout, closes the connection: the next use opens a new one, once.
+    Any failure, including a cancellation or timeout, closes the connection; the next use opens a new one, without
+    retries.
     """
 
     def __init__(
@@ -115,7 +116,7 @@ class PostgresSession:
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a connection that is not known to be closed."""
+        """Whether a connection exists that is not known to be closed."""
         return self._connection is not None and not self._connection.is_closed()
 
     async def close(self) -> None:

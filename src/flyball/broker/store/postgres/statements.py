@@ -32,7 +32,7 @@ REMOVE = "DELETE FROM messages WHERE id = ANY($1::bigint[])"
 # Both in one round trip. The halves of the statement do not see each other: no id may be in both.
 APPEND_AND_REMOVE = f"WITH gone AS (DELETE FROM messages WHERE id = ANY($13::bigint[])) {APPEND}"
 
-# Each of these applies all changes of its kind in a batch: clients declare thousands of queues in a row.
+# Each of the following applies all changes of its kind in a batch: clients declare thousands of queues in a row.
 CREATE_QUEUES = """
 INSERT INTO queues (id, vhost, name, auto_delete, arguments, durable, exclusive, member, owner)
 SELECT * FROM unnest($1::integer[], $2::text[], $3::text[], $4::boolean[], $5::jsonb[],
@@ -41,7 +41,7 @@ ON CONFLICT (id) DO UPDATE SET vhost = excluded.vhost, name = excluded.name,
     auto_delete = excluded.auto_delete, arguments = excluded.arguments, durable = excluded.durable,
     exclusive = excluded.exclusive, member = excluded.member, owner = excluded.owner"""
 
-# A name is released with its queue, that of a clustered queue with its last member. Returns the members.
+# A name is released with its queue, or with the last member of a clustered queue. Returns the members.
 DELETE_QUEUES = """
 WITH gone AS (
     DELETE FROM queues WHERE id = ANY($1::integer[]) RETURNING id, vhost, name, owner, member
@@ -54,9 +54,9 @@ WITH gone AS (
 )
 SELECT id, vhost, name FROM gone WHERE member"""
 
-# Redirects transfers to deleted members to another member, except messages that were moved on with the rest of the
-# member, which must not arrive twice. Run after the deletion, which waits for transfers in progress: only then are
-# all of these visible.
+# Redirects transfers to deleted members to another member, except messages that were moved together with the rest of
+# the member, which must not arrive twice. Run after the deletion, which waits for transfers in progress: only then
+# are all transfers visible.
 REDIRECT_TRANSFERS = """
 WITH heirs AS (
     SELECT gone.id AS member, min(queues.id) AS heir
@@ -73,19 +73,19 @@ WITH heirs AS (
 UPDATE transfers SET queue_id = heir, message_ids = redirected.message_ids FROM redirected
 WHERE transfers.id = transfer"""
 
-# Returns the moved queues: on a repeated attempt a queue may be on a third node already, where it must stay.
+# Returns the moved queues: on a retry a queue may already be on a third node, where it must stay.
 MOVE_QUEUES = """
 UPDATE queues SET owner = moved.owner FROM unnest($1::integer[], $2::integer[]) AS moved (id, owner)
 WHERE queues.id = moved.id AND queues.owner = $3 RETURNING queues.id"""
 
-# With other nodes: a queue that replaced one of the same name may have lost the name. Members' names belong to node
-# 0.
+# With several nodes: a queue that replaced one of the same name may have lost the name. Names of members belong to
+# node 0.
 NAME_CREATED = """
 INSERT INTO names (vhost, name, node)
 SELECT DISTINCT vhost, name, CASE WHEN member THEN 0 ELSE owner END FROM queues WHERE id = ANY($1::integer[])
 ON CONFLICT (vhost, name) DO UPDATE SET node = 0 WHERE excluded.node = 0"""
 
-# Claimed for queues that were deleted in the batch that created them.
+# Releases names claimed for queues that were created and deleted in the same batch.
 GIVE_NAMES_BACK = """
 DELETE FROM names USING unnest($1::text[], $2::text[]) AS unmade (vhost, name)
 WHERE names.vhost = unmade.vhost AND names.name = unmade.name AND node = $3 AND NOT EXISTS (
@@ -111,14 +111,14 @@ DELETE_DEFINITIONS = """
 DELETE FROM definitions USING unnest($1::text[], $2::bytea[]) AS gone (kind, digest)
 WHERE definitions.kind = gone.kind AND definitions.digest = gone.digest"""
 
-# Keeps a number from being assigned again, even after its owner was deleted.
+# Prevents a number from being assigned again, even after its owner was deleted.
 PASS_NUMBER = "UPDATE counters SET value = $2 + 1 WHERE name = $1 AND value <= $2"
 
 # Not below this node's earlier reservations: a rewound database would assign numbers again.
 RESERVE_NUMBERS = """
 UPDATE counters SET value = greatest(value, $3) + $2 WHERE name = $1 RETURNING value - $2"""
 
-# The identity of the database, its timeline and its durable position. A promotion starts another timeline.
+# The identity of the database, its timeline and its durable position. A promotion starts a new timeline.
 HISTORY = """
 SELECT (SELECT system_identifier FROM pg_control_system()),
     (SELECT oid::bigint FROM pg_database WHERE datname = current_database()),
@@ -134,14 +134,14 @@ COUNT_OTHERS = f"""
 SELECT count(*) FROM {_UNNEST} AS new ({_COLUMN_LIST}) JOIN messages USING (id)
 WHERE messages.arrived_us <> new.arrived_us OR messages.properties <> new.properties OR messages.body <> new.body"""
 
-# A backup may have been restored in part: new messages must not get ids of stored ones.
+# A backup may have been restored partially: new messages must not get the ids of stored ones.
 PASS_STORED = """
 UPDATE counters SET value = stored.last + 1 FROM (SELECT max(id) AS last FROM messages) AS stored
 WHERE name = 'message' AND value <= stored.last"""
 
 KNOWN_QUEUES = "SELECT id FROM queues WHERE id = ANY($1::integer[])"
 
-# Only if no reservation followed the node's last one.
+# Only if no other reservation followed this node's last one.
 RETURN_MESSAGE_IDS = "UPDATE counters SET value = $1 WHERE name = 'message' AND value = $2 AND $1 < $2"
 
 COUNTERS = "SELECT name, value FROM counters"
@@ -176,7 +176,7 @@ DROP_ADOPTED_PASSING = """
 DELETE FROM messages WHERE NOT persistent
     AND queue_id IN (SELECT id FROM queues WHERE owner = $1 AND id = ANY($2::integer[]))"""
 
-# One index lookup per queue with messages, whatever their number.
+# One index lookup per queue with messages, independent of the number of messages.
 ORPHANS = """
 WITH RECURSIVE holding (queue_id) AS (
     (SELECT queue_id FROM messages ORDER BY queue_id LIMIT 1)
@@ -190,8 +190,8 @@ SELECT queue_id FROM holding WHERE queue_id IS NOT NULL AND queue_id NOT IN (SEL
 # Their messages are in the summary that is read in the same transaction.
 FORGET_TRANSFERS = "DELETE FROM transfers WHERE queue_id = ANY($1::integer[])"
 
-# Atomic and idempotent: a transfer that was done has a number at or below that of the node. Messages stay where they
-# are if the destination was deleted, which the result says. It cannot be deleted before the end of the transaction.
+# Atomic and idempotent: a completed transfer has a number up to that of the node. If the destination was deleted, the
+# messages are not moved and the result is false. It cannot be deleted before the end of the transaction.
 TRANSFER = """
 WITH destination AS (
     SELECT id FROM queues WHERE id = $3 FOR KEY SHARE
@@ -207,8 +207,8 @@ WITH destination AS (
 )
 SELECT EXISTS (SELECT FROM destination) OR EXISTS (SELECT FROM transfer_numbers WHERE node = $4 AND number >= $5)"""
 
-# Whole transfers up to a number of bytes, but at least one. Messages that left the queue since do not arrive. Only
-# the oldest are examined: after the death of a node with a long member there may be thousands.
+# Whole transfers up to a number of bytes, but at least one. Messages that have left the queue do not arrive. Only the
+# oldest are examined: after the death of a node with a long member there may be thousands.
 ARRIVALS = f"""
 SELECT transfer_id, chosen.queue_id AS transferred_to,
     coalesce((chosen.delivery_counts ->> found.id::text)::integer, 0) AS delivery_count,
@@ -236,8 +236,8 @@ SELECT {_COLUMN_LIST} FROM (
     FROM unnest($1::bigint[]) WITH ORDINALITY AS asked (id, place) JOIN messages USING (id)
 ) AS found WHERE row_number = 1 OR so_far_bytes <= $2 ORDER BY id"""
 
-# Excludes transfers to the queue that are not confirmed: they are read as arrivals. NOT IN hashes the ids once, for
-# any number of rows.
+# Excludes unconfirmed transfers to the queue, which are read as arrivals. NOT IN hashes the ids once, for any number
+# of rows.
 _RECEIVED_ONLY = """
     messages.id NOT IN (SELECT unnest(message_ids) FROM transfers WHERE transfers.queue_id = $1)"""
 
@@ -248,7 +248,7 @@ SELECT {_COLUMN_LIST} FROM (
     ) AS next
 ) AS found WHERE row_number = 1 OR so_far_bytes <= $4 ORDER BY id"""
 
-# Reads every row of the queue, though no long body: used only for queues with a limit of bytes.
+# Reads every row of the queue, but no long bodies: used only for queues with a size limit in bytes.
 BODY_BYTES = f"""
 SELECT coalesce(sum(octet_length(body)), 0)::bigint FROM messages
 WHERE queue_id = $1 AND id <> ALL($2::bigint[]) AND {_RECEIVED_ONLY}"""
@@ -258,7 +258,7 @@ SELECT queue_id, min(expires_us) FROM messages
 WHERE expires_us IS NOT NULL AND queue_id IN (SELECT id FROM queues WHERE owner = $1)
 GROUP BY queue_id"""
 
-# Except transfers redirected to another member since.
+# Except transfers that have been redirected to another member.
 RECEIVED = """
 DELETE FROM transfers USING unnest($1::bigint[], $2::integer[]) AS taken (id, queue_id)
 WHERE transfers.id = taken.id AND transfers.queue_id = taken.queue_id"""
@@ -267,7 +267,7 @@ WHERE transfers.id = taken.id AND transfers.queue_id = taken.queue_id"""
 QUEUE_IDS = f"""
 SELECT id FROM messages WHERE queue_id = $1 AND id > $2 AND id <= $3 AND {_RECEIVED_ONLY} ORDER BY id LIMIT $4"""
 
-# Returns space at the end of the table to the volume, and makes the rest reusable.
+# Returns free space at the end of the table to the volume, and makes the rest reusable.
 VACUUM = "VACUUM (TRUNCATE, SKIP_LOCKED) messages"
 
 # Removes WAL that recovery no longer needs.
@@ -275,7 +275,7 @@ CHECKPOINT = "CHECKPOINT"
 
 MIGRATION_LOCK = "SELECT pg_advisory_xact_lock($1, hashtext($2))"
 
-# Held by nodes of versions before domains while they write.
+# Held by nodes of versions without domains while they write.
 TRY_OLD_WRITER_LOCK = "SELECT pg_try_advisory_xact_lock($1, hashtext($2))"
 
 

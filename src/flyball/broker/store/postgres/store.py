@@ -1,7 +1,7 @@
 """The durable store: clients, queues, definitions and messages in PostgreSQL.
 
-Three sessions: one writes the batches, one reads messages for waiting requests, one runs long operations. The group
-commit retries, the registry handles other nodes.
+Three sessions: one writes the batches, one reads messages for waiting requests, one runs long operations. Group
+commit retries, and the registry handles other nodes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from flyball.model import Client, ClientMode, Definition, Message, PlacedQueue, 
 log = logging.getLogger(__name__)
 
 COPY_FROM_ROWS = 80
-# Batches from this number of messages, or of bytes, use COPY in a transaction: faster than a statement with arrays.
+# From this size, or the number of rows above, batches use COPY in a transaction: faster than a statement with arrays.
 COPY_FROM_BYTES = 100_000
 
 INDEX_ROUND_ROWS = 50_000
@@ -68,9 +68,9 @@ WRITER_LOCK_RETRY_S = 0.02
 class PostgresStore:
     """A Store in one schema of a PostgreSQL database, which several nodes may share.
 
-    The writing session holds an advisory lock on the node's name. The lock keeps out a second broker with the name,
-    and it fences earlier sessions of this one: a new session writes only after the server has ended the previous one,
-    so no late write of an abandoned commit can undo a newer one. Every session checks the node's epoch when it
+    The writing session holds an advisory lock on the node's name. The lock excludes a second broker of the same name,
+    and fences earlier sessions of this one: a new session writes only after the server has ended the previous one, so
+    a late write of an abandoned commit cannot overwrite a newer one. Every session checks the node's epoch when it
     starts, and is terminated by the node that ends the epoch (see `registry`).
     """
 
@@ -111,7 +111,7 @@ class PostgresStore:
     async def open(self) -> Snapshot:
         registry = self.registry
         self._outages.is_serving = False
-        # Sessions opened before the node joined lack its name: other nodes could not find and terminate them.
+        # Sessions opened before the join do not have the node's name: other nodes could not find and terminate them.
         await self._reader.close()
         await self._worker.close()
         self._is_joining = True
@@ -170,7 +170,7 @@ class PostgresStore:
                 if batch.transfers:
                     await self._transfer(connection, batch, again)
                 if batch.changes:
-                    # Last, since this locks out changes of all other nodes until the commit.
+                    # Last, since this blocks changes of all other nodes until the commit.
                     await self._apply_changes(connection, batch)
 
     async def load(self, message_ids: Sequence[int], max_bytes: int = NO_LIMIT) -> list[Message]:
@@ -230,7 +230,7 @@ class PostgresStore:
         return deleted
 
     async def reclaim(self) -> None:
-        # A separate session: a vacuum may take minutes, and requests wait for the others.
+        # A separate session: a vacuum may take minutes, and requests use the other sessions.
         session = PostgresSession(self._connect, prepare=self.registry.check_epoch, outages=self._outages)
         try:
             async with session.connection() as connection:
@@ -336,10 +336,10 @@ class PostgresStore:
                 "default_transaction_isolation": "read committed",
                 "statement_timeout": "0",
                 "jit": "off",
-                # Makes the planner use the index messages_in_queue for the summary instead of reading all bodies.
+                # Makes the planner use the index messages_in_queue for the summary, which avoids reading all bodies.
                 "random_page_cost": "1.1",
                 "work_mem": "32MB",
-                # A broker whose machine failed must not hold the writer lock for hours.
+                # The writer lock of a broker whose machine failed must not be held for hours.
                 "tcp_keepalives_idle": "10",
                 "tcp_keepalives_interval": "5",
                 "tcp_keepalives_count": "3",
@@ -347,7 +347,7 @@ class PostgresStore:
         )
 
     async def _become_writer(self) -> None:
-        """Open the writing session, waiting for that of a broker that was just killed to end."""
+        """Open the writing session; wait for the session of a broker that was just killed to end."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + WRITER_LOCK_TIMEOUT_S
         while True:
@@ -366,7 +366,7 @@ class PostgresStore:
         try:
             await self._take_writer_lock(connection)
         finally:
-            # The holder of the lock may be a later epoch of this node: then it is fenced, and must not wait.
+            # The lock may be held by a later epoch of this node: then this one is fenced and must not wait.
             if not self._is_joining:
                 await self.registry.check_epoch(connection)
 
@@ -391,7 +391,7 @@ class PostgresStore:
         return first
 
     async def _transfer(self, connection: Connection, batch: Batch, again: bool) -> None:
-        """Move messages, but only once: they may have returned since an attempt whose outcome was unknown."""
+        """Move messages at most once: they may have returned after an attempt whose outcome was unknown."""
         if not (again and is_same(batch.transfers, self._transferring)):
             self._transferring = [*batch.transfers]
             self._last_transfer += len(batch.transfers)

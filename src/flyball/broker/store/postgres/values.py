@@ -1,6 +1,6 @@
 """Encoding of names and arguments in columns of PostgreSQL.
 
-Covers the types of AMQP's field tables, and the characters that text and jsonb cannot hold.
+Covers the types of AMQP's field tables, and the characters that text and jsonb cannot represent.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from flyball.model import Timestamp
 
-# Maximum nesting: deeper than AMQP's tables may be, and far from exhausting the stack at the next start.
+# Maximum nesting: deeper than AMQP's tables may be, and far below the limit of the stack at the next start.
 MAX_DEPTH = 250
 
 # The characters that PostgreSQL does not accept in text, and the escape character.
@@ -25,7 +25,7 @@ _ESCAPED = re.compile(r"\\([0-9a-f]{4})")
 
 
 def to_text(text: str) -> str:
-    """Escape the characters that a column of text cannot hold; other text stays unchanged."""
+    """Escape the characters that a text column cannot represent; other text is unchanged."""
     return _UNSTORABLE.sub(_escape, text)
 
 
@@ -35,14 +35,14 @@ def from_text(stored: str) -> str:
 
 
 def is_plain(text: str) -> bool:
-    """Whether a column of text can hold it unescaped; a backslash is allowed."""
+    """Whether a text column can represent it unescaped; a backslash is allowed."""
     return all(odd[0] == "\\" for odd in _UNSTORABLE.finditer(text))
 
 
 def to_json(values: Mapping[str, Any]) -> str:
     """Encode values for jsonb; types that JSON lacks are tagged: {"$bytes": "AAE="}.
 
-    Raises TypeError for a type that field tables do not have, ValueError for values nested too deep or too large.
+    Raises TypeError for a type that field tables lack, ValueError for values nested too deep or too large.
     """
     return json.dumps(_tagged(values, 0), ensure_ascii=False, allow_nan=False, check_circular=False)
 
