@@ -19,11 +19,11 @@ from flyball.model import DEFAULT_VHOST, Message, Selector
 from flyball.trace.schema import Result
 from flyball.trace.span import Span
 
-# Maximum concurrent requests of a connection; the next ones wait.
+# Maximum number of concurrent requests per connection; further ones wait.
 MAX_IN_FLIGHT = 256
 
-# Time limit for receiving a request, plus a second for each chunk of this size: a slow peer may send a long request,
-# and a peer that only trickles cannot hold its buffer forever.
+# Timeout for receiving a request, plus a second per chunk of this size: a slow peer may send a long request, but one
+# that only trickles cannot hold its buffer forever.
 REQUEST_S = 30.0
 REQUEST_BYTES_PER_S = 16 * 1024
 
@@ -50,11 +50,11 @@ class RequestSession(Connection):
         self._is_over = False
         # Members of clustered queues that a peer without a placement uses.
         self.member_routes = MemberRoutes(hub.is_member)
-        # What requests hold that are in progress: messages that were taken and wait for the store, and puts that wait
-        # for another node.
+        # Bytes held by requests in progress: taken messages that wait for the store, and puts that wait for another
+        # node.
         self._reserved: dict[Span, int] = {}
         self._reserved_bytes = 0
-        # A request that runs alone, since its answer may be long and slow.
+        # A request that runs alone, since its response may be long and slow.
         self._alone: Span | None = None
         # Requests so far.
         self.requests = 0
@@ -69,17 +69,17 @@ class RequestSession(Connection):
 
     @abc.abstractmethod
     def handle(self, parsed: Any, request: Span) -> None:
-        """Execute a decoded request. A RequestError is answered with `refuse`."""
+        """Execute a decoded request. A RequestError is passed to `refuse`."""
 
     @abc.abstractmethod
     def refuse(self, request: Span, error: FlyballError) -> None:
-        """Answer a request with an error."""
+        """Respond to a request with an error."""
 
     def goes_alone(self, parsed: Any, request: Span) -> bool:
-        """Whether the next request has to wait for the answer of this one.
+        """Whether the next request has to wait for the response to this one.
 
         True for listings, and for reads of messages that are not in memory: hundreds of them would wait for the same
-        read from the store, and then hold all their answers in memory.
+        read from the store, and then hold all their responses in memory.
         """
         return False
 
@@ -88,11 +88,12 @@ class RequestSession(Connection):
         return Span()
 
     def tick(self, now_s: float) -> None:
-        """Close the connection if a request has been incomplete for too long. A connection without a pending request
-        may stay.
+        """Close the connection if a request has been incomplete for too long.
+
+        A connection without an incomplete request stays open.
         """
         unfinished_bytes = self._incoming.buffered_bytes
-        # While reading is paused, an incomplete request is not the peer's fault.
+        # While reading is paused, the rest of a request may be unread.
         if not unfinished_bytes or not self._is_reading:
             self._begun = None
         elif self._begun is None or self._begun[0] != self.requests:
@@ -130,18 +131,18 @@ class RequestSession(Connection):
     # Queues
 
     def queue(self, queue_id: int) -> QueueHandle | None:
-        """Return a queue, on any node. These protocols have no login and reach the default vhost only."""
+        """Return a queue on any node. These protocols have no login and only access the default vhost."""
         found = self.hub.queues.get(queue_id)
         return None if found is None or queue_id <= 0 or found.queue.vhost != DEFAULT_VHOST else found
 
     def use(self, queue_id: int, role: Role) -> int:
-        """Return the member of a clustered queue that serves the client instead of the one it names, and count it."""
+        """Return the member of a clustered queue that serves the client for the named one, and count the request."""
         home = self.member_routes.home(queue_id, role)
         self.member_routes.note(home, role)
         return home
 
     def perform(self, work: Coroutine[Any, Any, None], request: Span) -> None:
-        """Execute a request that may have to ask other nodes first; further requests wait."""
+        """Execute a request that may first send requests to other nodes; further requests wait."""
         self.hold()
         self.hub.spawn(self._perform(work, request), self)
 
@@ -153,7 +154,7 @@ class RequestSession(Connection):
         self.release()
 
     def look_again(self, go_on: Callable[[], None], request: Span) -> None:
-        """Execute a request after peers were asked for objects they have just created."""
+        """Execute a request after applying changes of peers, which may just have created its objects."""
         if self.hub.peering.is_clustered:
             self.perform(self._look_again(go_on), request)
         else:
@@ -174,7 +175,7 @@ class RequestSession(Connection):
         *,
         removes: bool = True,
     ) -> None:
-        """Take the first matching message, or peek at it. A queue that does not exist is empty."""
+        """Take the first matching message, or peek at it. A missing queue counts as empty."""
 
         def found(message: Message | None, error: FlyballError | None) -> None:
             done(message, None if isinstance(error, QueueNotFound) else error)
@@ -190,9 +191,9 @@ class RequestSession(Connection):
     # Requests and answers
 
     def pump(self, mark_ns: int) -> None:
-        """Execute complete requests, as far as buffer space allows. `mark_ns` is now.
+        """Execute complete requests while buffer space allows it. `mark_ns` is the current time.
 
-        For the trace, parsing of a request starts there, or when the previous one was handed on.
+        In the trace, parsing of a request starts at `mark_ns`, or after the previous request was submitted.
         """
         recorder = self.hub.recorder
         turn_ends_ns = mark_ns + TURN_NS
@@ -230,7 +231,7 @@ class RequestSession(Connection):
         self._set_reading(False)
 
     def finish(self, request: Span, data: bytes) -> None:
-        """Answer a request."""
+        """Respond to a request."""
         self.in_flight -= 1
         if self._reserved:
             self._reserved_bytes -= self._reserved.pop(request, 0)
@@ -245,7 +246,7 @@ class RequestSession(Connection):
         self.send(data)
 
     def reserve(self, request: Span, size_bytes: int) -> None:
-        """Charge bytes to a request until it is answered: the sum may delay the next ones."""
+        """Charge bytes to a request until its response; the sum may delay further requests."""
         self._reserved[request] = self._reserved.get(request, 0) + size_bytes
         self._reserved_bytes += size_bytes
 

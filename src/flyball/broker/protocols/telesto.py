@@ -1,6 +1,7 @@
-"""The Telesto protocol: the effect of each packet, as in the original, and which packets are allowed when.
+"""The Telesto protocol: the effect of each packet, as in the original, and the packets allowed in each state.
 
-Names and texts are fitted like a PostgreSQL column of that width: surplus blanks are cut, other surplus is refused.
+Names and texts have the semantics of a PostgreSQL column of limited width: excess blanks are truncated, other excess
+is refused.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ from flyball.model import DEFAULT_VHOST, MAX_NAME_LENGTH, Client, ClientMode, Dr
 from flyball.trace.schema import Kind, Protocol, Result
 from flyball.trace.span import Span
 
-# Longest text of a message, in characters.
+# Maximum length of a message's text, in characters.
 MAX_TEXT_LENGTH = 2000
 
-# How long other nodes are asked for queues with messages for a client.
+# Timeout of requests to other nodes for queues with messages for a client.
 ACTIVE_LIMIT_S = 2.0
 
-# Modes up to here are accepted: any mode but FULL allows everything but put.
+# Modes up to this one are accepted: modes other than FULL allow everything except put.
 _HIGHEST_MODE = 126
 
-# More messages than fit into a frame: the smallest takes 31 bytes.
+# More messages than fit into a frame: the smallest has 31 bytes.
 _LISTED_AT_ONCE = 1200
 
 _LOW_31_BITS = 2**31 - 1
@@ -60,7 +61,7 @@ _CODES: dict[type[FlyballError], ErrorCode] = {
 
 
 class Refusal(RequestError):
-    """An error with a Telesto code of its own, such as nothing found."""
+    """An error with a specific Telesto code, such as an empty result."""
 
     def __init__(self, code: ErrorCode, details: str) -> None:
         super().__init__(details)
@@ -68,13 +69,13 @@ class Refusal(RequestError):
 
 
 class TelestoRequest(Span):
-    """A request with the packet id for its answer."""
+    """A request with the packet id for its response."""
 
     packet_id: int = 0
 
 
 class TelestoSession(RequestSession):
-    """A connection: not identified at first, then a client's."""
+    """A connection: unidentified at first, later identified as a client's."""
 
     PROTOCOL = Protocol.TELESTO
 
@@ -90,7 +91,7 @@ class TelestoSession(RequestSession):
         return TelestoRequest()
 
     def goes_alone(self, parsed: wire.Packet, request: Span) -> bool:
-        # A taken message only waits for the store, and can do so together with others.
+        # A taken message only waits for its commit, which others can share.
         return isinstance(parsed, _READS) and not self.has_reserved(request)
 
     def decode(self) -> wire.Packet | None:
@@ -102,9 +103,9 @@ class TelestoSession(RequestSession):
         handler = self._handlers.get(type(parsed))
         if handler is None:
             raise NotIdentified(f"packet {type(parsed).__name__} is not allowed now")
-        # Before each of them is looked up.
+        # Checked before the queues are looked up.
         self.broker.check_copies(len(_queue_ids(parsed)))
-        # On the path of every request: a node without peers has no clustered queues to look for.
+        # On the path of every request: without peers there are no clustered queues.
         if self.hub.peering.is_clustered:
             self._use(parsed)
         if all(self.queue(queue_id) is not None for queue_id in _queue_ids(parsed)):
@@ -113,7 +114,7 @@ class TelestoSession(RequestSession):
             self.look_again(partial(handler, self, parsed, request), request)
 
     def _use(self, packet: wire.Packet) -> None:
-        """Redirect the packet's members of clustered queues to those that serve the client, and count the use."""
+        """Replace members of clustered queues in the packet by those that serve the client, and count the use."""
         if isinstance(packet, wire.PutMessage):
             packet.message.queue_id = self.use(packet.message.queue_id, Role.PRODUCER)
             packet.additional_queue_ids = [
@@ -139,7 +140,7 @@ class TelestoSession(RequestSession):
     # Answers
 
     def reply(self, request: TelestoRequest, packet: wire.Packet) -> None:
-        """Answer with a packet, or with an error if it exceeds a frame."""
+        """Respond with a packet, or with an error if it exceeds a frame."""
         try:
             data = wire.encode(packet)
         except wire.FrameTooLarge as error:
@@ -148,7 +149,7 @@ class TelestoSession(RequestSession):
             self.finish(request, data)
 
     def answer(self, request: TelestoRequest, error: FlyballError | None) -> None:
-        """Answer with Success, or with the error."""
+        """Respond with Success, or with the error."""
         if error is None:
             self.finish(request, wire.encode_success(request.packet_id))
         else:
@@ -258,7 +259,7 @@ def get_queue_name(session: TelestoSession, packet: wire.GetQueueName, request: 
 
 
 def get_queues(session: TelestoSession, packet: wire.GetQueues, request: TelestoRequest) -> None:
-    """List all queues; a clustered one once, as the member that its name means here."""
+    """List all queues; for a clustered one, only the member to which its name resolves on this node."""
     request.kind = Kind.LOOK_UP
     here = [state.queue for state in session.broker.engine.queues]
     named = {queue.name: queue for queue in [*session.hub.directory.queues, *here] if queue.vhost == DEFAULT_VHOST}
@@ -275,7 +276,7 @@ def get_active_queues(session: TelestoSession, packet: wire.GetActiveQueues, req
 
 
 async def _get_active_queues_of_all(session: TelestoSession, request: TelestoRequest) -> None:
-    """Ask the other nodes too; one that does not answer in time is left out."""
+    """Include the queues of other nodes, except those that do not respond in time."""
     reader = session.client_id
     answers, _ = await session.hub.peering.ask_owners("queue.active", {"reader": reader}, ACTIVE_LIMIT_S)
     found = {queue.id: (queue, count) for queue, count in session.broker.engine.active_queues(reader)}
@@ -327,8 +328,8 @@ def put_message(session: TelestoSession, packet: wire.PutMessage, request: Teles
         raise NotPermitted("a client needs mode FULL to put messages")
     queue_ids = [message.queue_id, *packet.additional_queue_ids]
     text = message.text
-    # Same order of checks as the original: its database refuses a zero byte first, then the queue is looked up, then
-    # an id is drawn, and only then the length is checked.
+    # Same order of checks as the original: its database first refuses a zero byte, then the queue is looked up, then
+    # an id is assigned, and only then the length is checked.
     if "\0" in text:
         raise InvalidBody("a text must not contain a zero byte")
     if len(text) > MAX_TEXT_LENGTH:
@@ -345,7 +346,7 @@ def put_message(session: TelestoSession, packet: wire.PutMessage, request: Teles
 
     draft = Draft(body, session.client_id, message.receiver_id or None, message.context or None, message.priority)
     known = [queue_id for queue_id in queue_ids if queue_id not in missing]
-    # Other nodes may delay it: it is charged to the connection until it is answered.
+    # Other nodes may delay it: it is charged to the connection until the response.
     session.hub.queues.put_draft(draft, known, stored, session, partial(session.reserve, request, len(body)))
 
 
@@ -417,7 +418,7 @@ def _wire_message(message: Message) -> wire.WireMessage:
 
 
 def _wire_id(number: int | None) -> int:
-    """Fit an id into 32 bits: 0 for None, the low bits of a larger one."""
+    """Fit an id into 32 bits: 0 for None, and the low bits of a larger id."""
     return 0 if number is None else number if -_LOW_31_BITS <= number <= _LOW_31_BITS else number & _LOW_31_BITS
 
 
@@ -445,7 +446,7 @@ def _fit_text(session: TelestoSession, text: str, queue_ids: list[int]) -> str:
     if not any(session.queue(queue_id) is not None for queue_id in queue_ids):
         raise QueueNotFound(queue_ids[0])
     if session.broker.has_ids_for(1):
-        # The original has drawn an id when its database refuses the text.
+        # The original has assigned an id when its database refuses the text.
         session.broker.engine.use_message_id()
     raise InvalidBody(f"a text of {len(text)} characters is longer than {MAX_TEXT_LENGTH}")
 

@@ -1,7 +1,7 @@
 """The ThorBangMQ protocol: the effect of each request, and the FAIL lines of its report.
 
-Pipelined requests are executed concurrently and answered in order, with one answer each, in one piece. Broadcasts are
-found as in the original: by time, without a sender, and only there.
+Pipelined requests are executed concurrently; each has one response, sent whole and in the order of requests. As in
+the original, broadcasts are found only by reads by time without a sender.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from flyball.model import DEFAULT_VHOST, ClientMode, Draft, Message, Order, Sele
 from flyball.trace.schema import Kind, Protocol, Result
 from flyball.trace.span import Span
 
-# Longest name of a queue or client, in characters.
+# Maximum length of the name of a queue or client, in characters.
 MAX_NAME_LENGTH = 25
 
-# Time limit of answers from other nodes.
+# Timeout of requests to other nodes.
 ASK_LIMIT_S = 10.0
 
 _UNKNOWN = wire.encode_fail("UNKNOWN", -1)
 
 
 class ThorBangRequest(Span):
-    """A request, and its answer until earlier ones are answered."""
+    """A request, and its response while earlier responses are pending."""
 
     answer: bytes | None = None
 
 
 class ThorBangSession(RequestSession):
-    """A connection. It has no identity: sender and receiver are in each request."""
+    """A connection. It has no identity: each request contains sender and receiver."""
 
     PROTOCOL = Protocol.THORBANG
 
@@ -53,7 +53,7 @@ class ThorBangSession(RequestSession):
         self._decoder = wire.RequestDecoder(max_request_bytes)
         super().__init__(hub, self._decoder)
         self._line: deque[ThorBangRequest] = deque()
-        # Whether a request was malformed: its answer is the last, and later requests are ignored.
+        # Whether a request was malformed: its response is the last one, and later requests are ignored.
         self._is_refused = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -77,13 +77,13 @@ class ThorBangSession(RequestSession):
     def release_buffers(self) -> None:
         super().release_buffers()
         for request in self._line:
-            # They complete, without a peer to answer.
+            # These requests complete, but their peer is disconnected.
             if request.answer is not None:
                 request.answer = b""
 
     def goes_alone(self, parsed: wire.Request, request: Span) -> bool:
         if isinstance(parsed, wire.Pop):
-            # A taken message only waits for the store, and can do so together with others.
+            # A taken message only waits for its commit, which others can share.
             return not self.has_reserved(request)
         assert isinstance(request, ThorBangRequest)
         return isinstance(parsed, wire.Peek) and request.answer is None
@@ -94,13 +94,13 @@ class ThorBangSession(RequestSession):
     def handle(self, parsed: wire.Request, request: Span) -> None:
         assert isinstance(request, ThorBangRequest)
         self._line.append(request)
-        # A peer that does not speak the protocol may be a web page in a browser on this machine (DNS rebinding,
-        # cross-site request).
+        # A peer with another protocol may be a web page in a browser on this machine (DNS rebinding, cross-site
+        # request).
         self._is_refused = isinstance(parsed, wire.Malformed) or (
             isinstance(parsed, wire.Send) and parsed.malformed_after
         )
         handler = HANDLERS[type(parsed)]
-        # On the path of every request: a node without peers has no clustered queues to look for.
+        # On the path of every request: without peers there are no clustered queues.
         if self.hub.peering.is_clustered:
             self._use(parsed)
         if self._names_something_new(parsed):
@@ -109,7 +109,7 @@ class ThorBangSession(RequestSession):
             handler(self, parsed, request)
 
     def _use(self, parsed: wire.Request) -> None:
-        """Redirect the request's members of clustered queues to those that serve the client, and count the use."""
+        """Replace members of clustered queues in the request by those that serve the client, and count the use."""
         if isinstance(parsed, wire.Send):
             parsed.queue_ids = [self.use(queue_id, Role.PRODUCER) for queue_id in parsed.queue_ids]
         elif isinstance(parsed, wire.Peek | wire.Pop):
@@ -127,7 +127,7 @@ class ThorBangSession(RequestSession):
                 return isinstance(parsed, wire.CreateClient)
 
     def lacks_sender(self, parsed: wire.Send) -> bool:
-        """Whether the sender of a message is not known; a node that keeps no messages takes any."""
+        """Whether the sender of a message is unknown; a node that discards messages accepts any sender."""
         engine = self.broker.engine
         return engine.keeps_messages and bool(parsed.queue_ids) and not engine.has_client(parsed.sender)
 
@@ -135,7 +135,7 @@ class ThorBangSession(RequestSession):
         return all(self.queue(queue_id) is not None for queue_id in queue_ids)
 
     def reply(self, request: ThorBangRequest, answer: bytes) -> None:
-        """Answer the request as soon as earlier ones are answered."""
+        """Respond to the request after the responses to earlier ones."""
         line = self._line
         if line[0] is request:
             line.popleft()
@@ -153,7 +153,7 @@ class ThorBangSession(RequestSession):
                 request.answered_ns = time.perf_counter_ns()
 
     def answer(self, request: ThorBangRequest, error: FlyballError | None) -> None:
-        """Answer with OK, or with the error."""
+        """Respond with OK, or with the error."""
         if error is None:
             self.reply(request, wire.OK)
         else:
@@ -179,7 +179,7 @@ def hello(session: ThorBangSession, parsed: wire.Hello, request: ThorBangRequest
 
 
 def send(session: ThorBangSession, parsed: wire.Send, request: ThorBangRequest) -> None:
-    """Store the message in the queues from left to right, as far as they exist and are numbers."""
+    """Store the message in the queues from left to right, up to the first that is missing or not a number."""
     request.kind = Kind.PUT
     broker = session.broker
     broker.check_copies(len(parsed.queue_ids))
@@ -208,7 +208,7 @@ def send(session: ThorBangSession, parsed: wire.Send, request: ThorBangRequest) 
 
     receiver = parsed.receiver if parsed.receiver > 0 else None
     draft = Draft(parsed.content, parsed.sender, receiver, parsed.context or None, parsed.priority)
-    # Other nodes may delay it: it is charged to the connection until it is answered.
+    # Other nodes may delay it: it is charged to the connection until the response.
     waits = partial(session.reserve, request, len(draft.body))
     session.hub.queues.put_draft(draft, queue_ids, stored, session, waits)
 
@@ -235,7 +235,7 @@ def create_queue(session: ThorBangSession, parsed: wire.CreateQueue, request: Th
 
 
 async def _create_claimed(session: ThorBangSession, name: str, request: ThorBangRequest) -> None:
-    """Create a queue whose name was claimed."""
+    """Create a queue after claiming its name, made unique with a number."""
     engine = session.broker.engine
     number = engine.next_queue_id
     distinct = name
@@ -295,7 +295,7 @@ def remove_client(session: ThorBangSession, parsed: wire.RemoveClient, request: 
 
 
 async def _remove_client_of_all(session: ThorBangSession, client_id: int, request: ThorBangRequest) -> None:
-    """Remove a client unless any node has messages for it, or does not answer."""
+    """Remove a client unless a node has messages from it, or does not respond."""
     answers, errors = await session.hub.peering.ask_owners("client.is_sender", {"client_id": client_id}, ASK_LIMIT_S)
     if errors:
         raise errors[0]
@@ -345,7 +345,7 @@ def _found(
 
 
 def _distinct(name: str, number: int, is_taken: Callable[[str], bool]) -> str:
-    """Return a free name: names need not be unique in the original, and are never looked up again."""
+    """Return an unused name: names need not be unique in the original, and are never looked up again."""
     distinct = name
     while is_taken(distinct):
         distinct = f"{name}#{number}"
@@ -354,7 +354,7 @@ def _distinct(name: str, number: int, is_taken: Callable[[str], bool]) -> str:
 
 
 def _fit_name(name: str) -> str:
-    """Return the name as a column of that width stores it: surplus blanks are cut, other surplus is refused."""
+    """Return the name as a column of that width stores it: excess blanks are truncated, other excess is refused."""
     if name[MAX_NAME_LENGTH:].strip(" "):
         raise InvalidName(f"a name of {len(name)} characters is longer than {MAX_NAME_LENGTH}")
     return name[:MAX_NAME_LENGTH]

@@ -15,7 +15,7 @@ from flyball.model import Order, Selector, size_of
 
 MAX_PREFETCH = 65_535
 
-# Largest arguments of a consumer, which keeps them. Decoded, a table may take twenty times its size on the wire.
+# Maximum size of a consumer's arguments, which it keeps. A decoded table may use twenty times its size on the wire.
 MAX_ARGUMENTS_BYTES = 16 * 1024
 
 _ORDERS = {order.name.lower(): order for order in Order}
@@ -44,7 +44,7 @@ def consumer_arguments(arguments: Mapping[str, Any], what: str) -> tuple[int, fl
     prefetch = arguments.get("x-prefetch")
     if prefetch is None:
         return priority, None
-    # Some clients can send a fraction only as a decimal.
+    # Some clients can encode a fraction only as a decimal.
     is_number = isinstance(prefetch, int | float | Decimal) and not isinstance(prefetch, bool)
     if not is_number or not 0 <= prefetch <= MAX_PREFETCH:
         raise InvalidArgument(f"invalid arg 'x-prefetch' for {what}: expected a number from 0 to {MAX_PREFETCH}")
@@ -52,7 +52,7 @@ def consumer_arguments(arguments: Mapping[str, Any], what: str) -> tuple[int, fl
 
 
 def selector_in(arguments: Mapping[str, Any], what: str) -> Selector | None:
-    """Return the consumer's message filter from Flyball's own arguments; None without any of them."""
+    """Return the consumer's message filter from Flyball's arguments, or None if it has none of them."""
     order = arguments.get("x-order")
     found: dict[str, int] = {}
     for name, minimum, maximum in _SELECTING:

@@ -50,7 +50,7 @@ class Route:
     exchange: str
     routing_key: str
     targets: Sequence[QueueState]
-    # Whether the route depends on nothing but the routing key.
+    # Whether the route depends only on the routing key.
     is_fixed: bool
     # Remote queues among the targets.
     elsewhere: Sequence[RemoteQueue]

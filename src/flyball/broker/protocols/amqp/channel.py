@@ -1,7 +1,7 @@
-"""A channel: publishing, consuming, the lookup of queues, and the order of answers.
+"""A channel: publishing, consuming, lookup of queues, and order of replies.
 
-A method is executed at once; its answer is sent when its change is durable, and the connection takes no further
-methods until then, so that answers keep the order of their requests.
+A method is executed at once; its reply is sent when its change is durable. Until then the connection executes no
+further methods, so that replies keep the order of their requests.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ log = logging.getLogger("flyball.server")
 
 T = TypeVar("T")
 
-# Unread bytes beyond which a client's direct replies are dropped, as if it had disconnected. RabbitMQ would buffer
-# all of them. The replier is not slowed down, since it serves other clients as well.
+# Unread bytes above which direct replies to a client are dropped, as if it had disconnected. RabbitMQ would buffer
+# all of them. The replier is not throttled, since it serves other clients as well.
 MAX_UNREAD_REPLIES_BYTES = 4 * 1024 * 1024
 
 
@@ -46,7 +46,7 @@ class Channel(ChannelState):
         super().__init__(session, number)
         self.publisher = Publisher(self)
         self.deliveries = Deliveries(self)
-        # The queue declared last: an empty queue name stands for it.
+        # The last declared queue, which an empty queue name refers to.
         self.last_queue: str | None = None
         self.reply_tag = ""
         # Sessions of clustered queues served by this channel, by consumer tag.
@@ -77,7 +77,7 @@ class Channel(ChannelState):
         return 0 if self.transaction is None else self.transaction.acks
 
     def end(self) -> None:
-        """Release everything that the channel holds."""
+        """Release the resources of the channel."""
         context = self.session.context
         if self.transaction is not None:
             self.roll_back(self.transaction)
@@ -91,7 +91,7 @@ class Channel(ChannelState):
             self.consumer_gone(consumer)
 
     def consumer_gone(self, consumer: AmqpConsumer) -> None:
-        """A consumer was cancelled: an auto-delete queue may be deleted with it."""
+        """Handle the cancellation of a consumer, which may delete an auto-delete queue."""
         if consumer.engine_consumer is not None:
             self.topology.consumer_gone(consumer.engine_consumer.queue_id, consumer)
 
@@ -129,12 +129,12 @@ class Channel(ChannelState):
             self.transaction = self.publisher.transaction = Transaction(self.session)
 
     def commit(self, transaction: Transaction, done: Done) -> None:
-        """Commit a transaction; the next one starts."""
+        """Commit a transaction and start the next one."""
         self._commit = Commit(self, transaction, self.publisher, self.deliveries)
         self._commit.begin(done)
 
     def roll_back(self, transaction: Transaction) -> None:
-        """Discard what the transaction published; its acked deliveries are unacked again."""
+        """Discard the messages of the transaction, and make its acked deliveries unacked again."""
         transaction.drop_contents()
         # In one call: each call sorts the unacked deliveries, and a transaction may hold a hundred thousand acks.
         settled: dict[int, Lease] = {}
@@ -150,7 +150,7 @@ class Channel(ChannelState):
     # Names
 
     def queue_name(self, name: str) -> str:
-        """Return the name; for an empty one that of the queue declared last."""
+        """Return the name, or the name of the last declared queue if it is empty."""
         if name:
             return stripped(name)
         if self.last_queue is None:
@@ -160,10 +160,10 @@ class Channel(ChannelState):
     def find_queue(
         self, method: Method, name: str, act: Callable[[QueueHandle | None], None], declared: Queue | None = None
     ) -> None:
-        """Call `act` with the queue of a name. An unknown name may just have been created by a peer: peers are asked
-        first.
+        """Call `act` with the named queue, or None.
 
-        With `declared`, the name is claimed for this node.
+        If the name is unknown, changes of peers are applied first: one may just have created the queue. With
+        `declared`, the name is claimed for this node.
         """
         session, queues = self.session, self.session.context.queues
         found = queues.find(session.vhost, name, session.homes)
@@ -177,14 +177,14 @@ class Channel(ChannelState):
     ) -> Callable[[], None]:
         session, queues = self.session, self.session.context.queues
         if declared is not None:
-            # Check first: a refused declaration must not claim the name.
+            # Checked first: a refused declaration must not claim the name.
             check_declaration(declared)
         await queues.peering.catch_up()
         if declared is not None and queues.locate(session.vhost, name, session.homes) is None:
             await queues.peering.settle_name(session.vhost, name)
 
         def go_on() -> None:
-            # A claimed name needs its queue, so it is declared even if the channel has closed meanwhile.
+            # A claimed name needs its queue, which is therefore declared even if the channel has been closed.
             if declared is not None or not self.is_closing:
                 act(queues.find(session.vhost, name, session.homes))
             if session.is_gone:
@@ -193,8 +193,9 @@ class Channel(ChannelState):
         return go_on
 
     def use_queue(self, method: Method, name: str, act: Callable[[QueueHandle], None]) -> None:
-        """Call `act` with the queue of a name. Raises QueueNotFound, or QueueLocked for another connection's
-        exclusive queue.
+        """Call `act` with the named queue.
+
+        Raises QueueNotFound, or QueueLocked for another connection's exclusive queue.
         """
 
         def use(queue: QueueHandle | None) -> None:
@@ -212,7 +213,7 @@ class Channel(ChannelState):
             self.session.send(method.encode())
 
     def carry_out(self, method: Method, answer: Callable[[], Method], operation: Callable[[Done], object]) -> None:
-        """Run an operation and answer once it is durable; until then the connection takes no further methods."""
+        """Run an operation and reply when it is durable; until then the connection executes no further methods."""
 
         def finish() -> None:
             if not (self.is_closing or getattr(method, "no_wait", False)):
@@ -221,9 +222,9 @@ class Channel(ChannelState):
         self.perform((method.CLASS_ID, method.METHOD_ID), operation, finish)
 
     def change(self, method: Method, answer: Callable[[], Method], operation: Callable[[Done], object]) -> None:
-        """Change shared topology, and answer once the change is durable and all peers have applied it.
+        """Change shared topology, and reply when the change is durable and all peers have applied it.
 
-        After the answer a client may use another node, and finds the change there.
+        After the reply a client may use another node, which must know the change.
         """
         session = self.session
 
@@ -247,7 +248,7 @@ class Channel(ChannelState):
         self.carry_out(method, answer, begin)
 
     def ask(self, method: Method, operation: Callable[[Answer[T]], object], answer: Callable[[T], Method]) -> None:
-        """Run an operation and answer with its result."""
+        """Run an operation and reply with its result."""
         results: list[T] = []
 
         def begin(done: Done) -> None:

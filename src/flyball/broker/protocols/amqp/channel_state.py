@@ -1,4 +1,4 @@
-"""State that a channel's publisher and its deliveries share, and the wait of a method for its completion."""
+"""State shared by a channel's publisher and its deliveries, and the wait of a method for its completion."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ChannelState:
         self.reply_name: str | None = None
         # The open transaction of a transactional channel.
         self.transaction: Transaction | None = None
-        # Whether the channel was closed by an error and waits for close-ok: further methods are ignored.
+        # Whether an error closed the channel, which waits for close-ok: further methods are ignored.
         self.is_closing = False
 
     @property
@@ -40,10 +40,10 @@ class ChannelState:
         return () if self.transaction is None else self.transaction.settling
 
     def perform(self, ids: Ids, begin: Callable[[Done], object], finish: Callable[[], None]) -> None:
-        """Start an operation, and call `finish` when it is done; until then the connection takes no further methods.
+        """Start an operation and call `finish` when it is done; until then the connection executes no more methods.
 
-        `begin` gets the completion callback, which it may call at once. An error passed to it closes the channel or
-        connection. `finish` may start another operation, and runs even if the channel has closed meanwhile.
+        `begin` receives the completion callback, which it may call at once. An error passed to it closes the channel
+        or connection. `finish` may start another operation, and runs even if the channel has been closed.
         """
         session = self.session
         is_done = False

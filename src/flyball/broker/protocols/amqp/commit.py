@@ -20,10 +20,10 @@ from flyball.errors import ClusterError, FlyballError
 class Commit:
     """One `tx.commit`, until it is durable.
 
-    On this node puts and acks are one batch of the journal: a crash leaves all of them or none. Across nodes there is
-    no atomic commit; the order makes sure that nothing is lost: first other nodes store their puts, then this node
-    commits its puts and acks, and last other nodes get their acks. Until its acks are applied the channel owns those
-    deliveries, and requeues them if it closes.
+    On this node puts and acks are one batch of the journal, and thus atomic. Across nodes the commit is not atomic;
+    its order ensures that no message is lost: first other nodes store their puts, then this node commits its puts and
+    acks, and last the acks are sent to other nodes. Until acks are applied the channel owns the deliveries, and
+    requeues them if it closes.
     """
 
     def __init__(
@@ -40,15 +40,15 @@ class Commit:
         self._is_abandoned = False
         # Messages for queues on other nodes.
         self._forwarded: list[Content] = []
-        # Done when other nodes have stored their puts.
+        # Resolved when other nodes have stored their puts.
         self._puts: asyncio.Future[None] | None = None
-        # Messages that another node has stored: they are not returned as unroutable.
+        # Messages stored by another node, which are not returned as unroutable.
         self._arrived: set[Content] = set()
         # Whether a full queue rejected a message.
         self._is_partial = False
 
     def begin(self, done: Done) -> None:
-        """Start the commit; call `done` when all of it is durable. Raises FlyballError if none of it can be done."""
+        """Start the commit; call `done` when all of it is durable. Raises FlyballError if it fails without effect."""
         session = self._channel.session
         try:
             self._find_queues()
@@ -60,12 +60,12 @@ class Commit:
         except Exception:
             self._end()
             raise
-        # From here on they are stored messages, charged as such.
+        # From here on the contents are messages of queues, charged as such.
         self._end()
         self._broker.journal.mark(PendingMark(lambda error: done(error or self._problem), group=group))
 
     def abandon(self) -> None:
-        """The channel has closed: drop what is not put yet. Puts already sent to other nodes may be stored."""
+        """Drop messages not put yet, since the channel has closed. Puts already sent to other nodes may be stored."""
         self._is_abandoned = True
         self._end()
         if self._puts is not None and not self._puts.done():
@@ -80,7 +80,7 @@ class Commit:
 
     @property
     def _copies(self) -> int:
-        """Number of copies that its puts store on this node."""
+        """Number of message copies stored on this node."""
         return sum([len(content.targets) for content in self._contents])
 
     async def _run(self, done: Done) -> None:
@@ -89,9 +89,9 @@ class Commit:
                 if self._has_remote_puts:
                     await self._put_elsewhere()
                 await self._broker.obtain_ids(self._copies)
-                # Queues may have moved meanwhile.
+                # Queues may have moved in the meantime.
                 self._find_queues()
-            # The channel has closed: there is nothing to answer, and its deliveries are requeued.
+            # If the channel has closed, no reply is needed, and its deliveries are requeued.
             if not self._is_over:
                 self._check_leases()
                 group = self._apply_here()
@@ -112,7 +112,7 @@ class Commit:
 
     @property
     def _problem(self) -> FlyballError | None:
-        # Like RabbitMQ: the messages that were not rejected are committed nevertheless.
+        # As in RabbitMQ, the messages that were not rejected are still committed.
         return refusal(ReplyCode.PRECONDITION_FAILED, "partial tx completion") if self._is_partial else None
 
     # Queues
@@ -124,14 +124,14 @@ class Commit:
     def _find_again(self, content: Content) -> None:
         """Resolve the targets of a routed message again by name.
 
-        Since it was routed, queues may have been deleted, redeclared or moved to another node. Names published
-        through the default exchange may have been declared since, as in RabbitMQ.
+        After routing, queues may have been deleted, redeclared or moved to another node. As in RabbitMQ, queues named
+        through the default exchange may have been declared.
         """
         engine, session = self._broker.engine, self._channel.session
         known = {state.queue.name for state in content.targets}
         known |= {remote.queue.name for remote in content.elsewhere}
         missing = [name for name in dict.fromkeys(content.names) if name not in known]
-        # Only once: the second resolution, after other nodes have stored theirs, must not add targets.
+        # Only once: the second resolution, after other nodes have stored their puts, must not add targets.
         content.names = ()
         if not missing and all(engine.find_queue_by_id(state.queue.id) is state for state in content.targets):
             return
@@ -157,9 +157,9 @@ class Commit:
     # Steps
 
     async def _put_elsewhere(self) -> None:
-        """Put messages on other nodes; return when they are stored. Raises ClusterError if that is unknown.
+        """Put messages on other nodes; return when they are stored. Raises ClusterError if the outcome is unknown.
 
-        Messages that a link has no room for wait, and stay charged to the session.
+        Messages that wait for room in a link stay charged to the session.
         """
         contents = self._forwarded = [content for content in self._contents if content.elsewhere]
         left = len(contents)
@@ -187,9 +187,7 @@ class Commit:
         await puts
 
     def _check_leases(self) -> None:
-        """Raise ClusterError if an acked message will be delivered again: confirming the commit would hide the
-        duplicate.
-        """
+        """Raise ClusterError if an acked message will be redelivered: a confirm would hide the duplicate."""
         for settlement, leases in self._transaction.settling:
             if settlement is Settlement.ACK and any(self._is_lost(lease) for lease in leases.values()):
                 raise ClusterError(
@@ -224,7 +222,7 @@ class Commit:
     async def _settle_elsewhere(self) -> None:
         """Send acks to other nodes; return when they are durable there.
 
-        Raises ClusterError if an acked message no longer belongs to that node: it will be delivered again.
+        Raises ClusterError if an acked message no longer belongs to its node: it will be redelivered.
         """
         peering = self._queues.peering
         peering.take_settled()

@@ -1,6 +1,6 @@
 """An AMQP connection without its channels: user, limits, state, flow control and output.
 
-Which methods arrive, and their meaning, is in `session`.
+`session` decodes and dispatches methods.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ log = logging.getLogger("flyball.server")
 # Time limit of the handshake.
 HANDSHAKE_S = 10.0
 
-# Delay before a connection is closed that failed during login: it slows down password guessing.
+# Delay before a connection with a failed login is closed, which slows down password guessing.
 SILENT_CLOSE_S = 3.0
 
-# Stands for a peer that has not logged in.
+# The user of a peer that has not logged in.
 ANONYMOUS = User("")
 
 
@@ -57,7 +57,7 @@ class AmqpConnection(Connection):
     PROTOCOL = Protocol.AMQP
     LOGS_IN = True
     HEEDS_CONGESTION = False
-    # The answer to a wrong protocol header is the AMQP header and a close, as the specification says.
+    # The reply to a wrong protocol header is the AMQP header and a close, as the specification requires.
     ANSWERS_OTHERS = True
 
     def __init__(self, hub: Hub, context: AmqpContext) -> None:
@@ -86,25 +86,25 @@ class AmqpConnection(Connection):
         self.routes: BytesCache[Route] = BytesCache()
         # Cache of parsed properties, by their bytes.
         self.essentials: BytesCache[Essentials] = BytesCache()
-        # The member that each clustered queue, by vhost and name, means on this connection.
+        # The member of each clustered queue that this connection uses, by vhost and name.
         self.homes: dict[tuple[str, str], int] = {}
-        # Sessions of clustered queues that its channels serve.
+        # Number of sessions of clustered queues served by its channels.
         self.placed_sessions = 0
-        # Whether deliveries are paused, since the peer does not read fast enough.
+        # Whether deliveries are paused because the peer does not read fast enough.
         self.are_deliveries_paused = False
         # Whether connection.blocked was sent.
         self.is_blocked = False
-        # Bytes that the peer may publish before the flow is asked again; negative after an overrun.
+        # Bytes that the peer may publish before it needs new credit; negative after an overrun.
         self.credit = 0
         # End of the current turn of the event loop.
         self._turn_ends_ns = 0
         # Bytes in open transactions of the channels.
         self.transaction_bytes = 0
-        # Bytes published to other nodes that had to wait, until they are confirmed.
+        # Bytes of publishes to other nodes that had to wait, until they are confirmed.
         self.forwarding_bytes = 0
         # Memory of the channels with their consumers and unconfirmed numbers, measured about once a second.
         self.channels_bytes = 0
-        # Whether an answer is pending that must be sent first.
+        # Whether a pending reply must be sent first.
         self.is_answering = False
         self._after_answer: list[bytes] = []
         self._decoder = Decoder(amqp.HANDSHAKE_FRAME_MAX, context.settings.max_message_bytes)
@@ -127,7 +127,7 @@ class AmqpConnection(Connection):
 
     @abc.abstractmethod
     def pause_deliveries(self) -> None:
-        """Send no deliveries until the peer has read."""
+        """Stop deliveries until the peer has read."""
 
     # The handshake
 
@@ -151,7 +151,7 @@ class AmqpConnection(Connection):
         return None
 
     def introduced(self, client_properties: Mapping[str, Any]) -> None:
-        """Note the client properties; their memory is charged even before login."""
+        """Record the client properties; their memory is charged even before login."""
         self.client_properties = client_properties
         self._properties_bytes = size_of(client_properties)
         capabilities = client_properties.get("capabilities")
@@ -167,7 +167,7 @@ class AmqpConnection(Connection):
         self.heartbeat_s = float(heartbeat_s)
 
     def opened(self, vhost: str) -> None:
-        """The peer has opened a vhost."""
+        """Complete the handshake after the peer has opened a vhost."""
         self.vhost = vhost
         self.state = State.RUNNING
         self.hub.logged_in(self)
@@ -191,7 +191,7 @@ class AmqpConnection(Connection):
             self._is_counted = False
             self.hub.connection_limits.leave(self.vhost, self.user.name)
         if self.login is not None:
-            # Cancel the password check of a disconnected peer: others are waiting for theirs.
+            # Cancel the password check of a disconnected peer: other checks are waiting.
             self.login.cancel()
         self.context.flow.forget(self)
 
@@ -203,7 +203,7 @@ class AmqpConnection(Connection):
             self._limit_stall()
 
     def hang_up_later(self, *, is_silent: bool = False) -> None:
-        """Close the connection if the peer has not done so by then, or has not continued the handshake."""
+        """Close the connection after a timeout, unless the peer closes it or continues the handshake before."""
         self.set_timer(self.hang_up, SILENT_CLOSE_S if is_silent else HANDSHAKE_S)
 
     def set_timer(self, action: Callable[[], None] | None, delay_s: float) -> None:
@@ -220,15 +220,16 @@ class AmqpConnection(Connection):
             self.crash(error)
 
     def _beat(self) -> None:
-        """Twice per heartbeat interval: send a heartbeat, and check for silence. The peer may be silent for two
-        intervals.
+        """Send a heartbeat and check for received input, twice per heartbeat interval.
+
+        The peer may be silent for two intervals.
         """
         if not (self._has_sent or self._out):
-            # Written directly and not counted: as traffic it would suppress the next heartbeat.
+            # Written directly and not counted, since traffic would suppress the next heartbeat.
             self.send(amqp.HEARTBEAT)
             self.flush()
         self._has_sent = False
-        # While reading is paused the peer's heartbeats cannot arrive.
+        # While reading is paused, heartbeats of the peer are not read.
         self._missed = 0 if self._has_received or not self._is_reading else self._missed + 1
         self._has_received = False
         if self._missed >= 4:
@@ -257,7 +258,7 @@ class AmqpConnection(Connection):
             )
 
     def set_home(self, vhost: str, name: str, queue_id: int | None) -> None:
-        """Bind the name of a clustered queue to one of its members for this connection; None lets the node choose."""
+        """Bind the name of a clustered queue to one of its members for this connection; None unbinds it."""
         if queue_id is None:
             self.homes.pop((vhost, name), None)
         else:
@@ -269,7 +270,7 @@ class AmqpConnection(Connection):
         self.credit = min(self.credit, 0)
 
     def end_turn_if_over(self) -> None:
-        """Yield if this turn has used its time: a message may have been routed through many bindings."""
+        """Yield if this turn has used up its time: a message may have been routed through many bindings."""
         if time.perf_counter_ns() > self._turn_ends_ns:
             self.end_turn()
 
@@ -282,7 +283,7 @@ class AmqpConnection(Connection):
             self.pause_deliveries()
 
     def note_delivery(self, message: Message) -> None:
-        """Trace a delivery as a request of its own."""
+        """Trace a delivery as a separate request."""
         recorder = self.hub.recorder
         if recorder is None or self._transport is None:
             return
@@ -305,14 +306,14 @@ class AmqpConnection(Connection):
         self._answered.append(delivery)
 
     def send_after_answer(self, data: bytes) -> None:
-        """Send bytes, after the pending answer that caused them, if there is one."""
+        """Send bytes; if a reply is pending, after it."""
         if self.is_answering:
             self._after_answer.append(data)
         else:
             self.send(data)
 
     def answered(self) -> None:
-        """The pending answer has been sent."""
+        """Send the data that waited for the pending reply."""
         self.is_answering = False
         if self._after_answer:
             later, self._after_answer = self._after_answer, []

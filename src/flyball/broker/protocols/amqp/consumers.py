@@ -21,20 +21,20 @@ from flyball.model import MESSAGE_OVERHEAD_BYTES, Message, Queue, Selector, size
 
 UNLIMITED = float("inf")
 
-# Stands for a delivery that was requeued although the peer may still ack it.
+# Replaces a delivery that was requeued, which the peer may still ack.
 _VOID: Lease = (None, Message(0, 0, b"", persistent=False))
 
 
 def is_void(lease: Lease) -> bool:
-    """Whether an ack has no effect, since the message was requeued."""
+    """Whether an ack has no effect because the message was requeued."""
     return lease is _VOID
 
 
 @dataclass(slots=True, eq=False)
 class AmqpConsumer:
-    """A consumer with its tag; the engine knows it as the owner of an engine consumer.
+    """A consumer with its tag; the owner of a consumer of the engine.
 
-    It can move to another queue, or to the same one on another node. Then it gets a new engine consumer, and earlier
+    It can move to another queue, or with its queue to another node. Then it has a new engine consumer, and earlier
     deliveries are acked with the old one.
     """
 
@@ -47,12 +47,12 @@ class AmqpConsumer:
     priority: int
     exclusive: bool
     counts_deliveries: bool
-    # Filters messages; None takes all, in queue order.
+    # Filters messages; None for all messages in queue order.
     selector: Selector | None
     arguments: Mapping[str, Any]
     # Whether consume-ok was sent.
     has_begun: bool = False
-    # Whether it is moving to another queue or node, and gets no messages meanwhile.
+    # Whether it is moving to another queue or node; it receives no messages in this state.
     is_changing: bool = False
     engine_consumer: Consumer | None = None
     size_bytes: int = 0
@@ -125,7 +125,7 @@ class AmqpConsumer:
         self.ended()
 
     def ended(self) -> None:
-        """It cannot continue: send basic.cancel, if the peer supports it."""
+        """Remove the consumer, and send basic.cancel if the peer supports it."""
         self.deliveries.forget(self.tag)
         session, channel = self.deliveries.session, self.deliveries.channel
         if session.understands("consumer_cancel_notify") and not channel.is_closing:
@@ -135,7 +135,7 @@ class AmqpConsumer:
         self.deliveries.session.crash(error)
 
     def queue_moved(self, consumer: Consumer) -> None:
-        """Follow the queue to the node that serves it now."""
+        """Attach to the queue on its new node."""
         if consumer is self.engine_consumer and not self.is_changing:
             self.is_changing = True
             self.deliveries.session.hub.spawn(self._follow())
@@ -148,10 +148,10 @@ class AmqpConsumer:
             self.is_changing = False
 
     async def move(self, queue: Queue, time_limit_s: float = 5.0) -> bool:
-        """Continue on another queue, unnoticed by the client. Return False if that is not possible.
+        """Continue on another queue, transparently for the client. Return False if that is not possible.
 
-        It gets no more messages from the old queue. Messages that are not acked in time are requeued there as
-        redelivered; a later ack has no effect.
+        Deliveries from the old queue stop. Messages that are not acked in time are requeued there as redelivered; a
+        later ack has no effect.
         """
         old = self.engine_consumer
         if old is None or self.is_changing or self.is_over:
@@ -203,7 +203,7 @@ class Deliveries:
         # Prefetch window of new consumers.
         self.prefetch: float = UNLIMITED
         self.window = SharedWindow()
-        # Callbacks by engine consumer id, called when it has no unacked delivery left.
+        # Callbacks by engine consumer id, called when no unacked delivery is left.
         self.leaving: dict[int, Callable[[], None]] = {}
         # Times of the checks for overdue acks, with the last delivery tag at each.
         self._checks: deque[tuple[float, int]] = deque()
@@ -233,10 +233,9 @@ class Deliveries:
         )
 
     def _share_window(self, consumer: AmqpConsumer) -> None:
-        """Make a no_ack consumer wait while the shared window is full, as RabbitMQ does; its deliveries take no room
-        there.
+        """Make a no_ack consumer wait while the shared window is full, as RabbitMQ does.
 
-        Without a limit it gets no window, to save the check per message.
+        Its deliveries do not use the window. Without a limit no window is set, which saves the check per message.
         """
         if consumer.no_ack and consumer.engine_consumer is not None:
             consumer.engine_consumer.shared = self.window if self.window.limit else None
@@ -256,7 +255,7 @@ class Deliveries:
         return consumer
 
     def set_prefetch(self, prefetch: float) -> None:
-        """Change the prefetch window of each consumer, also of running ones."""
+        """Change the prefetch window of all consumers, including running ones."""
         self.prefetch = prefetch
         for consumer in list(self.consumers.values()):
             if consumer.engine_consumer is not None and not consumer.no_ack:
@@ -303,8 +302,8 @@ class Deliveries:
         return bodies + MESSAGE_OVERHEAD_BYTES * count
 
     def page_out(self, wanted_bytes: int) -> int:
-        """Drop the bodies of unacked messages from memory, as the store has them; return the bytes freed."""
-        # Deliveries acked in a transaction are unacked until its commit.
+        """Page out the bodies of stored unacked messages; return the number of bytes freed."""
+        # Deliveries acked in a transaction stay unacked until its commit.
         acked = [reversed(leases.values()) for _, leases in reversed(self.channel.settling)]
         unacked = chain(reversed(self.unacked.values()), *acked)
         return page_out(self.broker.engine, unacked, wanted_bytes)
@@ -312,7 +311,7 @@ class Deliveries:
     # basic.get
 
     def hand_over(self, queue_name: str, ready: int, message: Message, *, counted: bool, no_ack: bool) -> None:
-        """Answer a basic.get with a message; `counted` says whether its delivery count is shown."""
+        """Reply to a basic.get with a message, with its delivery count if `counted`."""
         self.last_tag += 1
         origin, properties = message.origin, message.properties
         if not origin:
@@ -342,7 +341,7 @@ class Deliveries:
     # Messages outside queues
 
     def push(self, prefix: bytes, origin: bytes, properties: bytes, body: bytes) -> None:
-        """Send a no_ack consumer a message that was in no queue; `prefix` is its `delivery_prefix`."""
+        """Send a message that was not in a queue to a no_ack consumer; `prefix` is its `delivery_prefix`."""
         self.last_tag += 1
         session = self.session
         session.send_delivery(
@@ -398,14 +397,14 @@ class Deliveries:
     # Transactions
 
     def take(self, tag: int, multiple: bool) -> dict[int, Lease]:
-        """Take out a delivery, or all up to it, which a transaction acks at its commit.
+        """Remove and return a delivery, or all up to it, to be acked at the commit of a transaction.
 
         Until then they count in the windows of their consumers, as in RabbitMQ.
         """
         return {each: self.unacked.pop(each) for each in self._tags(tag, multiple)}
 
     def put_back(self, leases: Mapping[int, Lease]) -> None:
-        """Put deliveries back at their old positions, unacked again."""
+        """Make deliveries unacked again, at their original positions."""
         self.unacked = dict(sorted([*self.unacked.items(), *leases.items()]))
 
     def settle_committed(self, settlement: Settlement, leases: Sequence[Lease]) -> None:
@@ -423,9 +422,7 @@ class Deliveries:
         self.session.context.queues.peering.settled_in_vain()
 
     async def settled(self, engine_consumer: Consumer, time_limit_s: float) -> None:
-        """Return when an engine consumer has no unacked delivery, or at the time limit: then its deliveries are
-        requeued.
-        """
+        """Wait until an engine consumer has no unacked delivery; at the time limit, requeue its deliveries."""
         if not engine_consumer.leases:
             return
         settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -460,24 +457,24 @@ class Deliveries:
         self._feed(leases)
 
     def end(self) -> list[AmqpConsumer]:
-        """Close: return the consumers, which get no more messages, and requeue all unacked deliveries."""
+        """Cancel and return all consumers, and requeue all unacked deliveries."""
         ended = list(self.consumers.values())
         try:
             for consumer in ended:
                 self.cancel(consumer.tag)
         finally:
-            # Even after an error nothing may stay unacked without an owner.
+            # Even after an error no message may stay unacked without an owner.
             self.recover()
         return ended
 
     # Internals
 
     def _take(self, tag: int, multiple: bool) -> list[Lease]:
-        """Take out a lease, or all up to it: see `_tags`."""
+        """Remove and return a lease, or all up to it: see `_tags`."""
         return [self.unacked.pop(each) for each in self._tags(tag, multiple)]
 
     def _tags(self, tag: int, multiple: bool) -> list[int]:
-        """Return a tag, or all up to it, which must be unacked; 0 with `multiple` means all."""
+        """Return an unacked tag, or with `multiple` all up to it; 0 with `multiple` means all."""
         if multiple and tag == 0:
             return list(self.unacked)
         if tag not in self.unacked:
@@ -514,8 +511,7 @@ class Deliveries:
     def _feed_all(self) -> None:
         """Fill the shared window, least recently served consumers first.
 
-        Otherwise the first consumer would take all the room while its queue has messages, and the others would
-        starve.
+        Otherwise the first consumer would use all of the window while its queue has messages, and starve the others.
         """
         for consumer in self._in_turn():
             if not self.window.has_room:
@@ -525,11 +521,11 @@ class Deliveries:
             before = self.last_tag
             self.broker.feed(consumer.engine_consumer)
             if self.last_tag != before and self.consumers.get(consumer.tag) is consumer:
-                # Move it to the end of the dictionary, whose order is the order of turns.
+                # Move it to the end of the dictionary, which is in the order of turns.
                 self.consumers[consumer.tag] = self.consumers.pop(consumer.tag)
 
     def _in_turn(self) -> list[AmqpConsumer]:
-        """Return all consumers in their turn; within a queue, higher priority first."""
+        """Return all consumers in the order of their turns; within a queue, higher priorities first."""
         consumers = list(self.consumers.values())
         if not any(consumer.priority for consumer in consumers):
             return consumers

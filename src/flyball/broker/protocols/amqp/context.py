@@ -14,7 +14,7 @@ from flyball.broker.core.topology import Topology
 from flyball.broker.protocols.amqp.direct_replies import DirectReplies
 from flyball.broker.wire.amqp import Value
 
-# The RabbitMQ version whose behaviour and HTTP API are implemented: clients and tools derive features from it.
+# The RabbitMQ version whose behaviour and HTTP API are implemented; clients and tools derive features from it.
 RABBITMQ_VERSION = "3.10.8"
 
 
@@ -47,8 +47,8 @@ _CAPABILITIES = (
 def server_properties() -> dict[str, Value]:
     """Return the server properties for connection.start.
 
-    Clients choose features by product and version: kombu, and so Celery, uses a global prefetch only with RabbitMQ
-    3.3 to 3.x. `flyball_version` identifies the actual broker.
+    Clients choose features by product and version: kombu, and therefore Celery, uses a global prefetch only with
+    RabbitMQ 3.3 to 3.x. `flyball_version` identifies the actual broker.
     """
     return {
         "product": "RabbitMQ",

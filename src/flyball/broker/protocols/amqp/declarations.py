@@ -107,7 +107,7 @@ def queue_declare(channel: Channel, method: amqp.QueueDeclare) -> None:
 
 
 def _declare(channel: Channel, method: amqp.QueueDeclare, declared: Queue) -> None:
-    """Declare a queue wherever it is served; a new one on this node."""
+    """Declare a queue on any node; create a new one on this node."""
     session = channel.session
     if session.context.queues.locate(session.vhost, declared.name, session.homes) is None:
         _check_dead_letter_exchange(channel, declared)
@@ -149,13 +149,13 @@ def _declare_known(
 
 
 def declared_queue(vhost: str, name: str, method: amqp.QueueDeclare) -> Queue:
-    """Return the queue of a declare method. An exclusive queue is never durable, whatever the method says."""
+    """Return the queue of a declare method. An exclusive queue is never durable, even if declared so."""
     is_durable = method.durable and not method.exclusive
     return Queue(0, name, vhost, is_durable, method.exclusive, method.auto_delete, method.arguments)
 
 
 def _declare_reply_queue(channel: Channel, method: amqp.QueueDeclare, name: str) -> None:
-    """Answer a declare of the direct-reply pseudo-queue, which exists while its consumer does."""
+    """Reply to a declare of the direct-reply pseudo-queue, which exists as long as its consumer."""
     if name != REPLY_TO and not channel.session.context.replies.has(name):
         raise QueueNotFound(name, channel.session.vhost)
     channel.reply(amqp.QueueDeclareOk(channel.number, name, 0, 1), unless=method.no_wait)
@@ -180,7 +180,7 @@ def queue_unbind(channel: Channel, method: amqp.QueueUnbind) -> None:
     if channel.topology.router(binding.vhost).has_binding(binding):
         channel.use_queue(method, binding.destination, unbind)
     else:
-        # Unbinding what is not bound is not an error, even for an exclusive queue of another connection.
+        # Removing a missing binding is not an error, even for an exclusive queue of another connection.
         unbind()
 
 
@@ -188,7 +188,7 @@ def _queue_binding(channel: Channel, method: amqp.QueueBind | amqp.QueueUnbind) 
     session = channel.session
     queue_name = channel.queue_name(method.queue)
     exchange = stripped(method.exchange)
-    # Without a queue name and a routing key, the name of the last declared queue stands for both.
+    # If both queue name and routing key are empty, the name of the last declared queue is used for both.
     routing_key = queue_name if not method.queue and not method.routing_key else method.routing_key
     _check_not_default(exchange)
     session.check(Action.WRITE, queue_name, f"queue '{queue_name}'")
@@ -234,7 +234,7 @@ def _delete(channel: Channel, method: amqp.QueueDelete, queue: QueueHandle) -> N
         def answered(count: int, error: FlyballError | None) -> None:
             nonlocal deleted
             deleted = count
-            # Another client may have deleted it while its node was asked.
+            # Another client may have deleted it while the request was sent to its node.
             done(None if isinstance(error, QueueNotFound) else error)
 
         queue.delete(answered, if_unused=method.if_unused, if_empty=method.if_empty)

@@ -1,4 +1,4 @@
-"""An AMQP client inside the node; its methods are executed and checked like those of any other client.
+"""An AMQP client inside the node; its methods are executed and checked like those of other clients.
 
 It has no socket and no login: its creator has authenticated the user.
 """
@@ -21,8 +21,7 @@ from flyball.broker.wire.amqp import AmqpError, Command, Decoder, Method
 from flyball.errors import FlyballError, InvalidArgument, NotPermitted, StoreUnavailable
 from flyball.model import User
 
-# Time limit of an answer. Without one the operation may or may not have been done: the store or another node is
-# unavailable.
+# Timeout of a reply. After it the outcome of the operation is unknown: the store or another node is unavailable.
 ANSWER_LIMIT_S = 30.0
 
 CHANNEL = 1
@@ -36,7 +35,7 @@ class _Pipe(asyncio.Transport):
     def __init__(self, session: _DirectSession, peer: tuple[str, int] | None) -> None:
         super().__init__({"peername": peer})
         self._session = session
-        # A stored message is shown even if it exceeds the present size limit for publishing.
+        # A stored message is shown even if it exceeds the current size limit for publishing.
         self._decoder = Decoder(0, sys.maxsize, from_server=True)
         self._is_closing = False
 
@@ -61,7 +60,7 @@ class _Pipe(asyncio.Transport):
         self.close()
 
     def pause_reading(self) -> None:
-        """No-op: input comes from calls only, and the session queues it."""
+        """No-op: all input is from calls, and the session queues it."""
 
     def resume_reading(self) -> None:
         """No-op; see `pause_reading`."""
@@ -71,7 +70,7 @@ class _Pipe(asyncio.Transport):
 
 
 class _DirectSession(AmqpSession):
-    """The session of a direct client. It is not a connection of the node: it is not listed, counted or limited."""
+    """The session of a direct client, which is not a connection of the node: not listed, counted or limited."""
 
     def __init__(self, hub: Hub, context: AmqpContext, user: User, *, is_trusted: bool) -> None:
         super().__init__(hub, context)
@@ -97,7 +96,7 @@ class _DirectSession(AmqpSession):
         self.data_received(amqp.PROTOCOL_HEADER)
         self.tuned(CHANNEL, self.context.settings.frame_max_bytes, 0)
         self.opened(vhost)
-        # Drop the greeting, which is for clients that log in.
+        # Drop the output of the handshake.
         self._out.clear()
         self._out_bytes = 0
 
@@ -114,17 +113,16 @@ class _DirectSession(AmqpSession):
         super()._fail_all(error)
 
     def _note(self, error: AmqpError) -> None:
-        # A remote peer gets a code and a short text; this one can have the error itself.
+        # A remote peer receives a code and a short text; a direct client the error itself.
         if self.failure is None:
             cause = error.__cause__
             self.failure = cause if isinstance(cause, FlyballError) else InvalidArgument(error.text)
 
 
 class DirectChannel:
-    """One channel of a direct client, used by one task: answers come in the order of requests.
+    """One channel of a direct client, used by one task: replies are in the order of requests.
 
-    All methods raise the broker's error, after which the channel is unusable, and StoreUnavailable without an answer
-    in time.
+    All methods raise the broker's error, after which the channel is unusable, and StoreUnavailable on a timeout.
     """
 
     def __init__(self, session: _DirectSession) -> None:
@@ -132,14 +130,14 @@ class DirectChannel:
         self._is_confirming = False
 
     async def call(self, method: Method, answer: type[M]) -> M:
-        """Send a method and return its answer. Raises InvalidArgument for values that AMQP cannot encode."""
+        """Send a method and return its reply. Raises InvalidArgument for values that AMQP cannot encode."""
         self._send(method)
         found = await self._next()
         assert isinstance(found, answer), f"unexpected answer {found!r} to {method!r}"
         return found
 
     async def publish(self, exchange: str, routing_key: str, properties: bytes, body: bytes) -> bool:
-        """Publish a message and wait until all queues have stored it; return whether any queue took it."""
+        """Publish a message and wait until all queues have stored it; return whether any queue accepted it."""
         if not self._is_confirming:
             await self.call(amqp.ConfirmSelect(CHANNEL, False), amqp.ConfirmSelectOk)
             self._is_confirming = True
@@ -196,7 +194,7 @@ async def direct_channel(
 ) -> AsyncIterator[DirectChannel]:
     """Open a channel in a vhost for a user; on exit its unacked messages are requeued.
 
-    `peer` is the requester, for the log. A trusted channel is not checked against the user's permissions. Raises
+    `peer` is the requester, for the log. The user's permissions do not apply to a trusted channel. Raises
     VhostNotFound, and NotPermitted if the user may not access the vhost.
     """
     session = _DirectSession(hub, context, user, is_trusted=is_trusted)

@@ -1,4 +1,4 @@
-"""Direct replies: a consumer of `amq.rabbitmq.reply-to` gets an unguessable reply name instead of a queue."""
+"""Direct replies: a consumer of `amq.rabbitmq.reply-to` has an unguessable reply name instead of a queue."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ReplyReceiver(Protocol):
 
 
 class DirectReplies:
-    """The reply receivers of this node; replies for others are sent to their nodes."""
+    """The reply receivers of this node; replies to other receivers are sent to their nodes."""
 
     def __init__(self, queues: Queues) -> None:
         self._queues = queues
@@ -38,16 +38,16 @@ class DirectReplies:
         self._receivers.pop(name, None)
 
     def has(self, name: str) -> bool:
-        """Whether a channel receives replies under that name, as far as this node knows."""
+        """Whether a channel of this node has the reply name, or a channel of a reachable node may have it."""
         return name in self._receivers or self._node_of(name) is not None
 
     def _node_of(self, name: str) -> int | None:
-        """Return the id of the remote node whose channel has that reply name."""
+        """Return the id of the reachable remote node in a reply name."""
         node_id = name.removeprefix(REPLY_TO + ".").partition(".")[0]
         return int(node_id) if node_id.isdecimal() and self._queues.peering.can_reach(int(node_id)) else None
 
     def send(self, name: str, origin: bytes, properties: bytes, body: bytes) -> None:
-        """Send a direct reply to its receiver, if that still exists."""
+        """Send a direct reply to its receiver, if it still exists."""
         receiver = self._receivers.get(name)
         if receiver is not None:
             receiver.receive_reply(origin, properties, body)

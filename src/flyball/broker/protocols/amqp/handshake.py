@@ -1,6 +1,7 @@
 """The AMQP handshake: protocol header, login, limits, vhost.
 
-A table says which method is allowed in which state. A peer that fails here gets no reply, and a delayed close.
+A table lists the methods allowed in each state. The connection of a peer that fails here is closed after a delay,
+without a reply.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ MAX_LOGGED = 100
 
 
 def greet(session: AmqpConnection, header: amqp.ProtocolHeader) -> None:
-    """Answer the protocol header."""
+    """Reply to the protocol header."""
     if header.raw not in HEADERS:
         _refuse_header(session, header.raw)
         return
@@ -40,7 +41,7 @@ def greet(session: AmqpConnection, header: amqp.ProtocolHeader) -> None:
 
 
 def _refuse_header(session: AmqpConnection, raw: bytes) -> None:
-    """Close the connection of a peer that speaks something else, and say where that is served."""
+    """Close the connection of a peer with another protocol, and log a hint."""
     protocol = spoken(raw)
     http_port = session.context.server_properties.get("flyball_http_port")
     here = "this is an AMQP port"
@@ -58,13 +59,13 @@ def _refuse_header(session: AmqpConnection, raw: bytes) -> None:
         "AMQP": "only AMQP 0-9-1 is supported; use a client for it",
     }.get(protocol or "", "this is an AMQP port; Telesto and ThorBangMQ have ports of their own")
     log.warning("dropped %s: %s; received=%s", session.peer, advice, raw.hex(" "))
-    # The rest of its input is not AMQP either.
+    # The rest of the input is not AMQP either.
     session.state = State.FAILED
     session.hang_up()
 
 
 def start_ok(session: AmqpConnection, method: amqp.ConnectionStartOk) -> None:
-    """Start the login; input that arrives meanwhile waits."""
+    """Start the login; further input waits until it ends."""
     session.introduced(method.client_properties)
     session.mechanism = method.mechanism
     mechanism = method.mechanism
@@ -84,7 +85,7 @@ def start_ok(session: AmqpConnection, method: amqp.ConnectionStartOk) -> None:
 
 
 def tune_ok(session: AmqpConnection, method: amqp.ConnectionTuneOk) -> None:
-    """Apply the negotiated limits, which may be lower than ours."""
+    """Apply the negotiated limits, which may be lower than the proposed ones."""
     settings = session.context.settings
     if not 0 < method.channel_max <= settings.channel_max:
         raise AmqpError(ReplyCode.NOT_ALLOWED, f"channel_max {method.channel_max} is not negotiable")
@@ -117,7 +118,7 @@ def _check_entry(session: AmqpConnection, vhost: str) -> None:
 
 
 def _note_refusal(session: AmqpConnection, name: str, reason: str, *, vhost: str | None = None) -> None:
-    """Log a refused login. The virtual host is unknown until the password was checked."""
+    """Log a refused login. The virtual host is unknown before the password was verified."""
     where = "" if vhost is None else f" vhost={vhost[:MAX_LOGGED]!r}"
     log.warning(
         "login refused peer=%s user=%r%s mechanism=%s reason=%s",
@@ -145,7 +146,7 @@ async def _log_in(session: AmqpConnection, credentials: Credentials | None) -> N
             credentials.name, credentials.password, session.peer_host, session.peer_is_loopback, can_wait=True
         )
     except (TooManyAttempts, NotAdmitted) as error:
-        # The peer gets the answer of a wrong password: it must not learn that it is rate-limited.
+        # The reply is that for a wrong password: the rate limit must not be revealed to the peer.
         _note_refusal(session, credentials.name, str(error))
         _logged_in(session, credentials.name, None, is_noted=True)
         return

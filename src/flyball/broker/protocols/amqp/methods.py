@@ -79,7 +79,7 @@ def _consume(channel: Channel, method: amqp.BasicConsume, tag: str, queue: Queue
 
 
 def _changes_window(channel: Channel, method: amqp.BasicConsume, tag: str) -> bool:
-    """Change the prefetch window of a running consumer that is declared again with one; return whether it was.
+    """Change the prefetch window of a running consumer on a repeated basic.consume; return whether this is one.
 
     RabbitMQ refuses the tag of a running consumer. `basic.qos`, which also changes windows, cannot carry a fraction.
     """

@@ -1,7 +1,7 @@
 """Placed clients: the pseudo-queue that registers a session of a clustered queue with its connection.
 
 A consumer of `amq.flyball.placement` with a session id registers the connection with the placement, and receives
-requests to move. Cancelling it ends the session; if the connection ends first, the client has moved or failed.
+requests to move. Cancelling it ends the session. If the connection ends first, the client has moved or failed.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from flyball.errors import InvalidArgument
 
 PLACEMENT = "amq.flyball.placement"
 
-# Sessions per connection. A client uses a connection for each, and for each session all channels of its connection
-# are scanned once a second.
+# Maximum number of sessions per connection. Clients use one connection per session; for each session all channels of
+# its connection are scanned once a second.
 MAX_SESSIONS = 10
 
 MAX_SESSION_ID_BYTES = 1024
@@ -28,7 +28,7 @@ _PROPERTIES = Properties(content_type="application/json", delivery_mode=1).encod
 
 
 class PlacedSession:
-    """A session of a clustered queue that is served through a channel."""
+    """A session of a clustered queue, served through a channel."""
 
     protocol = "amqp"
 
@@ -53,13 +53,13 @@ class PlacedSession:
         return vhost == session.vhost and access.may(session.user.name, vhost, action, queue_name)
 
     def ask_to_move(self, session_id: str, node: str, address: str, queue_id: int, deadline_s: float) -> None:
-        """Ask the client to reconnect to that address before the deadline."""
+        """Ask the client to reconnect to the address before the deadline."""
         if not self._deliveries.channel.is_closing:
             request = {"session": session_id, "node": node, "address": address, "deadline_s": deadline_s}
             self._deliveries.push(self._prefix, _ORIGIN, _PROPERTIES, json.dumps(request).encode())
 
     def end(self, *, orderly: bool) -> None:
-        """The session has ended, or is served elsewhere."""
+        """Unregister the session, which has ended or is served by another connection."""
         self._deliveries.session.placed_sessions -= 1
         self._deliveries.session.hub.placement.left(self.session_id, self, orderly=orderly)
 

@@ -1,7 +1,7 @@
 """The publishing side of a channel: routing, returns, confirms and transactions.
 
-The fast path uses a cached route and cached properties, and a queue without limits. Whatever else a message may need
-(copies, expiration, direct reply) is handled off that path.
+The fast path uses a cached route, cached properties, and a queue without limits. All other cases (copies, expiration,
+direct reply) are handled off this path.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ MANY_TARGETS = 500
 
 
 class Batch:
-    """Waits for one commit on behalf of all messages that a channel put into it."""
+    """Waits for one commit on behalf of all messages that a channel published into it."""
 
     __slots__ = ("_publisher", "last")
 
@@ -66,14 +66,14 @@ class Batch:
 
     def failed(self, error: FlyballError) -> None:
         if isinstance(error, OperationsRefused):
-            # Messages in the batch that failed were already nacked through their receipts: the rest is stored.
+            # Failed messages of the batch were already nacked through their receipts; the others are stored.
             self._publisher.confirm_up_to(self.last)
         else:
             self._publisher.refuse_up_to(self.last)
 
 
 class Publisher:
-    """Takes the messages that a channel publishes."""
+    """Accepts the messages published on a channel."""
 
     __slots__ = (
         "_awaiting",
@@ -132,7 +132,7 @@ class Publisher:
         self._awaiting: dict[int, None] = {}
         # Numbers of messages waiting for confirms of other nodes, in order.
         self._awaiting_peers: dict[int, None] = {}
-        # Whether peers were already asked for the name in the current message.
+        # Whether changes of peers were already applied for the current message.
         self._has_looked = False
         self._confirm_one = self._confirm
         self._confirm_copy = self._confirm_of_several
@@ -155,7 +155,7 @@ class Publisher:
         return len(self._awaiting) + len(self._awaiting_peers) + len(self._confirmed) + len(self._refused)
 
     def publish(self, publish: Publish) -> None:
-        """Take a message. Raises AmqpError, or a RequestError that closes the channel."""
+        """Accept a message. Raises AmqpError, or a RequestError that closes the channel."""
         route = self._routes.get(publish.origin)
         if route is None or route.version != self._version.number:
             route = self._find_route(publish.origin)
@@ -228,7 +228,7 @@ class Publisher:
     # Queues of other nodes
 
     def _publish_to_peers(self, content: Content) -> None:
-        """Put a message into queues here and on other nodes; it is confirmed when all have stored it."""
+        """Put a message into local and remote queues; it is confirmed when all have stored it."""
         session, sent = self._channel.session, content.on_link()
         done: Callable[[bool], None] | None = None
         if self.is_confirming:
@@ -236,7 +236,7 @@ class Publisher:
             self._awaiting_peers[self.published] = None
             done = partial(self._confirm_of_peers, self.published)
         peering = self._queues.peering
-        # While nodes of its queues owe too many confirms, the message is charged to its publisher, which is paused.
+        # With too many unconfirmed puts to these nodes, the message is charged to its publisher, which is paused.
         is_charged = peering.must_wait(content.elsewhere)
         if is_charged:
             session.forwarding_bytes += sent.size_bytes
@@ -249,19 +249,19 @@ class Publisher:
             session.charge_if_changed()
 
     def _forwarded(self, size_bytes: int, done: Callable[[bool], None] | None, is_refused: bool) -> None:
-        """A delayed message was answered, or dropped since the publisher has closed."""
+        """End the charge of a delayed message, which was confirmed, refused, or dropped with its publisher."""
         self._channel.session.forwarding_bytes -= size_bytes
         if done is not None:
             done(is_refused)
 
     def _confirm_of_peers(self, number: int, is_refused: bool) -> None:
-        """All nodes have stored the message, or one has refused it."""
+        """Confirm a message that all nodes have stored, or nack one that a node has refused."""
         del self._awaiting_peers[number]
         (self._refused if is_refused else self._confirmed).append(number)
         self._make_due()
 
     def _looks_again(self, route: Route, publish: Publish) -> bool:
-        """Delay a message until peers have been asked for a queue of that name, which they may just have created."""
+        """Delay a message until changes of peers are applied: one may just have created the queue of this name."""
         peering = self._queues.peering
         if self._has_looked or not peering.is_clustered or route.exchange or route.routing_key.startswith(REPLY_TO):
             return False
@@ -274,7 +274,7 @@ class Publisher:
         return True
 
     def _waits_for_ids(self, publish: Publish, count: int) -> bool:
-        """Delay a message until there are ids for all its copies: one turn may need a million."""
+        """Delay a message until ids for all its copies are reserved: one turn may need a million."""
         if self._engine.message_ids_left >= count:
             return False
         self._channel.wait_for(_IDS, self._publish_with_ids(publish, count))
@@ -309,7 +309,7 @@ class Publisher:
             targets, elsewhere = self._route(exchange_name, [routing_key], lambda: _NO_HEADERS)
         meter = self._meters.exchange(self._vhost, exchange_name)
         route = Route(self._version.number, exchange_name, routing_key, targets, is_fixed, elsewhere, meter)
-        # A route to thousands of queues is large, and each routing key has one.
+        # A route to thousands of queues is large, and each routing key has its own.
         session.routes.add(origin, route, len(origin) + 8 * (len(targets) + len(elsewhere)))
         return route
 
@@ -325,7 +325,7 @@ class Publisher:
         found = essentials(properties)
         if found.headers is not None:
             found.correlation = correlation_in(split_table(found.headers))
-        # Twice: the parsed values are copies.
+        # Counted twice: the parsed values are copies.
         self._channel.session.essentials.add(properties, found, 2 * len(properties))
         return found
 
@@ -339,7 +339,7 @@ class Publisher:
         ttl_us = _time_to_live_us(found.expiration)
         routing_keys = _keys_of(route, found)
         if found.delivery_mode not in DELIVERY_MODES:
-            # Some clients cannot read such a message: it would come back to them again and again.
+            # Some clients cannot decode such a message: it would be redelivered to them endlessly.
             raise refusal(
                 ReplyCode.PRECONDITION_FAILED, f"invalid message: {{delivery_mode_unknown,{found.delivery_mode}}}"
             )
@@ -380,7 +380,7 @@ class Publisher:
         return decoded.encode()
 
     def miss(self, publish: Publish, properties: bytes) -> None:
-        """No queue takes the message: send a direct reply, or basic.return."""
+        """Handle a message without a queue: count it, or send basic.return if it is mandatory."""
         channel = self._channel
         if not publish.mandatory:
             exchange, routing_key = read_origin(publish.origin)
@@ -399,25 +399,26 @@ class Publisher:
     # Confirms
 
     def confirm_up_to(self, last: int) -> None:
-        """All messages up to that number are stored."""
+        """Confirm all messages up to the number, which are stored."""
         self._confirmed += self._take_up_to(last)
         self._make_due()
 
     def refuse_up_to(self, last: int) -> None:
-        """The store refused all messages up to that number, permanently."""
+        """Nack all messages up to the number, which the store refused permanently."""
         self._refused += self._take_up_to(last)
         self._make_due()
 
     def _confirm(self, number: int, is_refused: bool) -> None:
-        """A message was acked by its consumer before it was written, or the store refused it."""
+        """Confirm a message that its consumer acked before it was written, or nack one that the store refused."""
         if number in self._awaiting:
             del self._awaiting[number]
             (self._refused if is_refused else self._confirmed).append(number)
             self._make_due()
 
     def _confirm_of_several(self, number: int, is_refused: bool) -> None:
-        """One copy of a message was acked before it was written, which says nothing about the others, or was
-        refused.
+        """Nack a message if the store refused one copy.
+
+        If one copy was acked before it was written, the others are still pending.
         """
         if is_refused:
             self._confirm(number, True)
@@ -433,7 +434,7 @@ class Publisher:
         return numbers
 
     def _make_due(self) -> None:
-        """Send confirms with the next write, when there may be more."""
+        """Schedule confirms for the next write, to send several together."""
         if not self._is_due:
             self._is_due = True
             self._hub.confirm_soon(self)
@@ -469,7 +470,7 @@ class Publisher:
             session.send(encode_ack(channel.number, number, multiple=False))
 
     def crash(self, error: BaseException) -> None:
-        """Sending confirms failed: close the connection."""
+        """Close the connection after an error while sending confirms."""
         self._channel.session.crash(error)
 
 

@@ -28,7 +28,7 @@ CODES: Mapping[type[errors.FlyballError], ReplyCode] = {
     errors.NotPermitted: ReplyCode.ACCESS_REFUSED,
     errors.UnknownExchangeType: ReplyCode.COMMAND_INVALID,
     errors.StoreError: ReplyCode.INTERNAL_ERROR,
-    # Like RabbitMQ for a queue whose node is down: the client may retry on another channel.
+    # As in RabbitMQ for a queue whose node is down: the client may retry on another channel.
     errors.PeerLost: ReplyCode.NOT_FOUND,
 }
 
@@ -37,7 +37,7 @@ _WHATEVER = -1
 
 
 def refusal(code: ReplyCode, text: str) -> AmqpError:
-    """Return an error to raise; the ids of the method are filled in where it is caught."""
+    """Return an error to raise; the method's ids are set where it is caught."""
     return AmqpError(code, text, _WHATEVER)
 
 

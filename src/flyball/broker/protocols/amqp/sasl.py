@@ -30,7 +30,7 @@ def _read_plain(response: bytes) -> Credentials | None:
 
 
 def _read_amqplain(response: bytes) -> Credentials | None:
-    """A field table without its length."""
+    """Decode a field table without its length."""
     table = write_longstr(response)
     try:
         fields, _ = read_table(table, 0, len(table))

@@ -1,6 +1,6 @@
-"""An AMQP connection: its channels, the dispatch of its methods, and its end.
+"""An AMQP connection: its channels, the dispatch of methods, and its end.
 
-The handshake is in `handshake`, the methods of a channel in `methods`.
+`handshake` implements the handshake, `methods` the methods of a channel.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from flyball.trace.recorder import Recorder
 
 log = logging.getLogger("flyball.server")
 
-# Bytes that a peer may publish per turn of the event loop, before others are served and flow is checked.
+# Bytes that a peer may publish per turn of the event loop, before others are served and new credit is needed.
 CREDIT_BYTES = 64 * 1024
 
 # Cost of a message in addition to its body.
 MESSAGE_COST_BYTES = 200
 
-# A peer with more pending input is read once per turn: libuv would read up to 32 times, and starve the others.
+# A peer with more pending input is read once per turn: libuv would read up to 32 times, and starve other peers.
 LONG_READ_BYTES = 128 * 1024
 
-# Input limit while the password is checked: more than the two methods that can follow.
+# Input limit while the password is checked: enough for the two methods that can follow.
 READ_IN_LOGIN_BYTES = 4096
 
-# A peer that leaves more than this unread is not read from.
+# Unread output above which input of the peer is not executed.
 MAX_UNREAD_BYTES = 16 * 1024 * 1024
 
 
@@ -52,10 +52,10 @@ class AmqpSession(AmqpConnection):
         self._decoder.open_channels = self._channels
         # Whether the peer has used its publishing turn.
         self._has_published = False
-        # A message that waits for credit, before all input that came after it.
+        # A message that waits for credit, with all later input behind it.
         self._parked: Publish | None = None
         self._next_check_s = 0.0
-        # Whether the input could not be decoded: what follows cannot be parsed.
+        # Whether decoding has failed: later input cannot be parsed.
         self._is_lost = False
 
     # Life
@@ -80,7 +80,7 @@ class AmqpSession(AmqpConnection):
         return sum(channel.publisher.taken + channel.deliveries.last_tag for channel in self._channels.values())
 
     def disconnect(self) -> None:
-        """Close the connection: the node stops."""
+        """Close the connection because the node is stopping."""
         if self.state is State.RUNNING and not self.is_gone:
             text = reply_text(ReplyCode.CONNECTION_FORCED, "broker forced connection closure with reason 'shutdown'")
             self.send(amqp.ConnectionClose(0, ReplyCode.CONNECTION_FORCED, text, 0, 0).encode())
@@ -109,8 +109,8 @@ class AmqpSession(AmqpConnection):
     def _let_go(self) -> None:
         """Requeue the deliveries of all channels, and delete the connection's exclusive queues."""
         self._decoder.is_discarding = True
-        # Else the consumers of a channel would get what the one before it requeues: a message would go through many,
-        # and count as delivered each time, until its delivery limit is reached.
+        # Otherwise messages requeued by one channel would be delivered to consumers of the next: a message would pass
+        # through many, and count as delivered each time, until its delivery limit is reached.
         self.faults.guard("end of a channel", self.pause_deliveries)
         channels = list(self._channels.values())
         self._channels.clear()
@@ -121,7 +121,7 @@ class AmqpSession(AmqpConnection):
             try:
                 channel.end()
             except Exception as error:
-                # The other channels hold messages, too.
+                # The other channels have unacked messages as well.
                 self.faults.note("end of a channel", error, quiet=True)
         if self.vhost:
             self.context.topology.delete_owned(self)
@@ -177,15 +177,15 @@ class AmqpSession(AmqpConnection):
         self._is_lost = True
         self._fail_all(AmqpError(ReplyCode.RESOURCE_ERROR, reason))
         self.release_buffers()
-        # It may wait for credit: discard its further input, so that it gets to read the reason.
+        # The peer may wait for credit: discard its further input, so that it reads the reason.
         self.context.flow.forget(self)
         self._set_reading(True)
 
     def tick(self, now_s: float) -> None:
-        """Close channels with overdue acks, and the connection if its peer is gone."""
+        """Close channels with overdue acks, and the connection if its peer has disconnected."""
         self.channels_bytes = sum([channel.held_bytes for channel in self._channels.values()])
         if self.is_blocked and self.peer_has_gone:
-            # Its input is paused, perhaps until its unacked messages are requeued.
+            # Reading is paused, perhaps until its unacked messages are requeued.
             self.abort()
             return
         limit_s = self.context.settings.consumer_timeout_s
@@ -215,7 +215,7 @@ class AmqpSession(AmqpConnection):
 
     def eof_received(self) -> bool:
         if self.state not in (State.RUNNING, State.CLOSING):
-            # A half-closed connection looks like a dropped one: during the handshake no client half-closes.
+            # No client half-closes during the handshake: the connection was dropped.
             self.hang_up()
             return False
         return super().eof_received()
@@ -228,7 +228,7 @@ class AmqpSession(AmqpConnection):
             self.hang_up()
 
     def pump(self, mark_ns: int) -> None:
-        """Decode, sample and execute complete commands, as far as buffer space and credit allow."""
+        """Decode, sample and execute complete commands while buffer space and credit allow it."""
         if self._is_lost:
             return
         next_command = self._decoder.next_command
@@ -279,23 +279,23 @@ class AmqpSession(AmqpConnection):
                     self.fail(command.channel, reply_of(error, command.CLASS_ID, command.METHOD_ID))
             else:
                 self._take(command)
-                # Answers to basic.get may be large: flush before executing more.
+                # Replies to basic.get may be large: flush before executing more.
                 is_over = self._out_bytes > WRITE_BUFFER_BYTES or time.perf_counter_ns() > turn_ends_ns
             if traced is not None:
                 traced.handled(self.broker.journal, self._queue_id_of(command))
             if is_over:
                 self.hub.next_turn(self)
                 break
-        # With reading paused a disconnect is not noticed, so keep reading while the password is checked.
+        # A disconnect is not detected while reading is paused, so keep reading while the password is checked.
         self._set_reading(self.is_logging_in and self.read_bytes - self.login_began_at < READ_IN_LOGIN_BYTES)
 
     def _sample(self, recorder: Recorder, command: Command, mark_ns: int) -> TracedCommand | None:
-        """Start the trace of a command that is in the sample."""
+        """Start the trace of a sampled command."""
         weight = recorder.weigh(mark_ns)
         return TracedCommand(recorder, weight, command, self._received_ns, mark_ns) if weight else None
 
     def _may_publish(self, command: Publish) -> bool:
-        """Ask for credit for a message. Without credit it is parked, and reading is paused."""
+        """Request credit for a message. Without credit it is parked, and reading is paused."""
         if self._has_published:
             # Its share of this turn is used up.
             self._has_published = False
@@ -322,7 +322,7 @@ class AmqpSession(AmqpConnection):
     def _take(self, command: Command) -> None:
         """Execute a command other than a publish on an open channel."""
         try:
-            # Nearly all commands are methods on open channels, mostly acks: the other cases come second.
+            # Nearly all commands are methods on open channels, mostly acks: checked first.
             handler = ON_CHANNEL.get(type(command))
             if handler is not None and self.state is State.RUNNING:
                 channel = self._channels.get(command.channel)
@@ -372,7 +372,7 @@ class AmqpSession(AmqpConnection):
                 self._forget_channel(number)
                 channel.is_closing = True
                 channel.end()
-            # If both sides have sent close, this close-ok ends the channel.
+            # If both sides have sent close, this close-ok completes the channel's close.
             self.send(amqp.ChannelCloseOk(number).encode())
         elif isinstance(command, amqp.ChannelCloseOk) and channel.is_closing:
             self._forget_channel(number)
@@ -427,7 +427,7 @@ class AmqpSession(AmqpConnection):
         self.hang_up_later()
 
     def _on_update_secret(self, method: amqp.ConnectionUpdateSecret) -> None:
-        """Passwords do not expire, so a new secret is only noted. Like RabbitMQ, it is not checked."""
+        """Reply only: passwords do not expire. As in RabbitMQ, the new secret is not checked."""
         self.send(amqp.ConnectionUpdateSecretOk(0).encode())
 
     # Errors
@@ -447,7 +447,7 @@ class AmqpSession(AmqpConnection):
         channel.end()
 
     def _fail_all(self, error: AmqpError) -> None:
-        """Close the connection: with a reply once it is open, otherwise silently and delayed."""
+        """Close the connection: with connection.close after the login, otherwise silently after a delay."""
         text = reply_text(error.code, error.text)
         log.warning("closed amqp connection of %s: %s", self.peer, text)
         if self.state in (State.RUNNING, State.OPENING):

@@ -1,4 +1,4 @@
-"""Traces AMQP commands. Not every command has an answer: a trace ends when the command is done."""
+"""Traces AMQP commands. Not every command has a reply: a trace ends when the command is done."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _KINDS: dict[type[object], Kind] = {
 
 
 class TracedCommand:
-    """A command being traced. It is recorded when it is executed or, if it changed the store, committed."""
+    """A traced command, recorded when it is executed or, if it changed the store, committed."""
 
     __slots__ = ("_recorder", "_span")
 
@@ -47,7 +47,7 @@ class TracedCommand:
             span.message_count = 1
 
     def handled(self, journal: GroupCommit, queue_id: int) -> None:
-        """It was executed; its changes in the journal are still to be committed."""
+        """Record the execution, and wait for the commit of its changes."""
         self._span.queue_id = queue_id
         self._span.submitted_ns = time.perf_counter_ns()
         journal.mark(self)

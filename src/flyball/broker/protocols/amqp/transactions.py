@@ -16,8 +16,8 @@ from flyball.broker.wire.amqp import Essentials, Publish, ReplyCode
 from flyball.broker.wire.link import Settlement
 from flyball.model import MESSAGE_OVERHEAD_BYTES, Message
 
-# Maximum puts, one per queue, and acks of a transaction. Its commit is one batch, built in one turn of the event
-# loop, where 50,000 steps take a third of a second. Rejects may dead-letter, which takes ten times as long.
+# Maximum number of puts (one per queue) and acks of a transaction. Its commit is one batch, built in one turn of the
+# event loop: 50,000 steps take a third of a second. Rejects may dead-letter, which takes ten times as long.
 MAX_TRANSACTION_STEPS = 50_000
 REJECTION_STEPS = 10
 
@@ -38,12 +38,12 @@ class Content:
     essentials: Essentials
     properties: bytes
     ttl_us: int | None
-    # In a transaction: queue names published to through the default exchange, which may be declared before the
+    # In a transaction: names of queues addressed through the default exchange, which may be declared before the
     # commit.
     names: Sequence[str] = ()
 
     def on_link(self) -> link.Content:
-        """Return its form for a link, without queues."""
+        """Return its content for an inter-node link, without queues."""
         return link.Content(
             self.publish.body,
             self.properties,
@@ -65,7 +65,7 @@ class Transaction:
         self.contents: list[Content] = []
         self.settling: list[Settling] = []
         self._size_bytes = 0
-        # Number of puts of its commit, as far as known by now.
+        # Number of puts of its commit known so far.
         self._copies = 0
         self._steps = 0
 
@@ -77,7 +77,7 @@ class Transaction:
     def publish(self, content: Content) -> None:
         """Add a message. Raises AmqpError, which closes the channel, if the transaction becomes too large."""
         self.contents.append(content)
-        # At the commit each of its queues gets a copy, and all copies of a transaction at once.
+        # At the commit a copy is put into each of its queues, for all messages of a transaction at once.
         copies = max(1, len(content.targets))
         publish = content.publish
         size = len(publish.body) + len(content.properties) + len(publish.origin) + copies * MESSAGE_OVERHEAD_BYTES
@@ -105,9 +105,9 @@ class Transaction:
             )
 
     def take_contents(self) -> tuple[list[Content], int]:
-        """Return the published messages with their size, and start over.
+        """Return and clear the published messages, with their size.
 
-        They stay charged to the session until the caller is done with them.
+        They stay charged to the session until the caller ends the charge.
         """
         contents, self.contents = self.contents, []
         charged_bytes, self._size_bytes = self._size_bytes, 0
@@ -120,6 +120,6 @@ class Transaction:
         self._session.transaction_bytes -= charged_bytes
 
     def take_settled(self) -> list[Settling]:
-        """Return the acks and rejects, and start over."""
+        """Return and clear the acks and rejects."""
         settling, self.settling = self.settling, []
         return settling
