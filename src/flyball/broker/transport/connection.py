@@ -1,7 +1,7 @@
 """The base of all protocols' connections: backpressure, one write per turn of the event loop, and limits.
 
-A connection reads only while it has room for requests in progress, for unsent output, and for operations that the
-store has not committed. Further input waits in the kernel's buffers, and so at the peer.
+A connection reads only while requests in progress, unsent output and uncommitted operations are within their limits.
+Further input stays in the kernel's buffers, which makes the peer wait.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ log = logging.getLogger("flyball.server")
 # Unsent output above which no further requests of the peer are executed.
 WRITE_BUFFER_BYTES = 256 * 1024
 
-# Duration of a peer's commands in a turn of the event loop, before others get a turn. Most take microseconds, but
-# some depend on the consumers or deliveries of a channel, the bindings of an exchange, or the queues of a message.
+# Maximum duration of a peer's commands in a turn of the event loop, before others get a turn. Most need microseconds,
+# but the cost of some depends on the number of consumers, deliveries, bindings or target queues.
 TURN_NS = 5_000_000
 
 # States of a TCP connection, as numbered by Linux.
@@ -85,9 +85,9 @@ class Hub(Flusher["Connection"]):
         self.connection_limits = ConnectionLimits(services.authority)
         # The number of the last accepted connection.
         self.last_number = 0
-        # Reports of further parts of the node, by their name in its status.
+        # Reports of other parts of the node, by their name in its status.
         self.reports: dict[str, Callable[[], Any]] = {}
-        # Commands of further parts of the node for administrators, by name; see `management`.
+        # Commands of other parts of the node for administrators, by name; see `management`.
         self.commands: dict[str, Callable[..., Awaitable[Any]]] = {}
         # The registered control loops.
         self.loops = Loops()
@@ -105,9 +105,9 @@ class Hub(Flusher["Connection"]):
     def spawn(
         self, work: Coroutine[Any, Any, None], connection: Connection | None = None
     ) -> asyncio.Task[None] | None:
-        """Start a task of a session. Returns None, without starting it, if the node is stopping.
+        """Start a task of a session. Returns None without starting it if the node is stopping.
 
-        If it fails unexpectedly, the connection that waits for it is closed.
+        If it fails unexpectedly, the waiting connection is closed.
         """
         return self._supervisor.spawn(work, None if connection is None else connection.fail_internally)
 
@@ -129,7 +129,7 @@ class Hub(Flusher["Connection"]):
         return remote is not None and remote.queue.member
 
     def _each(self, act: Callable[[Connection], None]) -> None:
-        """Call `act` with every connection; one that fails is closed, the others are not affected."""
+        """Call `act` with every connection; if it fails for one, close that one, without effect on the others."""
         for connection in list(self.connections):
             try:
                 act(connection)
@@ -137,7 +137,7 @@ class Hub(Flusher["Connection"]):
                 connection.crash(error)
 
     async def drain(self) -> None:
-        """Stop reading requests, and wait until those in progress have responses."""
+        """Stop reading requests, and wait for the responses to those in progress."""
         self.is_stopping = True
         self._each(lambda connection: connection.stop_reading())
         self.check_idle()
@@ -163,7 +163,7 @@ class Hub(Flusher["Connection"]):
             self.check_idle()
 
     def _user_deleted(self, name: str) -> None:
-        # First: else the consumers of the next connection would get what the one before it requeues.
+        # Pause all first: otherwise messages requeued by one connection would be delivered to the next.
         self._each(lambda connection: connection.pause_for_end(name))
         self._each(lambda connection: connection.user_deleted(name))
 
@@ -171,7 +171,7 @@ class Hub(Flusher["Connection"]):
         self._each(lambda connection: connection.vhost_closed(vhost))
 
     def tick(self, now_s: float) -> None:
-        """Have each connection check its limits; called about once a second."""
+        """Check the limits of each connection; called about once a second."""
         self._each(lambda connection: connection.tick(now_s))
 
     def check_idle(self) -> None:
@@ -184,7 +184,7 @@ class Connection(asyncio.Protocol, abc.ABC):
 
     PROTOCOL: ClassVar[Protocol]
 
-    # Whether the session itself answers a peer that speaks another protocol; otherwise it is disconnected.
+    # Whether the session replies to a peer with another protocol; otherwise the peer is disconnected.
     ANSWERS_OTHERS: ClassVar[bool] = False
 
     # Whether peers must authenticate.
@@ -218,7 +218,7 @@ class Connection(asyncio.Protocol, abc.ABC):
         self.securing: asyncio.Task[None] | None = None
         # Whether it continues in the next turn of the event loop.
         self.is_scheduled = False
-        # Whether it must not continue before that: its commands have used up their time.
+        # Whether it must not continue before then, because its commands have used up their time.
         self.waits_for_turn = False
         self.read_bytes = 0
         # Value of `read_bytes` at which its memory is checked next.
@@ -235,9 +235,9 @@ class Connection(asyncio.Protocol, abc.ABC):
         self._has_crashed = False
         self._stall_timer: asyncio.TimerHandle | None = None
         self._received_ns = 0
-        # The first bytes of the peer.
+        # The first bytes received from the peer.
         self._opening = b""
-        # The peer in the log, once it is served.
+        # The description of the peer in the log, set when it is served.
         self._logged_as = ""
 
     # Implemented by protocols
@@ -254,10 +254,10 @@ class Connection(asyncio.Protocol, abc.ABC):
         """Check limits; called about once a second."""
 
     def pause_for_end(self, user_name: str) -> None:
-        """Deliver nothing more if the peer is this user: the connection is about to end."""
+        """Stop deliveries if the peer is this user: the connection will be closed."""
 
     def user_deleted(self, name: str) -> None:
-        """Close the connection if the deleted user is the peer's."""
+        """Close the connection if the peer is the deleted user."""
 
     def vhost_closed(self, vhost: str) -> None:
         """Close the connection if the peer uses the deleted virtual host."""
@@ -266,10 +266,10 @@ class Connection(asyncio.Protocol, abc.ABC):
         """Release the resources of a closed connection."""
 
     def release_buffers(self) -> None:
-        """Drop unprocessed input and everything else that may be large.
+        """Drop unprocessed input and all other large buffers.
 
-        Sessions are parts of reference cycles, and garbage collections are rare: without this, input would stay in
-        memory long after the connection was closed.
+        Sessions are part of reference cycles, and garbage collections are rare: otherwise input would stay in memory
+        long after the connection was closed.
         """
 
     # Memory; see `core.memory`
@@ -279,11 +279,11 @@ class Connection(asyncio.Protocol, abc.ABC):
         return 0
 
     def held_bytes(self) -> int:
-        """Memory of the connection, besides messages."""
+        """Memory of the connection without messages."""
         return CONNECTION_BYTES + self.input_bytes() + self.unread_bytes
 
     def charge_if_changed(self) -> None:
-        """Charge its memory if that has changed by `CHARGE_STEP_BYTES`, which may close a connection."""
+        """Charge its memory if it has changed by `CHARGE_STEP_BYTES`. This may close a connection."""
         held_bytes = self.held_bytes()
         if not -CHARGE_STEP_BYTES < held_bytes - self.charged_bytes < CHARGE_STEP_BYTES:
             self._charge(held_bytes)
@@ -310,7 +310,7 @@ class Connection(asyncio.Protocol, abc.ABC):
         self.is_held_back = False
 
     def exhaust(self, reason: str) -> None:
-        """Close the connection because of its memory, and free that at once."""
+        """Close the connection because of its memory, which is freed at once."""
         log.warning("closed %s connection of %s: %s", self.PROTOCOL.name.lower(), self.peer, reason)
         self._out.clear()
         self._out_bytes = 0
@@ -336,7 +336,7 @@ class Connection(asyncio.Protocol, abc.ABC):
         return self.PROTOCOL is Protocol.LINK
 
     def extra(self, name: str) -> Any:
-        """Return extra information of the transport, None if unknown or closed."""
+        """Return extra information of the transport, or None if unknown or closed."""
         return None if self._transport is None else self._transport.get_extra_info(name)
 
     @property
@@ -357,7 +357,7 @@ class Connection(asyncio.Protocol, abc.ABC):
 
     @property
     def is_busy(self) -> bool:
-        """Whether there are requests in progress or unwritten responses."""
+        """Whether requests are in progress or responses unwritten."""
         return self.in_flight > 0 or bool(self._out)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -404,7 +404,7 @@ class Connection(asyncio.Protocol, abc.ABC):
         self.release_buffers()
 
     def note_opened(self, facts: str = "") -> None:
-        """Log that the peer is served: when it has logged in, where it must."""
+        """Log that the peer is served; if the protocol has a login, after it."""
         self._logged_as = f"protocol={self.PROTOCOL.name.lower()} peer={self.peer}{facts}"
         log.info("connection opened %s", self._logged_as)
 
@@ -422,7 +422,7 @@ class Connection(asyncio.Protocol, abc.ABC):
             self.abort()
             return
         self._has_crashed = True
-        # The failed request gets no response: do not wait for it.
+        # The failed request has no response: do not wait for it.
         self.in_flight = 0
         self.is_held = False
         try:
@@ -436,7 +436,7 @@ class Connection(asyncio.Protocol, abc.ABC):
         self.close("internal error")
 
     def close(self, reason: str) -> None:
-        """Close the connection because of what the peer did; responses that are ready are still sent."""
+        """Close the connection because of an error of the peer; pending responses are still sent."""
         if self._transport is not None and not self._transport.is_closing():
             log.warning("closed %s connection of %s: %s", self.PROTOCOL.name.lower(), self.peer, reason)
             self.flush()
@@ -448,7 +448,7 @@ class Connection(asyncio.Protocol, abc.ABC):
         self.close(reason)
 
     def disconnect(self) -> None:
-        """Close the connection because the node stops."""
+        """Close the connection because the node is stopping."""
         if self._transport is not None:
             self._transport.close()
 
@@ -481,14 +481,14 @@ class Connection(asyncio.Protocol, abc.ABC):
             self.charge_if_changed()
 
     def _other_protocol(self, data: bytes) -> str | None:
-        """Return the protocol of a client that is on the wrong port, as far as the first bytes show it."""
+        """Return the protocol of a client on the wrong port if its first bytes identify it, else None."""
         if self.ANSWERS_OTHERS:
             return None
         self._opening = (self._opening + data[:OPENING_BYTES])[:OPENING_BYTES]
         return spoken(self._opening)
 
     def eof_received(self) -> bool:
-        """Respond to requests in progress, then close: the peer has closed its side."""
+        """Respond to requests in progress, then close, since the peer has closed its side."""
         self._is_at_eof = True
         try:
             self.ended()
@@ -505,7 +505,7 @@ class Connection(asyncio.Protocol, abc.ABC):
             self._limit_stall()
 
     def hold(self) -> None:
-        """Start no further request until `release`: the next ones depend on the one in progress."""
+        """Start no further request until `release`: later ones depend on the one in progress."""
         self.is_held = True
 
     def release(self) -> None:
@@ -514,12 +514,12 @@ class Connection(asyncio.Protocol, abc.ABC):
         self.hub.mark_dirty(self)
 
     def take_turn(self) -> None:
-        """Continue after other connections had their turn of the event loop."""
+        """Continue after other connections have had their turn of the event loop."""
         self.is_scheduled = self.waits_for_turn = False
         self.go_on()
 
     def go_on(self) -> None:
-        """Execute waiting requests, since there may be room again."""
+        """Execute waiting requests: limits may no longer be exceeded."""
         self.hub.stalled.discard(self)
         if not self.is_gone:
             try:
@@ -550,7 +550,7 @@ class Connection(asyncio.Protocol, abc.ABC):
             self._turn_reading(reading)
 
     def _has_read_all(self) -> None:
-        """Resume reading: all complete requests are executed."""
+        """Resume reading after all complete requests were executed."""
         self._set_reading(True)
         if self._is_at_eof:
             self._close_if_done()
@@ -637,11 +637,11 @@ class Connection(asyncio.Protocol, abc.ABC):
 
 
 def _end_connection_of(error: BaseException) -> None:
-    """Close the connection that a fault belongs to, if one can be found.
+    """Close the connection in which a fault occurred, if one can be found.
 
     Callbacks of the journal or of timers are methods or closures of their session: the innermost session in the
-    traceback is the one that failed, and whose peer would wait forever. Links to other nodes are shared by many
-    clients and stay open.
+    traceback is the failed one, and its peer would wait forever. Links to other nodes are shared by many clients and
+    stay open.
     """
     found: Connection | None = None
     trace = error.__traceback__

@@ -1,7 +1,7 @@
-"""Batches writes: the output of a turn of the event loop goes to each peer with one write.
+"""Batches writes: one write per peer and turn of the event loop.
 
-Commands only mark their connection as dirty. The flush at the end of the turn has publishers write their confirms,
-then each dirty connection write once, and then resumes connections that waited for room.
+Commands only mark their connection as dirty. The flush at the end of the turn collects the confirms of publishers,
+writes the output of each dirty connection once, and resumes connections that waited for room.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ T = TypeVar("T", bound=Flushed)
 
 
 class Flusher(abc.ABC, Generic[T]):
-    """The connections that have output, and those that wait for room."""
+    """The connections with output, and those that wait for room."""
 
     def __init__(self, broker: Broker, before_flush: Callable[[], None] | None = None) -> None:
         """`before_flush` is called before responses are written: a throttle may delay them."""
         self.broker = broker
         self.stalled: set[T] = set()
-        # End of the lease, by the clock of leases. After it another node may serve the queues: nothing is written.
+        # End of the lease, by the clock of leases. Nothing is written after it: another node may serve the queues.
         self.lease_ends_s = math.inf
         self.is_stopping = False
         self._before_flush = before_flush
         self._dirty: list[T] = []
         self._confirming: list[Confirming] = []
-        # Whether a flush is pending: in this turn, or when the node has its lease again.
+        # Whether a flush is pending: in this turn, or when the node has renewed its lease.
         self._is_due = False
         self._loop = asyncio.get_running_loop()
         broker.journal.flushed.subscribe(self._wake)
@@ -64,7 +64,7 @@ class Flusher(abc.ABC, Generic[T]):
     def next_turn(self, connection: T, *, is_over: bool = True) -> None:
         """Resume the connection in the next turn of the event loop.
 
-        Unless its time `is_over`, it may continue earlier, after the flush: with one share of a publisher per turn,
+        Unless its time `is_over`, it may continue earlier, after the flush: with one share per publisher and turn,
         transient messages were 3 to 5 % slower than without any limit.
         """
         if not connection.is_scheduled:
@@ -81,14 +81,14 @@ class Flusher(abc.ABC, Generic[T]):
         self._dirty.append(connection)
 
     def confirm_soon(self, publisher: Confirming) -> None:
-        """Have a publisher write its confirms at the end of this turn, when there may be more."""
+        """Write the confirms of a publisher at the end of this turn, together with later ones."""
         if not self._is_due:
             self._is_due = True
             self._loop.call_soon(self.flush)
         self._confirming.append(publisher)
 
     def flush(self) -> None:
-        """Write the output of the connections, one write each, and resume those that waited."""
+        """Write the output of the connections, with one write each, and resume waiting connections."""
         if self._before_flush is not None:
             try:
                 self._before_flush()
@@ -119,20 +119,20 @@ class Flusher(abc.ABC, Generic[T]):
 
     @abc.abstractmethod
     def check_idle(self) -> None:
-        """Check whether all requests have responses, while the node stops."""
+        """Check whether all requests have responses, while the node is stopping."""
 
     @property
     def holds_lease(self) -> bool:
-        """Whether the node has its lease: without it, responses may be wrong, such as a confirm or an empty queue."""
+        """Whether the node holds its lease: without it, a confirm or an empty queue may be false."""
         return clock.lease_time_s() < self.lease_ends_s
 
     def extend_lease(self, end_s: float) -> None:
-        """Extend the lease, and send the output that was held back since it expired."""
+        """Extend the lease, and send the output retained since it expired."""
         self.lease_ends_s = end_s
         if self._is_due or self.stalled:
             self._loop.call_soon(self.flush)
 
     def _wake(self) -> None:
-        """Resume connections that waited for the store, even if none has output."""
+        """Resume connections that waited for the store, even if none have output."""
         if self.stalled and not self._is_due:
             self._loop.call_soon(self.flush)

@@ -1,4 +1,4 @@
-"""Limits of connections: of clients, and of unauthenticated peers, which are shared fairly among addresses."""
+"""Limits of connections: of clients, and of unauthenticated peers, with a fair share per address."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from flyball.broker.core.attempts import place_of
 
 log = logging.getLogger("flyball.server")
 
-# 1/n of the connections is reserved for protocols with authentication: peers of the others may stay idle forever.
+# 1/n of the connections is reserved for protocols with authentication: peers of other protocols may idle forever.
 RESERVED_PART = 10
 
-# Maximum number of links that are not authenticated yet. They do not count as clients: a node with the maximum number
-# of clients still serves its domain.
+# Maximum number of unauthenticated links. They do not count as clients: a node with the maximum number of clients
+# still serves its domain.
 MAX_LINK_HANDSHAKES = 64
 
 T = TypeVar("T")
 
 
 class Handshakes(Generic[T]):
-    """Up to `maximum` unauthenticated clients. Beyond it the newest of the address with the most is dropped."""
+    """Up to `maximum` unauthenticated clients. Above it, the newest of the address with the most is dropped."""
 
     def __init__(self, maximum: int) -> None:
         self.maximum = maximum
@@ -31,7 +31,7 @@ class Handshakes(Generic[T]):
         return len(self._place_of)
 
     def add(self, client: T, address: str, maximum: int | None = None) -> T | None:
-        """Add a client. Return the one to disconnect if there are too many: the new one or another.
+        """Add a client. If there are too many, return the client to disconnect: the new one or another.
 
         `maximum` is a temporary, lower limit.
         """
@@ -41,21 +41,21 @@ class Handshakes(Generic[T]):
         return self._drop(maximum, mine)
 
     def shrink(self, maximum: int) -> T | None:
-        """Lower the limit to `maximum`, one less than before. Return the client to disconnect if there are more."""
+        """Lower the limit by one, to `maximum`. If it is exceeded, return the client to disconnect."""
         return self._drop(maximum, {})
 
     def _drop(self, maximum: int | None, preferred: dict[T, None]) -> T | None:
         if len(self._place_of) <= (self.maximum if maximum is None else min(maximum, self.maximum)):
             return None
-        # The newest and not the oldest: when many connect at once, the first ones succeed.
+        # The newest, not the oldest: when many connect at once, the first ones succeed.
         crowded = max(self._places.values(), key=len)
-        # Among equals the new one is dropped: it has waited least.
+        # With equal numbers the new one is dropped: it has waited least.
         dropped = next(reversed(preferred if len(preferred) == len(crowded) else crowded))
         self.remove(dropped)
         return dropped
 
     def remove(self, client: T) -> None:
-        """Remove a client that logged in or disconnected; no error if it was removed before."""
+        """Remove a client that logged in or disconnected; idempotent."""
         place = self._place_of.pop(client, None)
         if place is None:
             return
@@ -92,17 +92,17 @@ class Entrance(Generic[C]):
 
     def __init__(self, max_connections: int, max_unauthenticated: int) -> None:
         self.max_connections = max_connections
-        # Unauthenticated connections, of protocols with authentication.
+        # Unauthenticated connections of protocols with authentication.
         self.handshakes: Handshakes[C] = Handshakes(max_unauthenticated)
         # Unauthenticated links.
         self.link_handshakes: Handshakes[C] = Handshakes(MAX_LINK_HANDSHAKES)
-        # Number of connections that are authenticated or need not be, without links.
+        # Number of connections that are authenticated or need no authentication, without links.
         self.clients = 0
 
     def admit(self, connection: C) -> bool:
         """Return whether a new connection is accepted; another one may be dropped for it.
 
-        Unauthenticated connections make room for authenticated ones, and for those from other addresses.
+        Unauthenticated connections are dropped for authenticated ones, and for those from other addresses.
         """
         if connection.IS_OUTGOING:
             return True
@@ -131,7 +131,7 @@ class Entrance(Generic[C]):
         return self.clients < limit
 
     def _make_way(self, surplus: C | None, connection: C) -> bool:
-        """Drop the surplus connection, if there is one; return whether the new one stays."""
+        """Drop the surplus connection, if any; return whether the new one stays open."""
         if surplus is None:
             return True
         log.warning(

@@ -1,6 +1,6 @@
 """The base of the HTTP interfaces: authentication, error responses and the server.
 
-Routes are passed to `make_app`. A handler gets its user and raises Flyball's errors.
+Routes are passed to `make_app`. A handler receives its user and raises Flyball's errors.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ LISTEN_BACKLOG = 1024
 CLOSE_TIMEOUT_S = 1
 
 CONSOLE_HEADER = "x-requested-with"
-# The value of that header in requests of the web console, which has its own login form.
+# The value of this header in requests of the web console, which has its own login form.
 CONSOLE = "flyball-console"
 
-# The status of errors: that of the first of an error's types listed here.
+# The status of errors. The first type of an error's MRO that is listed applies.
 STATUS_OF: Mapping[type[errors.FlyballError], int] = {
     errors.QueueNotFound: 404,
     errors.ExchangeNotFound: 404,
@@ -72,7 +72,7 @@ ADVICE_OF: Mapping[type[errors.FlyballError], str] = {
     errors.StoreError: "Retry in a few seconds; see the node's log.",
 }
 
-# The values of `error`: RabbitMQ's, and ours where it has none.
+# The values of `error`: RabbitMQ's, and Flyball's where it has none.
 WORD_OF: Mapping[int, str] = {
     400: "bad_request",
     401: "not_authorised",
@@ -99,7 +99,7 @@ class Login:
         self.authority = authority
 
     def required(self, handler: Handler) -> Endpoint:
-        """Wrap a handler so that requests without a valid login get a 401."""
+        """Wrap a handler so that the response without a valid login is a 401."""
 
         async def checked(request: Request) -> Response:
             user = await self.user_of(request)
@@ -135,12 +135,12 @@ def basic_of(request: Request) -> tuple[str, str] | None:
 
 
 def is_from_console(request: Request) -> bool:
-    """Whether the request comes from the web console."""
+    """Whether the request is from the web console."""
     return request.headers.get(CONSOLE_HEADER) == CONSOLE
 
 
 def not_logged_in(request: Request) -> JSONResponse:
-    """Return a 401. It makes a browser prompt for a password, except for the console, which has its own form."""
+    """Return a 401 that makes a browser prompt for a password; not for the console, which has its own form."""
     challenge = {"WWW-Authenticate": 'Basic realm="flyball", charset="UTF-8"'}
     return problem(
         401,
@@ -159,7 +159,7 @@ def problem(
     error: str | None = None,
     kind: str | None = None,
 ) -> JSONResponse:
-    """Return an error response: what is wrong and what to do about it.
+    """Return an error response with the reason and advice for the user.
 
     For programs, `error` is a keyword and `kind` the name of one of Flyball's errors.
     """
@@ -172,7 +172,7 @@ def problem(
 
 
 def make_app(routes: Sequence[BaseRoute], middleware: Sequence[Middleware] = ()) -> Starlette:
-    """Return an application that turns errors of its handlers into error responses."""
+    """Return an application that converts errors of its handlers into error responses."""
     return Starlette(
         routes=routes,
         middleware=middleware,
@@ -205,7 +205,7 @@ def _ignore_disconnect(request: Request, error: Exception) -> Response:
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to the node."""
+    """A server that does not handle signals: the node does."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -222,9 +222,8 @@ async def serving(
 ) -> AsyncIterator[Address]:
     """Serve the application in this event loop; yield the address. Raises OSError if it is not available.
 
-    An `inherited` socket is used instead of the address.
-
-    With more than `max_connections`, requests get a 503; see `http_protocol` for connections that are just closed.
+    An `inherited` socket is used instead of the address. Above `max_connections` the response is a 503; see
+    `http_protocol` for connections that are closed without one.
     """
     listener = _listen(address) if inherited is None else inherited
     with contextlib.closing(listener):
@@ -234,10 +233,10 @@ async def serving(
             log_config=None,
             access_log=False,
             http=BoundedProtocol,
-            # uvicorn would trust every client on this machine, and those in an environment variable: see
+            # uvicorn would trust every client on this machine, and those listed in an environment variable: see
             # `http_peers`.
             proxy_headers=False,
-            # uvicorn refuses from this number on, and counts the requesting connection.
+            # uvicorn refuses at this number, including the requesting connection.
             limit_concurrency=max_connections + 1,
             timeout_graceful_shutdown=CLOSE_TIMEOUT_S,
             ws="none",
@@ -245,7 +244,7 @@ async def serving(
         servers: list[_Server] = []
 
         async def serve() -> None:
-            # A failed server cannot be reused, but its socket can.
+            # A failed server cannot be reused; its socket can.
             servers.append(_Server(config))
             await servers[-1].serve([listener])
 

@@ -1,7 +1,7 @@
 """The peer of an HTTP request, behind trusted proxies, and the check of its Host header.
 
-DNS rebinding: any site can have a name that resolves to this machine. A browser here would consider the node a part
-of that site, and its scripts could send requests as `guest`. So clients on this machine are served only under the
+DNS rebinding: any site can have a name that resolves to this machine. A browser here would consider the node part of
+that site, whose scripts could send requests as `guest`. Therefore clients on this machine are served only under the
 node's own names.
 """
 
@@ -54,7 +54,7 @@ def own_names(settings: ServeSettings) -> set[str]:
 
 
 def _name_asked(scope: Scope) -> str:
-    """Return the host of the Host header, without its port; empty if there is none."""
+    """Return the host of the Host header without its port; empty if the header is missing."""
     text = Headers(scope=scope).get("host", "").lower()
     host, bracket, _ = text.partition("]")
     return host.removeprefix("[") if bracket else text.partition(":")[0].rstrip(".")
@@ -80,7 +80,7 @@ def _unknown(name: str) -> Response:
 
 
 def _peer_of(scope: Scope) -> Ip | None:
-    """Return the address of the connected peer, an IPv4-mapped one as IPv4."""
+    """Return the address of the connected peer; convert an IPv4-mapped address to IPv4."""
     try:
         peer = ipaddress.ip_address(scope["client"][0])
     except (KeyError, TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""The HTTP protocol of uvicorn with limits on what an unauthenticated client can send.
+"""The HTTP protocol of uvicorn, with limits on the input of unauthenticated clients.
 
 Bodies are limited by the handlers that read them.
 """
@@ -18,15 +18,15 @@ log = logging.getLogger("flyball.server")
 # Timeout of the request line and headers.
 HEAD_S = 10.0
 
-# Timeout of a client that does not read its response, which takes memory from others.
+# Timeout of a client that does not read its response, which uses memory.
 WRITE_STALL_S = 30.0
 
 MAX_HEAD_BYTES = 16 * 1024
 
-# The limit of RabbitMQ's HTTP server. Each header is several objects, many times larger than its text.
+# The limit of RabbitMQ's HTTP server. A header consists of several objects, many times larger than its text.
 MAX_HEADERS = 100
 
-# Memory of a header of an incomplete head besides its bytes.
+# Memory of a header of an incomplete head in addition to its bytes.
 HEADER_BYTES = 250
 
 # Limit of the incomplete heads of all connections: clients are not authenticated before a head is complete.
@@ -35,10 +35,10 @@ MAX_UNFINISHED_BYTES = 32 * 1024 * 1024
 # Maximum number of pipelined requests of a connection.
 MAX_WAITING = 16
 
-# Connections beyond the limit whose requests get a 503; further ones are just closed.
+# Number of connections above the limit whose requests are answered with a 503; further ones are closed.
 SPARE_CONNECTIONS = 100
 
-# For peers that speak another protocol.
+# For peers with another protocol.
 _ADVICE = {
     "AMQP": "this is an HTTP port; AMQP is on the port of --amqp, 5672 by default",
     "AMQP 1.0": "this is an HTTP port, and only AMQP 0-9-1 is supported, on the port of --amqp, 5672 by default",
@@ -49,7 +49,7 @@ _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0
 
 
 class UnfinishedHeads:
-    """The memory of incomplete heads. Beyond the limit the connections with the oldest are aborted."""
+    """The memory of incomplete heads. Above the limit the connections with the oldest heads are aborted."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
@@ -66,7 +66,7 @@ class UnfinishedHeads:
             oldest.transport.abort()
 
     def forget(self, connection: BoundedProtocol) -> None:
-        """Remove a connection whose head is complete, or that was closed."""
+        """Remove a connection that was closed, or whose head is complete."""
         self.total_bytes -= self._bytes_of.pop(connection, 0)
 
 
@@ -78,13 +78,13 @@ def _name_of(client: tuple[str, int] | None) -> str:
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """Closes connections with a slow or long head, and those beyond the limit."""
+    """Closes connections with a slow or long head, and those above the limit."""
 
     _timer: asyncio.TimerHandle | None = None
     _stall_timer: asyncio.TimerHandle | None = None
     # The request that the application is executing; later ones wait in `pipeline`.
     _answered: RequestResponseCycle | None = None
-    # Bytes received since the end of a head or message, or since a part of a body.
+    # Bytes received since the last end of a head or message, or the last part of a body.
     _bytes_without_end = 0
     _header_count = 0
     _has_begun = False
@@ -124,8 +124,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def _give_up(self) -> None:
         """Mark all requests in progress as disconnected.
 
-        uvicorn marks only the last one: a response to an earlier one would be written to a closed transport, and the
-        traceback would be logged.
+        uvicorn marks only the last one: the response to an earlier one would be written to a closed transport, which
+        logs a traceback.
         """
         for cycle in (self._answered, self.cycle, *(waiting for waiting, _ in self.pipeline)):
             if cycle is not None and not cycle.response_complete:

@@ -1,12 +1,12 @@
-"""Recognises clients that speak another protocol than that of the port, by their first bytes."""
+"""Recognises clients with another protocol than that of the port, by their first bytes."""
 
 from __future__ import annotations
 
-# Number of bytes that suffices.
+# Number of bytes that are sufficient.
 OPENING_BYTES = 8
 
-# The beginnings of HTTP requests. A web page can make a browser send to any port of the user's machine, with a body
-# of its choice, which must not be executed as requests.
+# The first bytes of HTTP requests. A web page can make a browser send any body to any port of the user's machine; it
+# must not be executed as requests.
 HTTP_OPENINGS = (b"GET ", b"POST ", b"PUT ", b"HEAD ", b"DELETE ", b"OPTIONS ", b"PATCH ", b"CONNECT ", b"TRACE ")
 
 # Errors of a TLS handshake with a peer that does not speak TLS.
@@ -14,10 +14,10 @@ NOT_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "HTTPS_PROXY_REQUEST", "UNKNO
 
 
 def spoken(opening: bytes) -> str | None:
-    """Return the protocol that these first bytes belong to, None if they are of none that is known here."""
+    """Return the protocol of these first bytes, or None if it is unknown."""
     if opening.startswith(HTTP_OPENINGS):
         return "HTTP"
-    # A record with a ClientHello, of any version; its length is in between.
+    # A record with a ClientHello of any version; bytes 3 and 4 are its length.
     if opening[:2] == b"\x16\x03" and opening[2:3] <= b"\x04" and opening[5:6] == b"\x01":
         return "TLS"
     if opening.startswith(b"AMQP"):
@@ -26,7 +26,7 @@ def spoken(opening: bytes) -> str | None:
 
 
 def plain_text(reason: str) -> bytes:
-    """Return the answer to an HTTP request on a port that does not serve HTTP."""
+    """Return the response to an HTTP request on a port that does not serve HTTP."""
     body = f"{reason}\n".encode()
     head = (
         "HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\nx-content-type-options: nosniff\r\n"

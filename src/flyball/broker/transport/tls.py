@@ -20,7 +20,7 @@ class LinkTls:
 
 
 def client_tls(settings: ServeSettings) -> ssl.SSLContext:
-    """Return the context of TLS listeners. Raises SettingsError, which names the missing or invalid file."""
+    """Return the context of TLS listeners. Raises SettingsError with the missing or invalid file."""
     if settings.tls_cert is None:
         raise SettingsError("--tls-cert", "is missing; --amqps needs a certificate")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -32,7 +32,7 @@ def client_tls(settings: ServeSettings) -> ssl.SSLContext:
 
 
 def link_tls(settings: ServeSettings) -> LinkTls | None:
-    """Return the contexts of links, None if they do not use TLS. Raises SettingsError."""
+    """Return the contexts of links, or None if they do not use TLS. Raises SettingsError."""
     cert, key, ca = settings.link_tls_cert, settings.link_tls_key, settings.link_tls_ca
     if cert is None and key is None and ca is None:
         return None
@@ -43,7 +43,7 @@ def link_tls(settings: ServeSettings) -> LinkTls | None:
     contexts = [ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)]
     for context in contexts:
         context.minimum_version = ssl.TLSVersion.TLSv1_3
-        # Addresses of nodes change, and their CA signs nothing else: a certificate signed by it belongs to a node.
+        # Addresses of nodes change, and their CA signs only certificates of nodes: its signature is sufficient.
         context.check_hostname = False
         context.verify_mode = ssl.CERT_REQUIRED
         _load_certificate(context, "--link-tls", cert, key)
@@ -52,7 +52,7 @@ def link_tls(settings: ServeSettings) -> LinkTls | None:
 
 
 def _load_certificate(context: ssl.SSLContext, flag: str, cert: Path, key: Path | None) -> None:
-    # Checked separately, since load_cert_chain does not say whether the certificate or the key is invalid.
+    # Checked separately: load_cert_chain raises the same error for an invalid certificate and an invalid key.
     _read_certificates(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), f"{flag}-cert", cert)
     try:
         # Without a password OpenSSL would prompt for one on the terminal.

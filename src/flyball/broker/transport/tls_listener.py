@@ -1,7 +1,7 @@
-"""Listens for peers over TLS, and counts those in the handshake as unauthenticated connections.
+"""Listens for peers over TLS, and counts peers in the handshake as unauthenticated connections.
 
-asyncio's servers do not report a peer before its handshake is complete: some thousands of silent peers would use up
-all files of the process, and no connection would be possible, not even to the store.
+asyncio's servers do not report a peer before its handshake is complete: a few thousand silent peers would use up all
+file descriptors of the process, and prevent all further connections, even to the store.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class TlsListener:
     def start(self, supervisor: Supervisor, name: str) -> None:
         """Accept peers until `close`."""
         self._task = supervisor.keep(name, self._run)
-        # Only when the task no longer uses them.
+        # The sockets are closed only after the task has ended.
         self._task.add_done_callback(lambda _: self._close_sockets())
 
     def close(self) -> None:
@@ -84,7 +84,7 @@ class TlsListener:
                 accepted.close()
 
     async def _secure(self, connection: Connection, accepted: socket.socket, address: str) -> None:
-        """Perform the TLS handshake, which makes the connection."""
+        """Perform the TLS handshake; `connection_made` is called on success."""
         loop = asyncio.get_running_loop()
         is_made = False
         try:
