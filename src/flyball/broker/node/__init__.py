@@ -1,1 +1,1 @@
-"""One node: its store, broker and listeners wired together, its logs, disk and owner."""
+"""One node: wires its store, broker and listeners; its logs, disk and owner."""

@@ -1,7 +1,7 @@
-"""Records the activity of a node in its traces: once a second CPU, memory and clients, and its busy queues.
+"""Records the activity of a node in its traces: CPU, memory, clients and busy queues, once a second.
 
-A queue is busy in a second in which something happened to its messages. The busiest ones are recorded with their
-names and the times of some messages, the others together. An idle node records a row every ten minutes.
+A queue is busy in a second with events of its messages. The busiest queues are recorded with their names and the
+times of some messages, the others as one sum. An idle node records a row every ten minutes.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from flyball.trace.schema import Metric
 
 PERIOD_S = 1.0
 
-# Interval between records of a node that does nothing.
+# Interval between records of an idle node.
 IDLE_S = 600.0
 
-# Queues that are recorded with their names in one second; the busiest ones.
+# Maximum number of queues recorded with their names per second, the busiest first.
 MAX_QUEUES = 100
 
-# Messages of each of these queues that are timed in a second.
+# Number of messages timed per second in each of these queues.
 TIMED_PER_S = 8
 
-# Stands for the queues beyond MAX_QUEUES.
+# The name for the sum of the queues above MAX_QUEUES.
 OTHERS = "(others)"
 
-# Queues looked at in one turn of the event loop: less than a millisecond.
+# Number of queues read in one turn of the event loop: less than a millisecond.
 SLICE = 250
 
-# Samples, seconds, queues and times together get this share of the disk space of traces.
+# Share of the disk space of traces for samples, seconds, queues and times together.
 TRACES_SHARE = 1 / 4
 
-# A queue's ready and unacked messages, consumers, and what was published, delivered and acked.
+# A queue's ready and unacked messages and consumers, and the messages published, delivered and acked.
 _Counts = tuple[int, int, int, int, int, int]
 
 
@@ -54,7 +54,7 @@ class Activity:
     """Records the activity and the loop samples of one node."""
 
     def __init__(self, folder: Path, node: str, keep_bytes: int, broker: Broker, cpu: CpuClock) -> None:
-        """Does not touch files before `start`. At most about `keep_bytes` are kept."""
+        """Creates no files before `start`. Keeps about `keep_bytes` at most."""
         share = int(keep_bytes * TRACES_SHARE / 4)
         self._broker = broker
         self._cpu = cpu
@@ -62,17 +62,17 @@ class Activity:
         self._queues = QueueWriter(folder, node, share)
         self._times = TimeWriter(folder, node, share)
         self._samples = SampleWriter(folder, node, rotate_s=60.0, keep_bytes=share, max_buffers=2)
-        # Takes a sample of a loop of the node. Never blocks.
+        # Records a sample of a loop of the node. Never blocks.
         self.record: Callable[[Sample], None] = self._samples.record
-        # The queues whose messages are timed, the one that was busy last at the end.
+        # The queues whose messages are timed, in the order in which they were last busy.
         self._timed: dict[int, QueueState] = {}
         self._random = random.Random(0).random
         self._before_ns = time.perf_counter_ns()
         self._counters: dict[str, int] = {}
         self._clients = self._read_clients()
-        # Of the last look.
+        # Gauges of the last look.
         self._gauges: dict[str, int] = {}
-        # Idle time that is not recorded yet, and the CPU time in it.
+        # Unrecorded idle time, and the CPU time in it.
         self._idle_ns = self._idle_cpu_ns = self._idle_store_cpu_ns = 0
 
     @property
@@ -81,7 +81,7 @@ class Activity:
 
     @property
     def dropped(self) -> int:
-        """Records missing in the files."""
+        """Number of dropped records."""
         return sum(writer.dropped for writer in self.writers)
 
     @property
@@ -95,7 +95,7 @@ class Activity:
             writer.start()
 
     def stop(self) -> None:
-        """Write the rest, and stop. Blocks."""
+        """Write buffered records, and stop. Blocks."""
         for writer in self.writers:
             writer.stop()
 
@@ -105,22 +105,22 @@ class Activity:
         next_s = loop.time()
         while True:
             await self.look()
-            # Seconds missed in a stall of the loop are one long second.
+            # Seconds missed while the loop was blocked are recorded as one long second.
             next_s = max(next_s + PERIOD_S, loop.time())
             await asyncio.sleep(next_s - loop.time())
 
     async def end(self) -> None:
-        """Record the rest before `stop`."""
+        """Record the time since the last record, before `stop`."""
         await self.look()
         if self._idle_ns:
             self._record_idle(self._before_ns, self._gauges, dict.fromkeys(self._counters, 0))
 
     async def look(self) -> None:
-        """Record what happened since the last look."""
+        """Record the activity since the last look."""
         at_ns = time.perf_counter_ns()
         elapsed_ns, before_ns, self._before_ns = at_ns - self._before_ns, self._before_ns, at_ns
         engine = self._broker.engine
-        # Read together: a queue deleted during the count still counts once.
+        # Read in the same turn: a queue deleted during the count is counted once.
         queues, count = engine.queues, _Count(_delivered(engine.gone), engine.gone.acknowledged)
         for start in range(0, len(queues), SLICE):
             if start:
@@ -209,12 +209,12 @@ class Activity:
             self._forget(number)
 
     def _time(self, at_ns: int, state: QueueState, delivered: int) -> None:
-        """Record the times of a busy queue's messages, and choose those of the next second."""
+        """Record the times of a busy queue's messages, and choose the messages of the next second."""
         number = state.queue.id
         self._timed.pop(number, None)
         if state.times is None:
             if len(self._timed) >= MAX_QUEUES:
-                # The one that has been quiet for the longest time.
+                # The queue that has been quiet for the longest time.
                 self._forget(next(iter(self._timed)))
             state.times = MessageTimes(TIMED_PER_S, now_us, self._random)
         self._timed[number] = state
@@ -233,9 +233,9 @@ class Activity:
 
 
 class _Busy(NamedTuple):
-    """A queue in which something happened."""
+    """A queue with events."""
 
-    # How much.
+    # Number of events.
     events: int
     state: QueueState
     counts: _Counts
@@ -245,14 +245,14 @@ class _Count:
     """Counts the queues of a node."""
 
     def __init__(self, delivered: int, acked: int) -> None:
-        """Begin with what deleted queues counted."""
+        """Start with the counts of deleted queues."""
         self.delivered = delivered
         self.acked = acked
         self.gauges = {"ready": 0, "unacked": 0, "consumers": 0}
         self.busy: list[_Busy] = []
 
     def add(self, queues: Sequence[QueueState]) -> None:
-        """Count some queues, and note that they were seen."""
+        """Count some queues, and record their busy ones with their new counts."""
         for state in queues:
             ready, delivered, acked = len(state), _delivered(state), state.acknowledged
             self.delivered += delivered

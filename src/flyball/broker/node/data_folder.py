@@ -1,4 +1,4 @@
-"""The check that a data folder is a node's own: its mode is changed, and a database is created in it."""
+"""The check that a data folder belongs to a node, whose start changes its mode and creates a database in it."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from flyball.broker.settings import ServeSettings
 from flyball.errors import SettingsError
 from flyball.model import TOKEN_FILE
 
-# What a node creates; one of them shows that the folder is a node's.
+# Files and folders that a node creates; any of them identifies the folder as a node's.
 OWN = frozenset({NAME_FILE, TOKEN_FILE, "broker.lock", "nodes", "postgresql", "postgresql.log", "traces"})
 
-# What may be in a folder that is otherwise empty: a mounted volume has it.
+# Contents allowed in an empty folder, such as those of a mounted volume.
 NEUTRAL = frozenset({"lost+found", "reports"})
 
-# Names that an error quotes.
+# Maximum number of names quoted in an error.
 QUOTED = 3
 
 
 def check_data_folder(settings: ServeSettings) -> None:
-    """Raise SettingsError if the data folder has contents, and none of them is a node's.
+    """Raise SettingsError if the data folder is not empty and does not belong to a node.
 
-    Hidden files and those that the settings name do not count.
+    Hidden files and files of other settings do not count.
     """
     try:
         names = {path.name for path in settings.data.iterdir()}
@@ -41,7 +41,7 @@ def check_data_folder(settings: ServeSettings) -> None:
 
 
 def _named_in(settings: ServeSettings) -> set[str]:
-    """Return the names in the data folder of files that other settings name."""
+    """Return the names in the data folder that other settings refer to."""
     paths = (
         settings.config,
         settings.log_file,

@@ -1,6 +1,6 @@
 """The free space limit on the volume of the data folder, and the reserve for starting on a full volume.
 
-The embedded PostgreSQL has its tables and WAL there. Publishers are blocked while less than the limit is free;
+The embedded PostgreSQL has its tables and WAL on it. Publishers are blocked while less than the limit is free;
 consumers are not, since acks free space. If another program fills the volume, a ballast file is deleted, so that
 PostgreSQL can start, recover and delete.
 """
@@ -24,7 +24,8 @@ MIB = 2**20
 # beyond which throughput does not improve. The other half is for dead rows that are not vacuumed yet, and for logs.
 LIMIT_BYTES = 2048 * MIB
 
-# On a volume below 40 GiB the default limit is this fraction of it, but at least what PostgreSQL needs to run.
+# On a volume below 40 GiB the default limit is this fraction of it, but at least the space that PostgreSQL needs to
+# run.
 LIMIT_RATIO = 0.05
 MIN_LIMIT_BYTES = 64 * MIB
 
@@ -35,14 +36,14 @@ CLEAR_RATIO = 1.05
 BALLAST_BYTES = 32 * MIB
 BALLAST_NAME = "reserve"
 
-# With less than a segment of WAL PostgreSQL may stop at any time.
+# With less than a WAL segment free, PostgreSQL may stop at any time.
 FULL_BYTES = 16 * MIB
 
 MIN_WAL_BYTES = 64 * MIB
 MAX_WAL_BYTES = 1024 * MIB
 
-# The volume is checked every second, and near the limit as often as a fast disk demands: each message is written to
-# the table and to the WAL.
+# The volume is checked every second, and near the limit more often, for a fast disk: each message is written to the
+# table and to the WAL.
 CHECK_S = 1.0
 MIN_CHECK_S = 0.05
 FILL_BYTES_PER_S = 250e6
@@ -54,7 +55,7 @@ class DiskReserve:
     """The free space of one volume, as of the last check."""
 
     def __init__(self, data: Path, limit_bytes: int | None = None) -> None:
-        """`limit_bytes` is the minimum free space of the volume of `data`; None is the default for its size."""
+        """`limit_bytes` is the minimum free space of the volume of `data`; None for the default for its size."""
         self._data = data
         self._ballast = data / BALLAST_NAME
         self.limit_bytes = _default_limit_bytes(data) if limit_bytes is None else limit_bytes
@@ -64,7 +65,7 @@ class DiskReserve:
 
     @property
     def wal_bytes(self) -> int:
-        """The maximum size of the WAL of a PostgreSQL in the folder for which the limit suffices."""
+        """The maximum size of PostgreSQL's WAL for which the limit is sufficient."""
         if not self.limit_bytes:
             return MAX_WAL_BYTES
         return max(MIN_WAL_BYTES, min(MAX_WAL_BYTES, self.limit_bytes // 2))
@@ -72,8 +73,8 @@ class DiskReserve:
     async def watch(self, changed: Callable[[bool], None], reclaim: Callable[[], Awaitable[None]]) -> None:
         """Check every second, near the limit more often, and call `changed` when space becomes low or sufficient.
 
-        While it is low, `reclaim` returns the space of removed messages to the volume: PostgreSQL's autovacuum waits
-        until there are many.
+        While it is low, `reclaim` returns the space of removed messages to the volume, which PostgreSQL's autovacuum
+        defers until many are removed.
         """
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._keep_reclaiming(reclaim))
@@ -81,7 +82,7 @@ class DiskReserve:
 
     @property
     def check_interval_s(self) -> float:
-        """Time until the next check: the shorter, the less space is left above the limit."""
+        """Time until the next check, which decreases with the space left above the limit."""
         if self.is_low or self.free_bytes is None:
             return CHECK_S
         left_bytes = self.free_bytes - self.limit_bytes
@@ -90,7 +91,7 @@ class DiskReserve:
     async def _keep_looking(self, changed: Callable[[bool], None]) -> None:
         while True:
             was_low = self.is_low
-            # In a thread: a disk that hangs must not block the event loop.
+            # In a thread: a hanging disk must not block the event loop.
             await asyncio.to_thread(self.check)
             if self.is_low != was_low:
                 self._log_change()
@@ -116,7 +117,7 @@ class DiskReserve:
         self.is_low = self._is_below(self.limit_bytes * (CLEAR_RATIO if self.is_low else 1.0))
 
     def make_room(self, problem: str) -> bool:
-        """Free space if the volume is full, or `problem` says so; return whether that was possible.
+        """Free space if the volume is full or `problem` reports it; return whether space was freed.
 
         Traces and old logs are deleted first, then the ballast. Called when PostgreSQL does not start.
         """
@@ -155,7 +156,7 @@ class DiskReserve:
         return self.free_bytes is not None and self.free_bytes < wanted_bytes
 
     def _drop_files(self, wanted_bytes: int) -> bool:
-        """Delete old logs and complete traces, oldest first, until enough is free; return whether any were."""
+        """Delete old logs and complete traces, oldest first, until enough is free; return whether any was deleted."""
         count = 0
         for path in self._droppable():
             if not self._is_below(wanted_bytes * CLEAR_RATIO):
@@ -170,7 +171,7 @@ class DiskReserve:
 
     def _droppable(self) -> Iterator[Path]:
         yield from self._data.glob("*.log.1")
-        # Names of complete files begin with a letter, and contain the time.
+        # Names of complete files start with a letter and contain the time.
         traces = [path for path in self._data.glob("traces/*.parquet") if not path.name.startswith(".")]
         yield from sorted(traces, key=lambda path: path.name.split("-")[-2:])
 

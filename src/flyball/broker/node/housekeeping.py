@@ -15,17 +15,17 @@ HOUSEKEEPING_S = 1.0
 
 
 class Reclaimer:
-    """Reclaims the space of removed messages, if any were removed since the last time."""
+    """Reclaims the space of removed messages, if any were removed since the last call."""
 
     def __init__(self, broker: Broker, was_low: bool) -> None:
         self._broker = broker
-        # If space was low at the start, an earlier run of the node may have removed some.
+        # If space was low at the start, messages may have been removed before.
         self._removed = -1 if was_low else 0
 
     async def reclaim(self) -> None:
         removed = self._broker.journal.rows_removed
         if removed != self._removed:
-            # Retried later while the store is unavailable.
+            # Retried later if the store is unavailable.
             with contextlib.suppress(StoreError):
                 await self._broker.store.reclaim()
                 self._removed = removed
@@ -37,12 +37,12 @@ async def keep_house(hub: Hub, models: Models) -> None:
         await hub.broker.store.sweep_orphans()
     while True:
         await asyncio.sleep(HOUSEKEEPING_S)
-        # Isolated: an error in one of them must not keep the others from running.
+        # Isolated: an error in one task must not prevent the others.
         for place, look in (
             ("expiry", hub.broker.retention.expire),
             ("loops", lambda: hub.loops.tick(time.time())),
-            # Messages not stored yet on arrival could not be evicted then, and blocked publishers send no more, whose
-            # arrival would evict them.
+            # Messages could not be evicted on arrival, when they were not stored yet, and later arrivals, which would
+            # evict them, are missing while publishers are blocked.
             ("eviction", hub.broker.engine.evict),
             ("parked messages", hub.broker.dead_lettering.page_out_parked),
             ("memory", lambda: hub.broker.ledger.tick(_definitions_bytes(hub, models))),

@@ -1,4 +1,4 @@
-"""The listeners of a node: their addresses, and the sessions that serve them."""
+"""The listeners of a node: their addresses and the factories of their sessions."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def link_listener(address: Address, new_link: Callable[[], Connection], secured:
 async def listen(
     listener: Listener, hub: Hub, supervisor: Supervisor, inherited: socket.socket | None = None
 ) -> asyncio.Server | TlsListener:
-    """Start to listen, on an inherited socket if given. The supervisor runs the task that accepts TLS peers."""
+    """Start listening, on an inherited socket if given. The supervisor runs the task that accepts TLS peers."""
     if not listener.knows_passwords and not is_loopback(listener.address.host):
         log.warning(
             "%s listens on %s and has no authentication: anyone who can connect has full access",
@@ -102,7 +102,7 @@ def address_of(listening: socket.socket) -> Address:
 
 
 def advertised(addresses: Mapping[str, Address], settings: ServeSettings) -> dict[str, str]:
-    """Return the addresses at which others reach the node's listeners, by protocol."""
+    """Return the addresses of the node's listeners for other machines, by protocol."""
     host = settings.advertise or socket.gethostname()
     return {
         name: str(Address(host, address.port) if address.host in EVERYWHERE else address)

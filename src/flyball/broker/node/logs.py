@@ -35,7 +35,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """One line per message, whatever a client put into it; the lines of an exception are indented."""
+    """One line per message, even if it contains input of clients; the lines of an exception are indented."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -44,7 +44,7 @@ class TextFormatter(logging.Formatter):
         return escaped(super().formatMessage(record))
 
     def formatException(self, ei: Any) -> str:  # noqa: N802
-        # The text of an exception may contain lines that imitate those of the log.
+        # The text of an exception may contain lines that imitate log lines.
         return "\n".join("    " + escaped(line) for line in super().formatException(ei).split("\n"))
 
 
@@ -69,14 +69,14 @@ _ESCAPES = {code: ascii(chr(code))[1:-1] for code in _UNSAFE}
 
 
 def _copy_and_empty(source: str, destination: str) -> None:
-    """Copy and truncate a log: standard error may be open on the same file, and a failing process writes there."""
+    """Copy and truncate a log: standard error may be open on the same file, for the output of a failing process."""
     make_private_file(Path(destination))
     shutil.copyfile(source, destination)
     os.truncate(source, 0)
 
 
 def configure_logging(level: str, form: Literal["text", "json"], file: Path | None = None) -> None:
-    """Log to stderr or to a file, from the level on. Raises OSError if the file cannot be written."""
+    """Log to stderr or to a file, at the level or above. Raises OSError if the file cannot be written."""
     handler: logging.Handler = logging.StreamHandler(sys.stderr)
     if file is not None:
         make_private_file(file)

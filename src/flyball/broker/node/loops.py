@@ -1,4 +1,4 @@
-"""Registers the control loops of a node: the description of each, and how its state is read."""
+"""Registers the control loops of a node, with their descriptions and the functions that read their state."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ MEMORY = LoopFacts(
 def add_node_loops(
     loops: Loops, node: str, flow: Flow, listings: Admission, record: Callable[[Sample], None] | None = None
 ) -> None:
-    """Register the loops of a node, each with the node's name as a prefix; `record` their samples."""
+    """Register the loops of a node, with the node's name as a prefix; `record` receives their samples."""
     if record is not None:
         flow.record_with(record, f"{node}.commit_queue", f"{node}.memory")
         listings.record_with(_of_busy_periods(record, f"{node}.listings"))
@@ -60,7 +60,7 @@ def add_node_loops(
     loops.add(f"{node}.memory", MEMORY, flow.read_memory, why_fixed=PROTECTS)
 
     def read_listings() -> Reading:
-        # It runs only after the first listing.
+        # The loop starts with the first listing.
         action = listings.budget_per_s if listings.is_running else None
         return Reading(listings.reference.value, listings.load_per_s, action)
 
@@ -73,7 +73,7 @@ def add_node_loops(
 
 
 def _of_busy_periods(record: Callable[[Sample], None], name: str) -> Callable[[Sample], None]:
-    """Record the samples of a loop that goes on while idle, except those in which nothing happened."""
+    """Record the samples of a loop that keeps running while idle, except those of idle periods."""
     was_busy = False
 
     def note(sample: Sample) -> None:

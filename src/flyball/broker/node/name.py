@@ -13,8 +13,8 @@ NAME_FILE = "node.name"
 def node_name(settings: ServeSettings) -> str:
     """Return the name of the node, in its traces and in its domain.
 
-    Under another name it would be another node, and wait until this one is declared dead. So the first host name is
-    stored in the data folder, and kept when the host name changes, as it does with containers.
+    With another name it would be another node, and wait until this one is declared dead. Therefore the first host
+    name is stored in the data folder, and used even if the host name changes, as with containers.
     """
     if settings.name or settings.store.kind != "embedded":
         return settings.name or socket.gethostname()

@@ -1,4 +1,4 @@
-"""A node: its store, broker and listeners, wired together, started and stopped in order."""
+"""A node: wires its store, broker and listeners together, and starts and stops them in order."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Background:
 
 
 class Node:
-    """A running node: its addresses, and its components for the parts that extend it."""
+    """A running node: its addresses, and its components for use by parts."""
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ async def serving(
 ) -> AsyncIterator[Node]:
     """Start a node on a store, then its parts; on exit finish requests in progress, commit everything and stop.
 
-    The store is opened here, and closed by the caller.
+    The store is opened here and closed by the caller.
     """
     faults = Faults() if faults is None else faults
     async with asyncio.TaskGroup() as tasks:
@@ -302,7 +302,7 @@ async def _listen(
 
 
 async def _shut_down(settings: ServeSettings, store: Store, assembly: Assembly, background: Background) -> None:
-    """Finish requests in progress, commit everything, and leave the domain: the assembly in reverse."""
+    """Finish requests in progress, commit everything, and leave the domain: the reverse of the assembly."""
     hub = assembly.hub
     broker = hub.broker
     await _finish(hub, settings.store_time_limit_s)
@@ -310,7 +310,7 @@ async def _shut_down(settings: ServeSettings, store: Store, assembly: Assembly, 
         task.cancel()
     broker.quiesce()
     await broker.journal.stop()
-    # It may have just failed, and wait for its restart.
+    # The task may have failed, and wait for its restart.
     assembly.journal.cancel()
     background.member.cancel()
     if store.is_rewound:
@@ -405,7 +405,7 @@ def _activity(settings: ServeSettings, broker: Broker) -> Activity | None:
 
 
 async def _finish(hub: Hub, limit_s: float) -> None:
-    """Let requests in progress finish, for at most `limit_s`, then disconnect the clients."""
+    """Wait up to `limit_s` for requests in progress, then disconnect the clients."""
     try:
         async with asyncio.timeout(limit_s):
             await hub.drain()
@@ -416,7 +416,7 @@ async def _finish(hub: Hub, limit_s: float) -> None:
 
 
 def _note_escaped(faults: Faults, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Note an exception that a callback of the event loop did not catch."""
+    """Record an exception that a callback of the event loop did not catch."""
     error = context.get("exception")
     if isinstance(error, Exception):
         faults.note(f"event loop: {context.get('message', 'callback')[:100]}", error)

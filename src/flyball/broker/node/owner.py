@@ -1,6 +1,6 @@
 """The token of a node's owner, created at the first start and readable only by the owner.
 
-Users who can read it may administer the node from its own machine, as the user @owner with the token as password.
+Users who can read it can administer the node from its machine, as the user @owner with the token as password.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MIN_LENGTH = 32
 
 
 def owner_token(path: Path) -> bytes:
-    """Return the token in the file, which is created if missing. Raises SettingsError."""
+    """Return the token in the file; create it if missing. Raises SettingsError."""
     try:
         if not path.exists():
             _create(path)
@@ -42,7 +42,7 @@ def owner_token(path: Path) -> bytes:
 
 def _create(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Linked when complete: another node that shares the file never reads a part of it, nor a different token.
+    # Linked when complete: another node that shares the file never reads a partial or a different token.
     draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:

@@ -29,9 +29,9 @@ class Resources:
         self.memory_bytes = memory_bytes() or self.memory_bytes
 
     def read_files_and_disk(self) -> None:
-        """Measure open files and free disk space. It may block on the disk: call it in a thread."""
+        """Measure open files and free disk space. May block on the disk: call it in a thread."""
         with contextlib.suppress(OSError):
-            # st_size is their number since Linux 6.2; listing 10,000 takes milliseconds.
+            # st_size is the number of open files since Linux 6.2; listing 10,000 needs milliseconds.
             self.open_files = os.stat("/proc/self/fd").st_size or len(os.listdir("/proc/self/fd"))
         try:
             self.disk_free_bytes = shutil.disk_usage(self._data).free

@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 async def write_again_from_memory(broker: Broker) -> None:
-    """Write messages in memory that a rewound store has lost."""
+    """Write messages that a rewound store has lost and that are in memory."""
     queues = [state.queue for state in broker.engine.queues if state.is_stored]
     messages, absent = in_memory(broker.engine)
     try:
@@ -25,7 +25,7 @@ async def write_again_from_memory(broker: Broker) -> None:
 
 
 def in_memory(engine: Engine) -> tuple[list[Message], int]:
-    """Return the stored messages that are completely in memory, and the number of the others."""
+    """Return the stored messages that are completely in memory, and the number of other stored messages."""
     messages, absent = [], 0
     for state in engine.queues:
         if state.is_stored:

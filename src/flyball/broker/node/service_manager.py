@@ -1,7 +1,7 @@
 """The service manager of the node's process, such as systemd: notifications, watchdog and inherited sockets.
 
 Its protocols are datagrams to a socket and descriptors from number 3 on, announced in the environment: sd_notify(3)
-and sd_listen_fds(3). Without a service manager nothing happens.
+and sd_listen_fds(3). Without a service manager all methods do nothing.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ log = logging.getLogger(__name__)
 # The first inherited descriptor.
 FIRST_DESCRIPTOR = 3
 
-# Notifications per watchdog interval: systemd recommends two.
+# Number of notifications per watchdog interval; systemd recommends two.
 BEATS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceManager:
-    """The variables of a service manager, as they were announced to this process."""
+    """The settings that a service manager announced to this process."""
 
-    # Its notification socket: a path, or a name in the abstract namespace that starts with @. Empty if there is none.
+    # Its notification socket: a path, or a name in the abstract namespace, starting with @. Empty if missing.
     notify_address: str = ""
-    # It restarts the process after this long without a notification; 0 if it does not.
+    # Timeout of notifications after which it restarts the process; 0 if disabled.
     watchdog_s: float = 0.0
     # Listening sockets, by the name of the listener that uses them.
     sockets: Mapping[str, socket.socket] = field(default_factory=dict)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str], pid: int) -> Self:
-        """Read what was announced to the process `pid`. Raises SettingsError."""
+        """Read the settings announced to the process `pid`. Raises SettingsError."""
         return cls(
             environment.get("NOTIFY_SOCKET", ""),
             _watchdog_s(environment) if environment.get("WATCHDOG_PID", str(pid)) == str(pid) else 0.0,
@@ -46,7 +46,7 @@ class ServiceManager:
         )
 
     def notify(self, state: str) -> None:
-        """Send a notification, such as READY=1. A service manager that does not take it is not waited for."""
+        """Send a notification, such as READY=1, without waiting for the service manager."""
         if not self.notify_address:
             return
         address = self.notify_address
@@ -61,18 +61,18 @@ class ServiceManager:
             log.warning("cannot notify the service manager: %s", error.strerror)
 
     async def beat(self) -> None:
-        """Notify the watchdog for as long as the event loop turns."""
+        """Notify the watchdog while the event loop runs."""
         while self.watchdog_s:
             self.notify("WATCHDOG=1")
             await asyncio.sleep(self.watchdog_s / BEATS)
 
     def inherited(self, name: str) -> socket.socket | None:
-        """Return a duplicate of a listener's socket, or None. A node that rejoins its domain needs another one."""
+        """Return a duplicate of a listener's socket, or None. A node that rejoins its domain needs a new one."""
         found = self.sockets.get(name)
         return None if found is None else found.dup()
 
     def check_names(self, names: set[str]) -> None:
-        """Raise SettingsError if a socket was inherited for a listener that is not on: it would never answer."""
+        """Raise SettingsError if a socket was inherited for a missing listener: its peers would wait forever."""
         for name in sorted(self.sockets.keys() - names):
             raise SettingsError(
                 "LISTEN_FDNAMES",
@@ -106,7 +106,7 @@ def _inherited(environment: Mapping[str, str]) -> dict[str, socket.socket]:
         if name in found:
             raise SettingsError("LISTEN_FDNAMES", f"two sockets are named {name!r}: a listener has one")
         found[name] = inherited
-        # Not for the processes that the node starts: embedded PostgreSQL would keep the port.
+        # Not inherited by child processes: embedded PostgreSQL would keep the port open.
         os.set_inheritable(inherited.fileno(), False)
         inherited.setblocking(False)
     return found

@@ -23,7 +23,7 @@ from flyball.model import Snapshot
 
 log = logging.getLogger(__name__)
 
-# Timeout of a starting node for a database server that is starting, stopping or recovering.
+# Timeout of a node's start for a database server that is starting, stopping or recovering.
 STORE_START_LIMIT_S = 30.0
 
 
@@ -31,7 +31,7 @@ STORE_START_LIMIT_S = 30.0
 async def open_store(
     settings: ServeSettings, faults: Faults, disk: DiskReserve | None
 ) -> AsyncIterator[tuple[Store, str]]:
-    """Yield the store of the settings and its URL; run the embedded server if there is a `disk` for it."""
+    """Yield the store of the settings and its URL; with a `disk`, run the embedded server on it."""
     if disk is not None:
         postgres = EmbeddedPostgres(settings.data, max_wal_bytes=disk.wal_bytes, make_room=disk.make_room)
         await postgres.start()
@@ -64,7 +64,7 @@ async def open_store(
 
 
 async def open_when_ready(store: Store) -> Snapshot:
-    """Open the store. Waits for a server that is starting or stopping; any other problem ends the start."""
+    """Open the store. Wait for a server that is starting or stopping; any other error is raised."""
     loop = asyncio.get_running_loop()
     give_up_at = loop.time() + STORE_START_LIMIT_S
     retries = Retries(Backoff(0.1, 2.0))

@@ -1,6 +1,6 @@
 """Throttles a node to a rate of message operations, to model a slower machine.
 
-Operations are counted, not timed: on a machine shared by several nodes the duration of real work varies.
+Operations are counted, not timed: on a machine shared by several nodes, the duration of work varies.
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ class Throttle:
             self.catch_up()
 
     def catch_up(self) -> None:
-        """Pause as long as the slower machine would still need for the operations since the last call."""
+        """Pause for the time that the slower machine would still need for the operations since the last call."""
         operations = self._operations()
         now_s = self._clock()
-        # When the slower machine would be done; idle time is not saved up.
+        # The time at which the slower machine would be done; idle time is not accumulated.
         done_s = self._done_s + (operations - self._done_operations) / self._rate_per_s
         self._done_operations = operations
         if done_s - now_s >= MIN_PAUSE_S:
             self._pause(done_s - now_s)
-            # Not the clock: the next pause makes up for oversleeping.
+            # Not the current time: the next pause compensates for oversleeping.
             self._done_s = done_s
         else:
             self._done_s = max(done_s, now_s)
