@@ -1,6 +1,6 @@
 """A node's side of the domain: it reports to its peers, asks the leader, and carries out the leader's commands.
 
-Decisions are made by the leader; see `leader`. One node asks another for something with a command of the table below.
+Decisions are made by the leader; see `leader`. Nodes send each other the commands of the table below.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class Agent:
         return await answer
 
     async def ask_leader(self, command: str, *, time_limit_s: float = ANSWER_S, **arguments: Any) -> Any:
-        """Run a command on the leader. Raises ClusterError if there is none within LEADERLESS_S."""
+        """Run a command on the leader. Raises ClusterError if no leader is elected within LEADERLESS_S."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LEADERLESS_S):
                 while not self.leads and self.leader is None:

@@ -68,7 +68,7 @@ class Balancer:
                         supervisor.spawn(self._merge(twin))
 
     async def give(self, source: int, destination: int, most: int) -> int:
-        """Transfer up to `most` messages of a local member to another member that asked; return how many went."""
+        """Transfer up to `most` messages of a local member to a member that requested them; return how many."""
         state = self._node.hub.broker.engine.find_queue_by_id(source)
         definition = None if state is None else self._members.definition(state.queue)
         if state is None or definition is None or source in self._busy:
@@ -90,7 +90,7 @@ class Balancer:
         others = self._others(state, definition)
         transfers = surplus(own, others, self._overview.options(key_of(state.queue)).surplus)
         if transfers:
-            # One transfer per round: the next round sees the rest.
+            # One transfer per round: the next round handles the rest.
             supervisor.spawn(self._give_surplus(queue_id, transfers[0].destination, transfers[0].count))
             self._busy.add(queue_id)
             return
@@ -111,7 +111,7 @@ class Balancer:
         try:
             await self._hand_over(source_id, destination_id, count)
         except Fenced:
-            # The node notices by itself that it is fenced, and rejoins.
+            # The node detects separately that it is fenced, and rejoins.
             return
         except FlyballError as error:
             log.warning("message transfer to another member failed: %s", error)
@@ -120,7 +120,7 @@ class Balancer:
         try:
             await self._members.merge_twin(twin)
         except Fenced:
-            # The node notices by itself that it is fenced, and rejoins.
+            # The node detects separately that it is fenced, and rejoins.
             return
         except FlyballError as error:
             log.warning("merging two members on this node failed: %s", error)
@@ -168,7 +168,7 @@ class Balancer:
         return loads
 
     def _given_lately(self, queue_id: int) -> int:
-        """Return how many messages went to a member lately that its last report may not count yet."""
+        """Return the number of messages recently sent to a member that its last report may not count yet."""
         given = self._in_transit.get(queue_id)
         if given is None:
             return 0

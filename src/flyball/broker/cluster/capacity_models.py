@@ -1,8 +1,7 @@
 """Capacity and weights of clustered queues from the registry of models. No I/O.
 
-A model for the queue itself counts more than the numbers of the queue's definition, as it was published for this
-queue; one for the domain only fills in numbers that the definition does not have. Without a usable model the
-definition holds.
+A model for the queue itself overrides the numbers in the queue's definition, since it was published for this queue; a
+model for the domain only fills in numbers missing from the definition. Without a usable model the definition applies.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from flyball.errors import ClusterError
 log = logging.getLogger(__name__)
 
 KIND = "capacity"
-# Options that a capacity model gives. They share one unit, so it gives all of them or none.
+# Options that a capacity model sets. They share one unit, so it sets all of them or none.
 FITTED = ("capacity", "producer_weight", "consumer_weight")
 
 
 class Trial(NamedTuple):
-    """A version in shadow, and the options that it would give a clustered queue."""
+    """A version in shadow, and the options that a clustered queue would get from it."""
 
     version: int
     options: ClusterOptions
@@ -57,9 +56,9 @@ class CapacityModels:
     def _apply(
         self, key: str, version: Version, declared: ClusterOptions, *, is_in_force: bool
     ) -> ClusterOptions | None:
-        """Return the options with a version's numbers; None if they do not fit together."""
+        """Return the options with a version's numbers; None if the combination is invalid."""
         known = self._applied.get((key, is_in_force))
-        # Asked several times a second for each clustered queue: a document is parsed once.
+        # Called several times a second for each clustered queue: each document is parsed once.
         if known is not None and known[0] is version and known[1] == declared:
             return known[2]
         found: ClusterOptions | None = None
@@ -73,9 +72,9 @@ class CapacityModels:
 
 
 def _scopes(key: str, declared: ClusterOptions, stored: Mapping[str, Any]) -> tuple[Scope, ...]:
-    """Return the scopes whose models apply to a clustered queue, the first one first."""
+    """Return the scopes whose models apply to a clustered queue, the most specific first."""
     if declared.loads != Loads.WEIGHTS:
-        # Measured loads have the unit of message_cost, which no model gives.
+        # Measured loads have the unit of message_cost, which capacity models do not set.
         return ()
     own = Scope.queue(*split_key(key))
     return (own,) if any(name in stored for name in FITTED) else (own, DOMAIN)

@@ -1,7 +1,6 @@
 """Administrative commands of a domain, for `management.commands`, on top of the Administration interface.
 
-Validates what comes over the wire. Except for reads, commands run on the leader, so they are checked against its
-state.
+Validates arguments from the wire. Commands other than reads run on the leader and are checked against its state.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Administration(Protocol):
         ...
 
     async def add_node(self, name: str, provisioner: str) -> None:
-        """Start a node. Returns once it runs; that it has joined shows in `read`."""
+        """Start a node. Returns once it runs; `read` shows when it has joined."""
         ...
 
     async def remove_node(self, name: str, *, force: bool) -> None:

@@ -65,7 +65,7 @@ class DecisionLog:
         self.counts: Counter[str] = Counter()
 
     def begin(self, name: str) -> None:
-        """This node became leader."""
+        """Record that this node became leader."""
         reason = "it holds the leader lease in the registry"
         self._add("Lead", "", name, f"Node '{name}' leads the domain", reason)
 

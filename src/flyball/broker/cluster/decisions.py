@@ -120,7 +120,7 @@ class MemberPlacement:
 
 @dataclass(slots=True, frozen=True)
 class Wait:
-    """No member has room for the client yet: it may ask again."""
+    """No member has room for the client yet: it may retry."""
 
     cluster: str
     retry_after_s: float

@@ -1,7 +1,7 @@
 """Samples of the loops of the manager, for the trace: provisioning and rebalancing of each clustered queue.
 
-Both loops look once a second and seldom act. A sample is recorded when it differs from the last one, and once a
-minute; readers see the others as gaps.
+Both loops run once a second and seldom act. A sample is recorded when it differs from the previous one, and at least
+once a minute; readers see omitted samples as gaps.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from flyball.control.tuning import Mode, Tuning, tuning_of
 # The leader's period.
 SAMPLE_S = 1.0
 
-# Samples after which one is recorded although nothing has changed.
+# Samples after which one is recorded even if nothing has changed.
 MAX_GAP = 60
 
 
@@ -44,19 +44,19 @@ class DomainSamples:
         self._sequence = 0
 
     def begin(self) -> None:
-        """Begin another term as leader: what happened before is not known."""
+        """Start another term as leader: earlier samples are unknown."""
         self._last.clear()
 
     def end_sample(self) -> None:
-        """All clustered queues were noted for this second."""
+        """Advance the sample number, after all clustered queues were noted for this second."""
         self._sequence += 1
 
     def forget(self, key: str) -> None:
-        """A clustered queue was deleted."""
+        """Drop the state of a deleted clustered queue."""
         self._last.pop(key, None)
 
     def note(self, name: str, found: KnownCluster, now_s: float) -> None:
-        """Record the present sample of a clustered queue, under the name of its loop. `now_s` is the event loop's."""
+        """Record the current sample of a clustered queue, under the name of its loop; `now_s` is event-loop time."""
         table, options = found.table, found.options
         last = self._last.get(found.key)
         if last is None or last.options is not options:
@@ -98,7 +98,7 @@ def potential(table: LoadTable) -> float:
 
 
 def _tunings(options: ClusterOptions) -> tuple[Tuning, Tuning]:
-    """Describe what provisioning and rebalancing are tuned with."""
+    """Return the tuning of provisioning and of rebalancing."""
     thresholds = {name: getattr(options, name) for name in ("theta_up", "theta_down", "theta_hold", "dwell_s")}
     gains = {name: getattr(options, name) for name in ("epsilon", "move_cost", "cool_down_s", "period_s")}
     lowest, highest = float(options.min_members), float(options.max_members)

@@ -34,7 +34,7 @@ from flyball.errors import FlyballError
 
 log = logging.getLogger(__name__)
 
-# Time that a move may take beyond the client's time to reach a safe point.
+# Time limit of a move in addition to the client's time to reach a safe point.
 ANSWER_S = 5.0
 
 

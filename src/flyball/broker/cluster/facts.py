@@ -1,6 +1,6 @@
 """The state of a domain as JSON: shown by commands, compared by plans, checked by tests.
 
-Pure: `read_model` gives the numbers, and shares and loads are computed here. Objects are identified by their names.
+Pure: `read_model` supplies the numbers; shares and loads are computed here. Objects are identified by their names.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class NodeFacts(TypedDict):
     lease_left_s: float | None
     addresses: dict[str, str]
     provisioner: str | None
-    # Whether the manager started it and will remove it by itself.
+    # Whether the manager started it and will remove it automatically.
     managed: bool
     # Ordinary queues; members are listed with their clustered queues.
     queues: list[QueueFacts]

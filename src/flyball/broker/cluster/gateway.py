@@ -146,7 +146,7 @@ class Gateway:
         except (OSError, EOFError, TimeoutError) as error:
             log.info("the connection of %s ended: %s", client.peer, str(error) or type(error).__name__)
         except Exception:
-            # A bug met by one client must not end the connections of others.
+            # A bug triggered by one client must not end the connections of others.
             log.exception("the connection of %s failed", client.peer)
         finally:
             self._clients.discard(writer)
@@ -178,7 +178,7 @@ class Gateway:
         if start_ok.mechanism.encode() not in MECHANISMS.split():
             raise AmqpError(ReplyCode.ACCESS_REFUSED, f"no mechanism {start_ok.mechanism!r}")
         credentials = read_response(start_ok.mechanism, start_ok.response)
-        # A node cannot check where the gateway's clients come from.
+        # A node sees only the gateway's address, so it cannot check where a client connects from.
         if credentials is None or (credentials.name in (OWNER, *settings.loopback_users) and not client.is_local):
             raise AmqpError(ReplyCode.ACCESS_REFUSED, "Login was refused: it is not right, or not from here")
         return PlacementRequest(
@@ -192,7 +192,7 @@ class Gateway:
     async def _connect(self, request: PlacementRequest, start_ok: amqp.ConnectionStartOk) -> _Peer:
         """Connect to the node where a connection is placed. Raises ClusterError when all retries have failed.
 
-        From here on the node tracks its client by itself, and notices its end.
+        From then on the node tracks the client and detects its disconnect.
         """
         lost: NodePlacement | None = None
         problem = ""

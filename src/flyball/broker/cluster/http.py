@@ -27,7 +27,7 @@ SEERS = frozenset({"monitoring", "administrator"})
 _ACTIONS = {
     Role.PRODUCER: (Action.WRITE,),
     Role.CONSUMER: (Action.READ,),
-    # A client gets the role that the queue is short of.
+    # Such a client gets the role in shorter supply.
     Role.CLIENT: (Action.WRITE, Action.READ),
 }
 
@@ -41,7 +41,7 @@ class NodePlaces:
         self._node = node
 
     async def place(self, request: PlaceRequest) -> Place:
-        """Raises ClusterError if no node can take the client now, RequestError if none ever will."""
+        """Return a client's place. Raises ClusterError if no node has room now, RequestError if none ever will."""
         found = await self._node.hub.placement.place(request)
         if isinstance(found, NoPlaceYet):
             raise errors.ClusterError(f"no member available yet: {found.reason}")
@@ -49,7 +49,7 @@ class NodePlaces:
         return found if found.node else replace(found, node=self._name, addresses=self._addresses)
 
     async def ended(self, session_id: str, user_name: str) -> None:
-        """A placed client has disconnected, or never connected."""
+        """Release the place of a client that has disconnected, or never connected."""
         await self._node.hub.placement.ended(session_id, user_name)
 
     async def domain(self) -> Mapping[str, Any]:

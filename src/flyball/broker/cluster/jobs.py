@@ -25,7 +25,7 @@ class _Failure:
 
 
 class Jobs:
-    """Runs jobs by subject. A failed job is logged; its requester asks for it again."""
+    """Runs jobs by subject. A failed job is logged; its requester has to request it again."""
 
     def __init__(self, tasks: asyncio.TaskGroup, faults: Faults) -> None:
         self._tasks = tasks
@@ -40,7 +40,7 @@ class Jobs:
             try:
                 task = self._tasks.create_task(job)
             except RuntimeError:
-                # The task group is shutting down after a failure and takes no more tasks.
+                # The task group is shutting down after a failure and accepts no more tasks.
                 job.close()
                 return
             self._under_way[about] = task
@@ -63,12 +63,12 @@ class Jobs:
         try:
             await work()
         except Fenced:
-            # The node notices by itself that it is fenced, and rejoins.
+            # The node detects separately that it is fenced, and rejoins.
             log.info("%s: abandoned, node fenced", about)
         except FlyballError as error:
             self._note_failure(about, str(error))
         except Exception as error:
-            # A bug met by one job must not end the others.
+            # A bug in one job must not end the others.
             self._faults.note("job of the leader", error)
             self._note_failure(about, f"{type(error).__name__}: {error}")
         else:

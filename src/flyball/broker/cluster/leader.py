@@ -110,8 +110,8 @@ class Leader:
     async def decide(self) -> None:
         """Pass what has changed to the manager and carry out its decisions. Raises StoreError."""
         if not self._agent.leads:
-            # Led when the request was made, not now. Wishes are stored as definitions, so the new leader continues
-            # with them.
+            # This node led when the request was made, but no longer does. Requests are stored as definitions, so the
+            # next leader continues with them.
             return
         now_s = time.monotonic()
         self._observer.observe_all(now_s)
@@ -296,7 +296,7 @@ class Leader:
             await self._executor.carry_out([TakeOver(cluster="", node=node_id, reason=reason)])
 
     def _finish_what_was_begun(self) -> None:
-        """Continue work that is defined and not finished, whichever leader it was requested from."""
+        """Continue requested work that is not finished, including requests to earlier leaders."""
         for key, node in self.overview.missing():
             if key not in self.clusters.unready:
                 self._jobs.keep_trying(

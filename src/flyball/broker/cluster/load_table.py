@@ -44,7 +44,7 @@ class MemberSession:
     measured_at: float = -math.inf
     # The node that its client is connected to, if not the member's.
     entry: int | None = None
-    # Whether any client of its role takes this place, not only the one with its id.
+    # Whether any client of its role may fill this place, not only the one with its id.
     is_anonymous: bool = False
 
 
@@ -69,7 +69,7 @@ class Member:
     ready: int = 0
     unacked: int = 0
     idle: int = 0
-    # Whether it reported no messages, and nothing has happened to it since.
+    # Whether it reported no messages, and has not changed since.
     is_known_empty: bool = False
     sessions: dict[str, MemberSession] = field(default_factory=dict)
 
@@ -113,7 +113,7 @@ class LoadTable:
         )
 
     def set_options(self, options: ClusterOptions) -> None:
-        """Apply other options; sessions that count their role's weight count the new one."""
+        """Replace the options; sessions that count their role's weight count the new weight."""
         self.options = options
         for member in self.members.values():
             if options.loads == Loads.WEIGHTS:

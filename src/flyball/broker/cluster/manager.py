@@ -1,4 +1,4 @@
-"""The manager of a domain: takes events, decides what to do, and gives the reasons.
+"""The manager of a domain: receives events and returns decisions with their reasons.
 
 It does no I/O and has no clock: `now` is in seconds of any monotonic clock. Its owner calls `tick` about every
 second, carries out `take_decisions` in order, and reports the outcome. A new leader starts with a new manager; nodes,
@@ -94,7 +94,7 @@ class Manager(DomainState):
         is_marked: bool = False,
         is_fixed: bool = False,
     ) -> None:
-        """A member exists. `is_fixed`: an operator placed it, and the manager never removes it by itself."""
+        """A member exists. `is_fixed`: an operator placed it, and the manager never removes it on its own."""
         found = self.cluster(cluster)
         before = self.members.get(member)
         if before is not None and is_fixed and not before[1].is_fixed:

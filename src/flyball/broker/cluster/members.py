@@ -84,16 +84,15 @@ class Members:
             await outcome(lambda done: self._node.topology.lifecycle.delete(queue_id, done))
 
     async def give(self, source_id: int, destination_id: int, most: int) -> int:
-        """Transfer up to `most` ready messages, oldest first, to a member on another node; return how many went.
+        """Transfer up to `most` ready messages, oldest first, to a member on another node; return how many.
 
-        Raises StoreError; the messages that did not go stay here.
+        Raises StoreError; messages that were not transferred stay here.
         """
         remote = self._node.topology.directory.get(destination_id)
         definition = None if remote is None else self.definition(remote.queue)
         if definition is None or destination_id in definition.get("marked", ()):
             return 0
-        # Counted before the first await: the removal of a marked member checks for transfers that are on their way to
-        # it.
+        # Counted before the first await: the removal of a marked member checks for transfers in flight to it.
         self.handing[destination_id] = self.handing.get(destination_id, 0) + 1
         try:
             messages = await self._take(source_id, most)
@@ -166,7 +165,8 @@ class Members:
                 for consumer in consumers:
                     broker.resume(consumer, QUEUE_MOVES)
         with contextlib.suppress(ClusterError):
-            # The owner notices by itself, only later: its messages wait in the store until then.
+            # The owner also learns of the queue without this command, only later: its messages wait in the store
+            # until then.
             await self._ask(owner, "queue.adopt", queue_id=queue_id)
         for part in _parts(passing):
             await self._hand(part, queue_id)
@@ -179,10 +179,10 @@ class Members:
     # Internals
 
     async def _settled(self, state: QueueState) -> None:
-        """Give consumers time to ack; what remains is delivered again, as redelivered."""
+        """Wait for consumers to ack; messages still unacked after SETTLE_S are delivered again, as redelivered."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + SETTLE_S
-        # There is no event for an ack: only this caller would need one.
+        # Polled: there is no event for an ack, since only this caller would need one.
         while state.unacked and loop.time() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(SETTLE_POLL_S)
 

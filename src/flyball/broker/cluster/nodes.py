@@ -1,7 +1,7 @@
 """Starts, drains and stops the nodes of a domain, and moves ordinary queues between them. Runs on the leader.
 
-What the registry does not hold of a node is a definition: its provisioner, its handle, whether it is leaving. It is
-written before each action, so that the next leader can continue.
+Facts about a node that the registry does not hold are in a definition: its provisioner, its handle, and whether it is
+leaving. The definition is written before each action, so that the next leader can continue.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Nodes:
     # Start and stop
 
     async def start(self, name: str, provisioner: str, cluster: str, request: str | None) -> None:
-        """Start a node for a clustered queue, or ("") for an operator. It joins by itself.
+        """Start a node for a clustered queue, or for an operator (""); it then joins on its own.
 
         A process left over from an earlier node of that name is ended first.
         """
@@ -184,9 +184,7 @@ class Nodes:
         return found
 
     async def _stop(self, node: NodeRecord) -> None:
-        """Stop a node by a command to it, as it may run where no provisioner here can reach; else with its
-        provisioner.
-        """
+        """Send a node the command to stop, since provisioners here may not reach it; else use its provisioner."""
         try:
             await self._agent.ask(node.id, "node.stop")
         except ClusterError:
@@ -203,7 +201,7 @@ class Nodes:
         try:
             await provisioner.stop(origin["handle"])
         except ClusterError:
-            # A process that has ended may fail to stop, and need not be stopped.
+            # Stopping a process that has already ended may fail, and is not needed.
             if await provisioner.alive(origin["handle"]):
                 raise
 

@@ -1,4 +1,4 @@
-"""Keeps the manager up to date: compares what it knows with what the node knows of the domain, and reports changes.
+"""Keeps the manager up to date: compares its state with this node's view of the domain, and reports changes.
 
 Only the manager has state; nothing is cached here.
 """

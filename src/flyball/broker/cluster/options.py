@@ -1,6 +1,6 @@
 """Options of a clustered queue: defaults, meaning and valid values.
 
-Files, commands and stored definitions are all read here; where they come from does not matter.
+Options in files, commands and stored definitions are all parsed here.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class ClusterOptions:
     theta_up: float = 1.0
     # Shrink only if the remaining members then bear at most this share of their capacity.
     theta_down: float = 0.75
-    # Up to this share, growing waits until the last removal is a dwell time ago.
+    # Up to this share, growing waits until a dwell time has passed since the last removal.
     theta_hold: float = 1.25
     # How long the load must stay low before a member is removed: at least the cost of starting a node divided by its
     # cost per second, and ten periods of the rebalancer.
@@ -136,7 +136,7 @@ class ClusterOptions:
             return cls(), list(values)
 
     def to_dict(self, *, only_changed: bool = False) -> dict[str, object]:
-        """Return the options as `from_dict` takes them; with `only_changed` without defaults."""
+        """Return the options as `from_dict` accepts them; with `only_changed` without defaults."""
         values = {option.name: getattr(self, option.name) for option in dataclasses.fields(self)}
         return {
             name: str(value) if isinstance(value, enum.Enum) else value

@@ -74,7 +74,7 @@ class Overview:
         return str(node_id) if node is None else node.name
 
     def origin(self, name: str) -> Mapping[str, Any]:
-        """Return the definition of a node: its provisioner, and whether it is leaving; empty if there is none."""
+        """Return the definition of a node: its provisioner, and whether it is leaving; empty without a definition."""
         return self._definitions.of("node").get(name, {})
 
     def is_leaving(self, name: str) -> bool:
@@ -180,7 +180,7 @@ class Overview:
         return self.name_of(node_id) in self.clusters[key].get("fixed", ())
 
     def unwanted(self, key: str) -> frozenset[int]:
-        """Return the nodes that an operator removed the member from: they get none."""
+        """Return the nodes that an operator removed the member from: no member is created there."""
         names = self.clusters[key].get("unwanted", ())
         return frozenset(node.id for node in self.nodes if node.name in names)
 

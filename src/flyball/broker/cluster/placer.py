@@ -1,6 +1,6 @@
-"""Asks the nodes of a domain over HTTP where a client belongs.
+"""Asks the nodes of a domain over HTTP which node a client should connect to.
 
-It is given the addresses of some nodes; any of them can answer for the domain.
+Any node can answer for the domain, so the addresses of some nodes are enough.
 """
 
 from __future__ import annotations

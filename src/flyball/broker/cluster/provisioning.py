@@ -1,9 +1,9 @@
-"""When a clustered queue grows and shrinks: algorithms 1 and 2 of the JORAM paper (Selfware), with hysteresis.
+"""Decides when clustered queues grow and shrink: algorithms 1 and 2 of the JORAM paper (Selfware), with hysteresis.
 
-The load of all sessions is compared with the capacity of the members that take clients. It grows when the load would
-exceed θ_up, and unmarks draining members first. It shrinks when the other members would bear at most θ_down, and this
-has held for a dwell time. The distance between the two exceeds the load of any session, so that one client that
-leaves and comes back cannot trigger both. Nodes are not known here.
+The load of all sessions is compared with the capacity of the members that take clients. The queue grows when the load
+would exceed θ_up, and unmarks draining members first. It shrinks when the other members would bear at most θ_down,
+and this has held for a dwell time. The distance between the two exceeds the load of any session, so that one client
+that leaves and reconnects cannot trigger both. This module is independent of nodes.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Provisioning:
     removed_at: float = -math.inf
     retry_at: float = -math.inf
     low_since: float | None = None
-    # Growing waits until then, since a member was just removed.
+    # Growing waits until this time, since a member was just removed.
     held_until: float | None = None
     largest: PeakLoad = field(default_factory=PeakLoad)
     _low_bound: float = -math.inf
@@ -99,11 +99,11 @@ class Provisioning:
             self.retry_at = now + RETRY_S
 
     def look_again(self, now: float) -> None:
-        """No node can take a further member now."""
+        """No node can take a further member now: search again after LOOK_AGAIN_S."""
         self.retry_at = now + LOOK_AGAIN_S
 
     def overdue(self, options: ClusterOptions, now: float) -> list[Coming]:
-        """Return the requested members that have not come in time."""
+        """Return the requested members that were not created in time."""
         return [key for key, (since, _) in self.coming.items() if now - since > options.start_s]
 
     def load_has_risen(self, load: float) -> None:
@@ -196,7 +196,7 @@ class Provisioning:
 
     @staticmethod
     def removable(table: LoadTable, now: float) -> Iterator[tuple[Member, str]]:
-        """Yield the marked members that are empty, whatever they were marked for.
+        """Yield the marked members that are empty, regardless of why they were marked.
 
         A member that was marked for low load stays for a dwell time even if empty: unmarking it costs nothing.
         """

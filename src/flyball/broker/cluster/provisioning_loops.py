@@ -31,7 +31,7 @@ class ProvisioningLoops:
     """Keeps the registry of loops in step with the clustered queues of a manager."""
 
     def __init__(self, loops: Loops, record: Callable[[Sample], None] | None = None) -> None:
-        """`record` takes the samples of the loops."""
+        """`record` is called with each sample of the loops."""
         self._loops = loops
         self._samples = None if record is None else DomainSamples(record)
         # Options of the clustered queues that are shown, by key.
@@ -101,13 +101,13 @@ def _read(manager: Manager, key: str) -> Reading | None:
 
 
 def _read_trial(manager: Manager, key: str, options: ClusterOptions) -> Reading | None:
-    """Return the load that a model in shadow finds, and the members that it would take."""
+    """Return the load by a model in shadow, and the members that it would need."""
     found = manager.clusters.get(key)
     if found is None:
         return None
     table = found.table
     load = sum(options.weight(role) * table.count(role) for role in Role)
-    # Nodes differ in capacity, which models do not know: their shares stay as they are.
+    # Nodes differ in capacity, which is not part of a model: their relative capacities are kept.
     capacity = table.usable_capacity * options.capacity / found.options.capacity
     if not table.usable_count or capacity <= 0:
         return Reading(options.theta_up, math.nan, None)

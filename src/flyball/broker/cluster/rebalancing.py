@@ -202,8 +202,8 @@ def rebalance_owners(
     """Return the queues that should change their owner, the most useful move first.
 
     Queues whose owner is not among `nodes` go first. Others move from the fullest node to the emptiest, each time the
-    queue that narrows the gap most, as long as it narrows by more than `epsilon` of the average. `load` of a node is
-    its load besides these queues. Raises ClusterError if there is no node.
+    queue that narrows the gap most, as long as it narrows by more than `epsilon` of the average. `load` of a node
+    does not include these queues. Raises ClusterError if there is no node.
     """
     if not nodes:
         raise ClusterError("no node is left to serve the queues: start one")

@@ -20,7 +20,7 @@ class Scaling:
     # Growing
 
     def grow(self, cluster: KnownCluster, now: float, extra: float = 0.0, *, replaces: int | None = None) -> None:
-        """Add what the load and `extra` need. A node that is started for it may take the name of `replaces`."""
+        """Add the capacity that the load and `extra` need. A node started for it may take the name of `replaces`."""
         while (step := cluster.provisioning.next_growth(cluster.table, now, extra)) is not None:
             if isinstance(step, TakeBack):
                 self.unmark(cluster, step.member, now, step.reason)
@@ -72,7 +72,7 @@ class Scaling:
         self._state.decide(now, AddMember(cluster=cluster.key, node=node.id, reason=reason))
 
     def replace(self, cluster: KnownCluster, node: int, count: int, now: float) -> None:
-        """Restore the number of members. Whether it is still needed is decided by shrinking, with its dwell time."""
+        """Restore the number of members. Shrinking decides after its dwell time whether they are still needed."""
         if cluster.table.usable_count + len(cluster.provisioning.coming) >= count:
             return
         reason = f"node {node}, which was started for this, is dead"

@@ -1,7 +1,7 @@
 """The clients of clustered queues that are connected to this node: placed ones and plain ones.
 
-A placed client has a session id that holds its role and clustered queue; a plain one is recognized by what it does.
-Both can be moved: a placed client is asked to reconnect, a plain one is served from elsewhere without noticing.
+A placed client has a session id that holds its role and clustered queue; a plain one is recognized by its operations.
+Both can be moved: a placed client is asked to reconnect, a plain one is transparently served by another member.
 """
 
 from __future__ import annotations
@@ -83,11 +83,11 @@ class Rates:
     def __init__(self, now: Callable[[], float] = lambda: time.monotonic()) -> None:
         # Looked up at each call: simulations replace the clock.
         self._now = now
-        # By session: time of the last look, counter at that time, and the rate up to then.
+        # By session: time of the last sample, counter at that time, and the rate up to then.
         self._seen: dict[str, tuple[float, int, float]] = {}
 
     def of(self, session_id: str, count: int) -> float | None:
-        """Return messages per second since the last look; None after the first one."""
+        """Return messages per second since the last sample; None for the first one."""
         now_s = self._now()
         seen_s, seen_count, rate_per_s = self._seen.get(session_id, (now_s, count, -1.0))
         if now_s - seen_s >= RATE_S:

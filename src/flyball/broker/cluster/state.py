@@ -210,7 +210,7 @@ class DomainState:
     # Lookups
 
     def cluster(self, cluster: str) -> KnownCluster:
-        """Raises ClusterError for an unknown clustered queue."""
+        """Return a clustered queue. Raises ClusterError if it is unknown."""
         try:
             return self.clusters[cluster]
         except KeyError:
@@ -265,7 +265,7 @@ class DomainState:
     def note_node(self, known: KnownNode) -> bool:
         """Add or update a node; return whether it is new, or has a new epoch.
 
-        It serves again what no other node has taken over; its clients have lost their connections.
+        It serves again the members that no other node has taken over; its clients have lost their connections.
         """
         before = self.nodes.get(known.id)
         if before is not None and before.epoch == known.epoch:
@@ -291,7 +291,7 @@ class DomainState:
         return known
 
     def unserve(self, node: int) -> None:
-        """No node could take over what a dead node served."""
+        """Mark the members of a dead node as unserved: no other node could take them over."""
         for cluster, member in self.members_on(node):
             cluster.table.set_state(member, is_served=False)
 
@@ -461,7 +461,7 @@ class DomainState:
             cluster.table.move(session, origin)
 
     def _compare(self, cluster: KnownCluster, member: Member, reports: Sequence[SessionReport], now: float) -> None:
-        """Update the sessions of a member from its report, except those on their way."""
+        """Update the sessions of a member from its report, except those in transit."""
         seen = set()
         for report in reports:
             seen.add(report.session)
@@ -492,7 +492,7 @@ class DomainState:
             cluster.provisioning.largest.note(session.load)
 
     def _displace_anonymous(self, member: Member, role: Role) -> None:
-        """Give up an anonymous place: its client has arrived with an id of its own."""
+        """Drop an anonymous place: its client has arrived with its own id."""
         for session in member.sessions.values():
             if session.is_anonymous and session.due is not None and session.role is role:
                 self.drop_session(session.id)

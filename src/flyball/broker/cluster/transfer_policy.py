@@ -1,4 +1,4 @@
-"""When members of a clustered queue transfer messages, and how many, decided from their reports.
+"""Decides from the reports of members when they transfer messages, and how many.
 
 A member above its limit pushes the surplus to those with room; a marked one pushes everything; an empty one with idle
 consumers pulls from the fullest. Balanced members transfer nothing.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 # Maximum messages per transfer: it is one statement, and the receiver holds them in memory.
 MAX_TRANSFER = 1000
 
-# A member with fewer ready messages is not asked at once: its own consumers will take them first.
+# A member with fewer ready messages is not asked for messages at once: its own consumers will take them first.
 WORTH_ASKING = 10
 
 # Transfers below this share of a member's limit are skipped: the messages may be consumed before they arrive.
@@ -42,8 +42,8 @@ class Transfer:
 def surplus(own: MemberLoad, others: Sequence[MemberLoad], may_hold: int) -> list[Transfer]:
     """Return the transfers that a member should push now.
 
-    Below its limit it keeps everything. Above, it pushes to members below their limits, and never more than up to the
-    limit: so no message comes straight back.
+    Below its limit it keeps everything. Above, it pushes to members below their limits, and only up to their limit,
+    so that no message is transferred straight back.
     """
     receivers = [other for other in others if not other.is_marked and other.queue_id != own.queue_id]
     if own.is_marked:
@@ -80,7 +80,7 @@ def choose_donor(own: MemberLoad, others: Sequence[MemberLoad], *, has_waited: b
 
 
 def share(own: MemberLoad, asked_for: int) -> int:
-    """Return how many messages to give to a member that asks: half, or all without own consumers."""
+    """Return how many messages to transfer to a member that asks: half, or all if this one has no consumers."""
     available = own.ready if own.is_marked or not own.consumers else (own.ready + 1) // 2
     return min(available, asked_for, MAX_TRANSFER)
 

@@ -83,7 +83,7 @@ class CommandTemplate:
         return outcome.code == 0
 
     def _checked(self, what: str, template: Template, known: set[str]) -> list[str]:
-        """Return the words of a command with open placeholders; for a shell it is one word."""
+        """Return the words of a command with unfilled placeholders; for a shell it is one word."""
         if isinstance(template, str):
             try:
                 words = [template] if self._shell else shlex.split(template)
@@ -164,7 +164,7 @@ def _text_of(file: IO[bytes]) -> str:
 
 
 def _without_password(said: str, store_url: str) -> str:
-    """Remove the store's password: programs like to repeat their arguments and environment."""
+    """Remove the store's password: programs often print their arguments and environment."""
     password = unquote(urlsplit(store_url).password or "")
     for form in (urlsplit(store_url).password, password, quote(password, safe="")):
         said = said.replace(form, HIDDEN) if form else said

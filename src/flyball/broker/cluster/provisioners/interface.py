@@ -16,7 +16,7 @@ checked_options = validate_call(config=ConfigDict(arbitrary_types_allowed=True, 
 
 
 class Provisioner(Protocol):
-    """Starts and stops nodes. All methods raise ClusterError with one line that says where to look."""
+    """Starts and stops nodes. All methods raise ClusterError with a one-line message that names where to look."""
 
     async def start(self, name: str) -> str:
         """Start a node of that name in the domain, and return a handle.
@@ -29,7 +29,7 @@ class Provisioner(Protocol):
     async def stop(self, handle: str) -> None:
         """End the node: no process of it is left on return.
 
-        May fail for a node that has ended by itself; `alive` is called then.
+        May fail for a node that has already exited; `alive` is called then.
         """
         ...
 
