@@ -1,4 +1,4 @@
-"""Applies the changes of other nodes of the domain, in the order that all nodes share."""
+"""Applies the changes of other nodes of the domain, in the order of the shared log of changes."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from flyball.broker.store.registry import Registry, VersionedChange
 
 log = logging.getLogger(__name__)
 
-# Kinds of changes that a node applies when it makes them. Not deletions by a leader, of queues of dead nodes.
+# Changes that a node applies as soon as it makes them. Deletions by a leader, of queues of dead nodes, are not.
 _OWN = (QueueCreated, ClientCreated, ClientDeleted, DefinitionPut, DefinitionDeleted)
 
 
 class ChangeFeed:
-    """Applies and makes changes of the domain on behalf of this node."""
+    """Applies the changes of other nodes to this one, and claims names in the domain."""
 
     def __init__(
         self, broker: Broker, authority: Authority, topology: Topology, definitions: Definitions, version: int
     ) -> None:
-        """`version` is the last change that is already applied."""
+        """`version` is the last change that was already applied."""
         self._broker = broker
         self._registry: Registry = broker.store.registry
         self._authority = authority
@@ -53,14 +53,14 @@ class ChangeFeed:
         self._broker.journal.changed.subscribe(self._changed_here)
 
     async def may_create(self, vhost: str, name: str) -> bool:
-        """Claim the name of a new queue; False if another node has it. Raises StoreError."""
+        """Claim the name of a new queue; False if another node owns it. Raises StoreError."""
         await self.catch_up()
         if self._topology.directory.find(vhost, name) is not None:
             return False
         return await self.claim(vhost, name) == self._registry.node_id
 
     async def claim(self, vhost: str, name: str) -> int:
-        """Claim the name of a new queue; return the id of the node that has it, which may be another."""
+        """Claim the name of a new queue; return the id of the node that owns it, possibly another one."""
         if not self._broker.is_clustered:
             return self._registry.node_id
         # A deletion of a queue with this name may be pending, and would release the name.
@@ -74,7 +74,7 @@ class ChangeFeed:
         came_after = self._rounds_begun
         async with self._following:
             if self._last_round > came_after:
-                # A round started after this call and has finished: it serves this call as well.
+                # A round that started after this call has finished: it covers this call as well.
                 return
             self._rounds_begun += 1
             settled = self._local_changes.count if self._broker.journal.pending_count == 0 else None
@@ -96,24 +96,24 @@ class ChangeFeed:
             self._last_round = self._rounds_begun
 
     async def flush(self) -> None:
-        """Wait until this node's changes are durable, or refused by the store."""
+        """Wait until this node's changes are durable, or the store has refused them."""
         with contextlib.suppress(OperationsRefused):
             await self._broker.journal.flush()
 
     def _changed_here(self, change: Change) -> None:
-        # A single node's changes are not announced, so they do not return in the log.
+        # A single node does not announce its changes, so they do not return in the log.
         if self._broker.is_clustered:
             self._local_changes.add(change)
 
     def _is_news(self, item: VersionedChange) -> bool:
-        """Whether a change has to be applied: it is another node's, or was undone by one of another node's."""
+        """Return whether to apply a change: one of another node, or one of this node that another's has undone."""
         if item.node_id != self._registry.node_id:
             self._local_changes.others_changed()
             return True
         return self._local_changes.meet(item.change) or not isinstance(item.change, _OWN)
 
     def _move(self, change: QueueMoved) -> int:
-        """Record the new owner of a queue; return the queue's id if this node has to adopt it, else 0."""
+        """Record the new owner of a queue; return the queue's id if this node must adopt it, else 0."""
         if change.owner == self._registry.node_id:
             return 0 if self._broker.engine.has_queue(change.queue.id) else change.queue.id
         self._topology.directory.put(change.queue, change.owner)
@@ -126,7 +126,7 @@ class ChangeFeed:
                 self._topology.directory.remove(state.queue.id)
 
     def _apply_safely(self, item: VersionedChange) -> None:
-        """Apply a change; one that fails is skipped, so that those after it are applied."""
+        """Apply a change; one that fails is skipped, so that later ones are applied."""
         try:
             self._apply(item.change, item.node_id)
         except Exception as error:

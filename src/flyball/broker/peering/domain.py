@@ -17,7 +17,7 @@ from flyball.broker.wire import link as wire
 from flyball.broker.wire.link import Content
 from flyball.errors import FlyballError, PeerLost
 
-# Unsent output of a link above which direct replies, which are not confirmed, are dropped.
+# Unsent bytes of a link above which direct replies, which are not confirmed, are dropped.
 UNREAD_BYTES = 8 * 1024 * 1024
 
 # Timeout of a queue whose name another node has claimed.

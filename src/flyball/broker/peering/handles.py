@@ -1,4 +1,4 @@
-"""The handle of a remote queue: each operation goes to the node that serves the queue at that time."""
+"""The handle of a remote queue: each operation goes to the node that currently serves the queue."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from flyball.broker.peering.remote import Remotes
 from flyball.errors import ClusterError, FlyballError, QueueLocked
 from flyball.model import Message, Queue, Selector
 
-# Maximum number of message ids in a response, which must fit into a frame.
+# Maximum number of message ids in a response, so that it fits into a frame.
 MAX_IDS = 20_000
 
-# Commands after which this node applies changes before it responds, so that the queue is gone here as well.
+# After these commands this node applies changes before it responds, so that the queue is deleted here as well.
 _DELETIONS = ("queue.delete", "queue.delete_empty")
 
 T = TypeVar("T")
@@ -44,7 +44,7 @@ class RemoteHandle:
         return self._remotes.topology.traits_of(self._queue)
 
     def check_access(self, owner: object) -> None:
-        # An exclusive queue belongs to a connection of its own node.
+        # An exclusive queue belongs to a connection of the node that serves it.
         if self._queue.exclusive:
             raise QueueLocked(self._queue.name, self._queue.vhost)
 
@@ -80,7 +80,7 @@ class RemoteHandle:
     def consume(self, subscriber: Subscriber, done: Done) -> None:
         def begun(answer: Answer[None], error: FlyballError | None) -> None:
             if error is None:
-                # At once, before the first delivery.
+                # Before the first delivery.
                 done(None)
             answer(None, error)
 
@@ -131,7 +131,7 @@ class RemoteHandle:
         )
 
     def _request(self, command: str, done: Answer[T], nothing: T, **arguments: object) -> None:
-        """Execute an operation that is a generic request on the link."""
+        """Execute an operation that is sent as a generic request on the link."""
 
         async def there(remote: RemoteQueue) -> Any:
             value = await self._remotes.request(remote, command, arguments)
@@ -161,7 +161,7 @@ class RemoteHandle:
             except FlyballError as error:
                 failure = error
             except Exception as error:
-                # Respond: the caller would wait forever.
+                # Respond: otherwise the caller would wait forever.
                 self._remotes.broker.faults.note("remote queue", error)
                 failure = ClusterError("internal error; see this node's log")
             done(value, failure)

@@ -25,7 +25,7 @@ class _Batch:
 
 
 class Handover:
-    """The batches in transit: to each node one after the other, repeated if the link was lost."""
+    """The batches in transit, sent to each node one after the other, and again if the link was lost."""
 
     def __init__(self, peers: Peers, faults: Faults) -> None:
         self._peers = peers
@@ -36,8 +36,8 @@ class Handover:
     def hand(self, remote: RemoteQueue, messages: Sequence[Message], done: Callable[[bool], None]) -> None:
         """Hand unacked transient messages over to a member on another node.
 
-        `done` is called with whether the other node has them; otherwise they stay with the caller. While both nodes
-        live none is lost or duplicated, whatever happens to the link. They should be smaller than a megabyte.
+        `done` is called with whether the other node accepted them; otherwise the caller keeps them. While both nodes
+        run, link failures neither lose nor duplicate messages. The messages should be smaller than a megabyte.
         """
         self._last_number += 1
         batches = self._batches.setdefault(remote.owner, deque())
@@ -65,8 +65,8 @@ class Handover:
         def answered(frame: wire.Frame | None, error: FlyballError | None) -> None:
             if self._batches.get(node_id) is not batches or not batches or batches[0] is not batch:
                 return
-            # If the link was lost the outcome is unknown: send the batch again, whose number the node recognises. If
-            # the node failed before it accepted them, a repetition would only repeat the failure.
+            # If the link was lost the outcome is unknown: send the batch again; the node recognises its number. If
+            # the node failed before it accepted the batch, a retry would only fail again.
             if not isinstance(error, PeerLost):
                 batches.popleft()
                 batch.done(isinstance(frame, wire.Handed) and frame.outcome == PutOutcome.STORED)

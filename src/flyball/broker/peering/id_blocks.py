@@ -36,7 +36,7 @@ class IdBlocks:
 
 
 async def _block(reserve: Callable[[int], Awaitable[int]], size: int, next_id: Callable[[], int]) -> tuple[int, int]:
-    """Reserve ids; return the first one from `next_id` on, and their number."""
+    """Reserve ids; return the first one, which is `next_id` or above, and their number."""
     first = await reserve(size)
     # Queues and clients that are transient, or not stored yet, may have ids above the store's counter: see
     # `test_ids_unknown_to_the_store_are_not_reused_when_others_join`.

@@ -1,6 +1,6 @@
-"""Actions that wait for congested nodes: a line per node; an action for several nodes is in each of their lines.
+"""Actions that wait for congested nodes, in one line per node; an action for several nodes is in each of their lines.
 
-So a stuck node delays only the actions that concern it. Independent of links and messages.
+So a stuck node delays only the actions for it. Independent of links and messages.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ EMPTY: Mapping[int, int] = {}
 
 
 class Waiting:
-    """An action to be done in order when none of its nodes is congested."""
+    """An action to be run in order once none of its nodes is congested."""
 
     __slots__ = ("act", "drop", "nodes", "owner", "queues")
 
@@ -27,12 +27,12 @@ class Waiting:
         drop: Callable[[], object] | None = None,
     ) -> None:
         self.nodes = nodes
-        # The nodes of its queues, by queue id: later actions for these queues wait behind it.
+        # The nodes of its queues, by queue id: later actions for these queues wait until it has run.
         self.queues = queues
         self.act = act
         # The connection that it is charged to: see `Lines.forget`.
         self.owner = owner
-        # Called instead if the owner is closed, or if the action fails.
+        # Called in its place if the owner is closed, or if the action fails.
         self.drop = drop
 
 
@@ -77,7 +77,7 @@ class Lines:
             self._queues[queue_id] = node_id, count + 1
 
     def forget(self, owner: object) -> bool:
-        """Drop the actions of a closed owner; return whether others may continue because of that."""
+        """Drop the actions of a closed owner; return whether this lets other actions run."""
         found = {id(each): each for line in self._lines.values() for each in line if each.owner is owner}
         if not found:
             return False
@@ -93,7 +93,7 @@ class Lines:
         return bool(self._lines)
 
     def go_on(self) -> None:
-        """Do the actions that are first in all of their lines and whose nodes are not congested."""
+        """Run the actions that are first in all of their lines and whose nodes are not congested."""
         nodes = deque(self._lines)
         while nodes:
             node_id = nodes.popleft()

@@ -1,7 +1,7 @@
-"""This node's changes that have not appeared in the domain's log of changes yet, whose order all nodes share.
+"""Changes of this node that have not yet appeared in the domain's log of changes, whose order all nodes share.
 
-A node applies its own changes at once, and changes that others made before them later. So it has to apply its own
-again, where they come later in the log, for all nodes to agree on the last change
+A node applies its own changes at once, and earlier changes of other nodes only later. It therefore applies its own
+again when they appear later in the log, so that all nodes agree on the last change
 (`test_nodes_that_change_the_same_at_the_same_time_agree_on_the_last_change`).
 """
 
@@ -13,17 +13,17 @@ Place = tuple[str, str]
 
 
 class LocalChanges:
-    """The definitions with pending changes of this node."""
+    """The definitions with pending changes made by this node."""
 
     def __init__(self) -> None:
-        # By definition, its number of pending changes, and the number of changes of others at the last one.
+        # By definition, the number of its pending changes, and the number of others' changes at the last of them.
         self._under_way: dict[Place, tuple[int, int]] = {}
         self._others = 0
         # Counts all changes of this node.
         self.count = 0
 
     def add(self, change: Change) -> None:
-        """Record a change of this node, which is not durable yet."""
+        """Record a change of this node that is not durable yet."""
         if isinstance(change, DefinitionPut | DefinitionDeleted):
             place = _place_of(change)
             before, _ = self._under_way.get(place, (0, 0))
@@ -35,10 +35,10 @@ class LocalChanges:
         self._others += 1
 
     def meet(self, change: Change) -> bool:
-        """Return whether a change of this node that appeared in the log has to be applied again.
+        """Return whether a change of this node that has appeared in the log must be applied again.
 
-        Not if a later change of the same definition is pending: that one is applied when it appears. An unexpected
-        change appeared twice, because its commit was repeated, and the last one counts.
+        It must not if a later change of the same definition is pending: that one is applied when it appears. An
+        unexpected change appears a second time because its commit was repeated, and the last occurrence counts.
         """
         if not isinstance(change, DefinitionPut | DefinitionDeleted):
             return False
@@ -52,7 +52,7 @@ class LocalChanges:
         return others != self._others
 
     def clear(self) -> None:
-        """Forget pending changes: those that did not appear have failed."""
+        """Forget pending changes: those that have not appeared failed."""
         self._under_way.clear()
 
 

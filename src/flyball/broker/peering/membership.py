@@ -1,6 +1,6 @@
 """The membership of a node in its domain: renews its lease, and keeps the records of the other nodes.
 
-`change_feed` applies the changes of the others. A single node only renews its lease every second.
+`change_feed` applies the changes of other nodes. A single node only renews its lease, every second.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RETRY_S = 0.2
 # Minimum interval between renewals that are triggered by notifications.
 SOONEST_RENEWAL_S = 0.1
 
-# Lease of a single node: how long it may be without its store before it stops responding.
+# Lease of a single node: how long it may run without its store before it stops responding.
 ALONE_LEASE_S = 30.0
 
 # Tolerance between the clocks of the node and the registry.
@@ -43,14 +43,14 @@ Report = Callable[[], Mapping[str, Any]]
 
 
 class Neighbours(Protocol):
-    """The peers, as far as the membership uses them."""
+    """The part of the peers that the membership uses."""
 
     def update(self, records: Sequence[NodeRecord]) -> None:
         """Update the records of the nodes."""
         ...
 
     def drop_links(self) -> None:
-        """Close links when the lease is held again after it had expired."""
+        """Close links after the lease had expired and was renewed."""
         ...
 
 
@@ -85,7 +85,7 @@ class Membership:
         self._renewed_s = 0.0
         self._gapless_since_s: float | None = None
         self._renewal_due = asyncio.Event()
-        # Actions whose failure is logged already.
+        # Actions whose failure was already logged.
         self._failing: set[str] = set()
         self.registry.news.subscribe(self._look_again)
 
@@ -104,7 +104,7 @@ class Membership:
         return self._feed.version
 
     def report_with(self, report: Report) -> None:
-        """Publish a report of the node with each renewal; the previous one if it fails."""
+        """Publish a report of the node with each renewal. If the report fails, the previous one is kept."""
         self._report = report
 
     async def catch_up(self) -> None:
@@ -123,7 +123,7 @@ class Membership:
     def may_judge(self) -> bool:
         """Whether this node has observed the others for a whole lease, so that it may declare one dead.
 
-        Otherwise leases may have expired because the registry was unavailable or its clock was set forward
+        Before that, leases may have expired because the registry was unavailable or its clock was set forward
         (`test_no_node_is_declared_dead_after_a_jump_of_the_registry_clock`).
         """
         since_s = self._gapless_since_s
@@ -134,7 +134,7 @@ class Membership:
         await self._renew()
 
     async def run(self) -> None:
-        """Renew the lease and apply changes, however long the store is unavailable.
+        """Renew the lease and apply changes until cancelled, even if the store is unavailable.
 
         Raises Fenced when this node's epoch has ended, StoreMismatch when the tables are of a newer version.
         """
@@ -145,7 +145,7 @@ class Membership:
         except* Fenced as error:
             fenced = next(iter(error.exceptions))
             assert isinstance(fenced, Fenced), "nothing else was caught"
-            # Nothing in progress can be committed, and no response may be sent.
+            # Work in progress can no longer be committed, and responses must not be sent.
             self._broker.journal.fence(fenced)
             self._hub.abandon()
             raise
@@ -157,7 +157,7 @@ class Membership:
         await self.start()
 
     async def leave(self) -> None:
-        """Announce that this node stops."""
+        """Announce that this node is stopping."""
         await self.registry.leave()
 
     async def remove(self, node_id: int) -> None:
@@ -192,9 +192,9 @@ class Membership:
                 self._news.set()
 
     async def _works(self, act: Callable[[], Awaitable[None]], what: str) -> bool:
-        """Run an action; return whether it succeeded. After a failure it waits, so that the caller can retry at once.
+        """Run an action; return whether it succeeded. Waits after a failure, so that the caller can retry at once.
 
-        Not left to the supervisor, whose backoff may exceed the lease.
+        Not done by the supervisor, whose backoff may exceed the lease.
         """
         try:
             await act()
@@ -238,13 +238,14 @@ class Membership:
         if (self.others or self.registry.is_clustered) and not self._has_joined:
             await self._join_others()
         if newest > self._known_generation:
-            # The node that just joined waits for this: frames of its earlier epoch are no longer accepted.
+            # The node that just joined waits for this notification: frames of its earlier epoch are no longer
+            # accepted.
             self._notify()
             self._known_generation = newest
             await self._renew()
             return
         await self._ids.top_up()
-        # If a notification was lost, changes are applied one renewal late at most.
+        # If a notification was lost, changes are applied with the next renewal.
         self._news.set()
         self._notify()
 
@@ -253,7 +254,7 @@ class Membership:
             self._last_report = self._report()
             self._is_report_failing = False
         except Exception:
-            # A failing report must not cost the lease, and with it all clients.
+            # A failing report must not end the lease, and disconnect all clients.
             if not self._is_report_failing:
                 log.exception("status report failed; other nodes keep the previous one")
             self._is_report_failing = True
@@ -264,11 +265,11 @@ class Membership:
             try:
                 changed(self.nodes)
             except Exception as error:
-                # A failing listener must not keep the lease from being renewed.
+                # A failing listener must not prevent the renewal of the lease.
                 self._hub.faults.note("news of the nodes", error)
 
     async def _join_others(self) -> None:
-        """Become one of several nodes: store what the others need, claim names, and reserve ids in blocks."""
+        """Become one of several nodes: store state that others need, claim names, and reserve ids in blocks."""
         self.registry.is_clustered = True
         self._broker.is_clustered = True
         names = self._topology.share_with_others()
@@ -280,11 +281,11 @@ class Membership:
 
 
 def _has_jumped(before: Sequence[NodeRecord], now: Sequence[NodeRecord], passed_s: float) -> bool:
-    """Whether leases became shorter by more than the elapsed time: the registry's clock was set forward.
+    """Return whether leases became shorter by more than the elapsed time: the registry's clock was set forward.
 
-    Then they say nothing about their nodes until these have had the time to renew them.
+    Then an expired lease proves nothing until its node has had the time to renew it.
     """
     left_s = {(node.id, node.epoch): node.lease_left_s for node in before}
-    # A leaving node has ended its lease.
+    # A leaving node ended its lease deliberately.
     stayed = [node for node in now if node.state is not NodeState.LEAVING]
     return any(left_s.get((node.id, node.epoch), 0.0) - node.lease_left_s > passed_s + JUMP_S for node in stayed)

@@ -1,6 +1,6 @@
 """Proxy queues: local stand-ins for remote queues in the engine, so that their messages are handled like local ones.
 
-A proxy queue has the messages delivered over a link that are not settled. `remote` finds the queues.
+A proxy queue holds the unsettled messages that were delivered over a link. `remote` finds the queues.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from flyball.model import Message, Selector
 
 UNLIMITED = float("inf")
 
-# Size of the ready messages of a proxy queue, whose client does not read, above which the owner is asked to pause.
+# Size of a proxy queue's ready messages above which, while its client does not read, the owner is asked to pause.
 PROXY_QUEUE_BYTES = 4 * 1024 * 1024
 
 # Interval of checks whether a paused owner can resume.
@@ -37,12 +37,12 @@ def window_of(subscriber: Subscriber, prefetch: float) -> float:
 
 
 class _ProxyQueue:
-    """A local queue for messages received over a link. Their settlement is sent back over the link."""
+    """A local queue for messages received over a link. Settlements are sent back over that link."""
 
     __slots__ = ("_broker", "_last_id", "_link", "_number", "queue_state")
 
     def __init__(self, broker: Broker, link: Link, number: int, name: str = "", vhost: str = "") -> None:
-        """`number` is that of the consumer on the link, or 0 for messages fetched one by one."""
+        """`number` is the consumer's number on the link, or 0 for messages fetched one by one."""
         self._broker = broker
         self._link = link
         self._number = number
@@ -56,7 +56,7 @@ class _ProxyQueue:
         # The owner of the queue handles expiry.
         message.expires_us = None
         if not message.origin:
-            # A message of another protocol; before `persistent`, which is a part of its properties, is cleared.
+            # A message of another protocol. Presented before `persistent`, a part of its properties, is cleared.
             message.origin, message.properties = present(message, queue_name)
         message.persistent = False
         message.receipt = (self._acknowledged, frame.message_id)
@@ -83,7 +83,7 @@ class _ProxyQueue:
         """Change the prefetch of the proxy queue's consumer, if it has one."""
 
     def drop(self) -> None:
-        """Delete the proxy queue: there are no more deliveries, and nothing can be settled."""
+        """Delete the proxy queue: no more deliveries or settlements follow."""
         if self._broker.engine.has_queue(self.queue_state.queue.id):
             unacked = list(self.queue_state.unacked.values())
             self._broker.engine.delete_queue(self.queue_state.queue.id)
@@ -94,7 +94,7 @@ class Attachment(_ProxyQueue):
     """A consumer on a remote queue: its proxy queue here, and its number on the link.
 
     When the link or the owner is lost, unsettled messages are void: later settlements have no effect, and the
-    messages are redelivered. When the queue is deleted, so are they.
+    messages are redelivered. When the queue is deleted, its messages are deleted with it.
     """
 
     __slots__ = ("_is_cancelled", "_is_paused", "_is_void", "_remote", "_subscriber", "consumer")
@@ -136,7 +136,7 @@ class Attachment(_ProxyQueue):
         try:
             self._accept(frame)
         except Exception as error:
-            # The message was not accepted: return it, and close only the client that it was for.
+            # The message was not accepted: return it, and close only the client that it was delivered to.
             self._link.settle(self._number, Settlement.RETURN, frame.message_id)
             self._subscriber.crash(error)
 
@@ -168,7 +168,7 @@ class Attachment(_ProxyQueue):
         if ending is Ending.ASKED:
             return
         if ending is Ending.FAILED and not self._is_cancelled:
-            # Treated like an error of this node: attaching again would only repeat it.
+            # Treated like an error of this node: attaching again would only repeat the error.
             self._is_cancelled = True
             self._subscriber.crash(ClusterError(f"internal error on node {self._remote.owner}; see its log"))
         self._end(is_deleted=ending is Ending.DELETED)
@@ -179,7 +179,7 @@ class Attachment(_ProxyQueue):
     def _end(self, *, is_deleted: bool) -> None:
         self._is_void = True
         if is_deleted:
-            # They are not redelivered: an ack succeeds, as it does for a deleted local queue.
+            # Deleted messages are not redelivered: an ack succeeds, as it does for a deleted local queue.
             for message in self.queue_state.unacked.values():
                 message.receipt = None
         self.drop()

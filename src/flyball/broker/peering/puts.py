@@ -1,7 +1,7 @@
 """Puts into remote queues: in order per queue, over the link to its owner, one frame per node.
 
-A put that cannot be sent at once waits here until its queue has an owner, its link has room, or earlier ones have
-been confirmed.
+A put that cannot be sent at once waits here until its queue has an owner, its link has room, or earlier puts were
+confirmed.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from flyball.broker.wire.link import Content, PutOutcome
 from flyball.errors import FlyballError
 from flyball.model import Queue
 
-# Size of a link's unconfirmed puts above which further puts to its node, and their publishers, wait.
+# Size of a link's unconfirmed puts above which further puts to its node wait, and so do their publishers.
 CONGESTED_BYTES = 8 * 1024 * 1024
 
-# Retry interval for a node that is the owner of a queue and does not serve it yet.
+# Retry interval for a node that owns a queue and does not serve it yet.
 UNAWARE_S = 0.1
 
 # Precedence of the outcomes of the parts of a put: the highest one counts.
@@ -39,10 +39,10 @@ _BADNESS: Mapping[int, int] = {
 
 
 class _Put:
-    """A message for queues of one other node, until it is put or times out.
+    """A message for queues of one other node, until it is stored or times out.
 
-    A queue that is listed several times gets as many copies. If a member of a clustered queue was deleted, another
-    member gets the message.
+    A queue that is listed several times gets that number of copies. If a member of a clustered queue was deleted, the
+    message goes to another member.
     """
 
     __slots__ = (
@@ -80,13 +80,13 @@ class _Put:
         self._link: Link | None = None
         self.deadline_s = deadline_s
         self._missing = missing
-        # Whether it is one of several parts of a put, each of which sends the whole message.
+        # Whether it is one of several parts of a put, each of them with the whole message.
         self._is_part = is_part
         # Its sequence number.
         self.number = number
 
     def send(self) -> None:
-        """Send it to the present owner of the queue, or wait until there is one."""
+        """Send the message to the current owner of the queue, or wait until the queue has one."""
         puts = self._puts
         queue_id = self._queues[0].id
         remote = puts.directory.get(queue_id)
@@ -97,11 +97,11 @@ class _Put:
             try:
                 link.put([queue.id for queue in self._queues], self._content, self._answered, 0)
             except Exception:
-                # It was not sent: later puts must not wait for it.
+                # It was not sent: later puts must not wait for its response.
                 puts.arrive(self._queues)
                 raise
         elif self._has_several_queues:
-            # Their owner is dead, or no longer serves all of them: each may have a different owner, or none.
+            # Their owner is dead, or no longer serves all of them: each may now have a different owner, or none.
             self._send_apart()
         elif remote is not None:
             puts.park(queue_id, self, remote.owner)
@@ -118,7 +118,7 @@ class _Put:
     def _send_apart(self) -> None:
         """Send the message to each queue separately.
 
-        Each frame has the whole message: parts for which a link has no room wait until others are confirmed.
+        Each frame has the whole message: parts for which a link has no room wait until other puts are confirmed.
         """
         by_id: dict[int, list[Queue]] = {}
         for queue in self._queues:
@@ -139,7 +139,7 @@ class _Put:
             part.send()
 
     def _send_to_another(self) -> None:
-        """Send the message of a deleted queue to another member, if it was one of a clustered queue."""
+        """Send the message of a deleted queue to another member, if the queue was a member of a clustered queue."""
         other = self._puts.other_member(self._queues[0])
         if other is None:
             if self._missing is not None:
@@ -176,8 +176,8 @@ class _Put:
         remote = self._puts.directory.get(queue_id)
         assert self._link is not None
         if remote is not None and remote.owner == self._link.node_id and self._link.is_ready:
-            # The owner says that it does not serve the queue: either a change is about to arrive here, or the owner
-            # has yet to apply one.
+            # The owner has reported that it does not serve the queue: either a change is about to arrive here, or the
+            # owner has yet to apply one.
             self._puts.park(queue_id, self, remote.owner)
             self._puts.look()
             self._puts.try_again_later(queue_id)
@@ -191,8 +191,8 @@ class _Put:
 class _Joined:
     """Joins the parts of a put into queues on several nodes; the worst outcome counts.
 
-    NOT_FOUND is not worse than STORED, since a deleted local queue is not an error either. It is the outcome only if
-    all queues were deleted.
+    NOT_FOUND ranks below STORED, since a deleted local queue is not an error either. It is the outcome only if all
+    queues were deleted.
     """
 
     __slots__ = ("_done", "_left", "_token", "_worst")
@@ -217,7 +217,7 @@ class RemotePuts:
     def __init__(
         self, broker: Broker, directory: Directory, peers: Peers, look: Callable[[], None], *, wait_s: float
     ) -> None:
-        """`look` applies changes of other nodes. `wait_s` is the timeout of puts into unreachable queues."""
+        """`look` applies changes of other nodes. `wait_s` is the timeout of puts to unreachable queues."""
         self.broker = broker
         self.directory = directory
         self.peers = peers
@@ -229,7 +229,7 @@ class RemotePuts:
         # By queue with parked puts, its node; and the number of such queues by node.
         self._parked_at: dict[int, int] = {}
         self._parked_counts: Counter[int] = Counter()
-        # By node, queues whose parked puts wait until its link has room, in order; never holds an empty dict.
+        # By node, queues whose parked puts wait until the node's link has room, in order; never holds an empty dict.
         self._crowded: dict[int, dict[int, None]] = {}
         # By queue, the link of its unconfirmed puts and their number.
         self._ways: dict[int, tuple[Link, int]] = {}
@@ -239,10 +239,10 @@ class RemotePuts:
         self._sweep: asyncio.TimerHandle | None = None
 
     def placed(self, queue_id: int) -> None:
-        """Send the parked puts of a queue whose owner has changed, or may have."""
+        """Send the parked puts of a queue whose owner has, or may have, changed."""
         parked = self._unpark(queue_id)
         if parked is not None:
-            # Sorted: puts that were returned are older than those that were never sent.
+            # Sorted: puts that were sent and returned are older than those never sent.
             for put in sorted(parked, key=_number_of):
                 self.broker.faults.guard("put to another node", put.send)
             self._lines.go_on()
@@ -265,10 +265,10 @@ class RemotePuts:
     ) -> None:
         """Put a message into remote queues, in one frame per node, even if a queue is listed several times.
 
-        `done` is called once, maybe before this returns. As with local queues, a deleted queue among several is not
-        an error; its id is added to `missing`. While a node of these queues is congested, the message waits behind
-        earlier ones for its nodes. A waiting put is not charged to a link but to the `owner`; when the owner is
-        closed, `forget` must be called.
+        `done` is called once, possibly before this returns. As with local queues, a deleted queue among several is
+        not an error; its id is added to `missing`. While a node of these queues is congested, the message waits for
+        earlier ones to its nodes. A waiting put is charged to the `owner`, not to a link; when the owner is closed,
+        `forget` must be called.
         """
         queues = _owners(remotes)
         nodes = self._lines.nodes_of(queues)
@@ -281,7 +281,7 @@ class RemotePuts:
     def forget(self, owner: object) -> None:
         """Drop the waiting puts of a closed owner. Those that were sent are not affected."""
         if self._lines.forget(owner):
-            # In a later turn: the actions that continue may belong to the same owner.
+            # In a later turn of the event loop: the actions that continue may belong to the same owner.
             asyncio.get_running_loop().call_soon(self._lines.go_on)
 
     def _put(
@@ -305,7 +305,7 @@ class RemotePuts:
             _Put(self, queues, content, joined.one, 0, deadline_s, self._last_put, missing).send()
 
     def other_member(self, gone: Queue) -> Queue | None:
-        """Return another member of a deleted queue's clustered queue, a local one first; None if there is none."""
+        """Return another member of a deleted queue's clustered queue, preferably a local one; None without one."""
         if not gone.member:
             return None
         own = self.broker.engine.find_queue(gone.name, gone.vhost)
@@ -314,7 +314,7 @@ class RemotePuts:
         return next((queue for queue in members if queue.member and queue.id != gone.id), None)
 
     def put_here(self, queue_ids: Sequence[int], content: Content, done: PutDone, token: int) -> None:
-        """Put a message into queues that moved to this node meanwhile."""
+        """Put a message into queues that have moved to this node meanwhile."""
         first_id = self.broker.engine.next_message_id
         outcome = self._intake.put_content([self.broker.engine.queue(queue_id) for queue_id in queue_ids], content)
         if outcome is None:
@@ -327,10 +327,10 @@ class RemotePuts:
             done(token, outcome)
 
     def set_out(self, queues: Sequence[Queue], link: Link) -> bool:
-        """Record that a put is sent over a link. False if it must wait, to keep the order.
+        """Record that a put is sent over a link. Return False if it must wait, to keep the order.
 
-        It must while earlier puts of a queue are parked, or were sent over another link: those may be returned if the
-        queue has moved, and come first.
+        It must wait while earlier puts of a queue are parked, or were sent over another link: those may be returned
+        if the queue has moved, and must be sent first.
         """
         ways, parked = self._ways, self._parked
         for queue in queues:
@@ -343,7 +343,7 @@ class RemotePuts:
         return True
 
     def arrive(self, queues: Sequence[Queue]) -> None:
-        """Record that a sent put has its response."""
+        """Record that a sent put was answered."""
         for queue in queues:
             link, count = self._ways.pop(queue.id)
             if count > 1:
@@ -354,13 +354,13 @@ class RemotePuts:
         return bool(self._parked)
 
     def let_follow(self, queues: Sequence[Queue]) -> None:
-        """Send puts that waited for those on another link, unless they wait for something else."""
+        """Send puts that waited for puts on another link, unless they wait for something else."""
         for queue in queues:
             if queue.id in self._parked and queue.id not in self._ways and queue.id not in self._retries:
                 self.placed(queue.id)
 
     def park(self, queue_id: int, put: _Put, node_id: int) -> None:
-        """Park a put until its queue, last seen at the node, has a reachable owner."""
+        """Park a put until its queue, whose last known owner is the node, has a reachable owner."""
         parked = self._parked.get(queue_id)
         if parked is None:
             self._parked[queue_id] = parked = deque()
@@ -391,7 +391,7 @@ class RemotePuts:
         return parked
 
     def use_room(self) -> None:
-        """Send puts that waited for room, and resume publishers, after puts were confirmed."""
+        """Send puts that waited for room, and resume publishers, after confirms."""
         for node_id in list(self._crowded):
             while (queues := self._crowded.get(node_id)) and not self._is_crowded_at(node_id):
                 self.placed(next(iter(queues)))
@@ -425,15 +425,15 @@ class RemotePuts:
 
     @property
     def is_congested(self) -> bool:
-        """Whether publishers to some node have to wait, because too many puts are unconfirmed or parked."""
+        """Whether publishers to any node must wait, because too many puts are unconfirmed or parked."""
         return bool(self._parked) or any(_is_crowded(link) for link in self.peers.links)
 
     def must_wait(self, remotes: Sequence[RemoteQueue]) -> bool:
-        """Whether a put into these queues would wait: one of their nodes is congested, or has waiting puts."""
+        """Whether a put to these queues would wait: one of their nodes is congested, or has waiting puts."""
         return self._lines.must_wait(self._lines.nodes_of(_owners(remotes)))
 
     def when_clear(self, remotes: Sequence[RemoteQueue], go_on: Callable[[], None]) -> None:
-        """Call back once when the nodes of these queues are not congested, after all that waits for them now."""
+        """Call back once the nodes of these queues are not congested, after all actions already waiting for them."""
         self._lines.join(Waiting(self._lines.nodes_of(_owners(remotes)), go_on))
 
     def _is_congested_at(self, node_id: int) -> bool:

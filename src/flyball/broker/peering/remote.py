@@ -1,4 +1,4 @@
-"""Operations on remote queues, executed by their owners: consumers, gets and others. Puts are in `puts`.
+"""Operations on remote queues, executed by their owners: consumers, gets and others. For puts, see `puts`.
 
 A consumer of a remote queue has a proxy queue in the local engine, so protocols handle its deliveries like those of
 a local queue. Independent of protocols.
@@ -26,10 +26,10 @@ from flyball.broker.wire import link as wire
 from flyball.errors import ClusterError, FlyballError, PeerLost, QueueNotFound
 from flyball.model import Message, Queue, Selector
 
-# Maximum number of messages in transit to, or in the proxy queue of, a consumer without a limit of its own.
+# Maximum number of messages in transit to, or in the proxy queue of, a consumer without its own limit.
 OPEN_WINDOW = 2000
 
-# Backoff of a retry when only the link broke: a request that breaks the link each time must not keep it from others.
+# Backoff when only the link broke: a request that breaks the link each time must not block the link for others.
 BROKEN_LINK = Backoff(first_s=0.02, max_s=RETRY_S, jitter_ratio=0.0)
 
 T = TypeVar("T")
@@ -43,11 +43,11 @@ class Changes(Protocol):
         ...
 
     async def claim(self, vhost: str, name: str) -> int:
-        """Claim the name of a new queue; return the id of the node that has it, which may be another."""
+        """Claim the name of a new queue; return the id of the node that owns it, possibly another one."""
         ...
 
     async def may_create(self, vhost: str, name: str) -> bool:
-        """Claim the name of a new queue; False if another node has it. Raises StoreError."""
+        """Claim the name of a new queue; False if another node owns it. Raises StoreError."""
         ...
 
 
@@ -98,7 +98,7 @@ class Remotes:
                 future.set_result(None)
 
     async def news(self, time_limit_s: float) -> None:
-        """Wait for a change in which node serves which queue, at most `time_limit_s`."""
+        """Wait until the owner of any queue changes, at most `time_limit_s`."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
         try:
@@ -108,7 +108,7 @@ class Remotes:
             return
 
     def look(self) -> None:
-        """Apply changes of other nodes, unless that is in progress."""
+        """Apply changes of other nodes, unless already in progress."""
         if not self._is_looking:
             self._is_looking = True
             self.peers.spawn(self._look())
@@ -117,7 +117,7 @@ class Remotes:
         try:
             await self.changes.catch_up()
         except FlyballError:
-            # The store is unavailable; the changes are applied when it is back.
+            # The store is unavailable; the changes are applied once it is available again.
             return
         finally:
             self._is_looking = False
@@ -130,7 +130,7 @@ class Remotes:
         Raises PeerLost.
         """
         link = self.peers.reach(remote.owner)
-        # Without acks a message is settled when it is sent to the client, so the owner needs a window, too.
+        # Without acks a message is settled when it is sent to the client, so the owner needs a window as well.
         prefetch = OPEN_WINDOW if subscriber.no_ack else subscriber.prefetch
 
         def encode(number: int) -> bytes:
@@ -187,8 +187,8 @@ class Remotes:
     async def read(self, remote: RemoteQueue, selector: Selector, *, removes: bool, fit: int) -> Message | None:
         """Return the first match, and remove it if `removes`.
 
-        Raises InvalidBody for one that the reader's protocol cannot represent, and ClusterError if a message may have
-        been removed without arriving here: a retry would lose it silently.
+        Raises InvalidBody if the reader's protocol cannot represent the message, and ClusterError if a message may
+        have been removed without arriving here: a retry would lose it silently.
         """
         link = self.peers.reach(remote.owner)
 
@@ -206,7 +206,7 @@ class Remotes:
         return None if found is None else message_of(found, found.message_id, remote.queue.id)
 
     async def browse(self, remote: RemoteQueue, after_id: int, limit: int) -> list[Message]:
-        """Return some ready messages with a larger id, oldest first; none if there are no more."""
+        """Return some ready messages with larger ids, oldest first; an empty list at the end."""
         queue_id = remote.queue.id
         link = self.peers.reach(remote.owner)
         frame = await link.round_trip(
@@ -228,9 +228,9 @@ class Remotes:
         there: Callable[[RemoteQueue], Awaitable[T]],
         here: Callable[[LocalQueue], Awaitable[T]],
     ) -> T:
-        """Execute an operation where a queue is served; retry while it moves or its node is unreachable.
+        """Execute an operation at the owner of a queue; retry while the queue moves or its node is unreachable.
 
-        Raises QueueNotFound, PeerLost and the errors of the operation.
+        Raises QueueNotFound, PeerLost and the operation's own errors.
         """
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self._wait_s
@@ -255,9 +255,9 @@ class Remotes:
                 await self.news(broken_s if self.peers.can_reach(error.node_id) else RETRY_S)
 
     async def until_known(self, denied: RemoteQueue) -> None:
-        """Wait for changes about a queue that its owner does not serve.
+        """Wait for changes of a queue that its supposed owner does not serve.
 
-        If there are none, the owner has yet to apply the change that assigns the queue to it.
+        If none arrive, the owner has yet to apply the change that assigns the queue to it.
         """
         owner = denied.owner
         await self.changes.catch_up()

@@ -16,8 +16,8 @@ from flyball.errors import FlyballError, ProtocolError
 from flyball.faults import Faults
 from flyball.model import Message, Queue
 
-# Delay of the deletion of an auto-delete queue after its consumers' link broke: their clients have not cancelled
-# them.
+# Delay before an auto-delete queue is deleted after its consumers' link broke: their clients have not cancelled them,
+# and may attach again.
 RETURN_S = 10.0
 
 # The place of faults in frames.
@@ -120,7 +120,7 @@ class Consumers:
         held, self._held = list(self._held.values()), {}
         for owner in consumers.values():
             held += self._cancelled(owner.engine_consumer)
-        # All at once, so that they are in order before another consumer gets one of them.
+        # Requeued in one call, so that they are in order before another consumer receives one of them.
         guard(self._faults, self._broker.requeue, held)
         gone = partial(self._topology.consumer_gone, may_return_s=RETURN_S)
         for owner in consumers.values():
@@ -151,7 +151,8 @@ class Consumers:
     def start(self, frame: wire.Consume) -> None:
         """Start a consumer and confirm that. Raises ConsumerRefused, QueueNotFound."""
         if frame.number == 0 or frame.number in self._consumers:
-            # 0 means messages of `Get` in `Settle`. A consumer that is replaced would never end.
+            # In `Settle`, 0 stands for messages fetched with `Get`. A consumer whose number was reused would never
+            # end.
             raise ProtocolError(f"{frame.number} is not a valid number of a new consumer")
         queue = LocalQueue(self._topology, self._broker.engine.queue(frame.queue_id))
         queue.consume(_Consumer(self, self._outlet, queue.queue, frame), _ignore)
@@ -183,7 +184,7 @@ class Consumers:
                 self._broker.resume(owner.engine_consumer)
 
     def cancel(self, frame: wire.Cancel) -> None:
-        """Stop deliveries to a consumer; the other node may still settle what it has."""
+        """Stop deliveries to a consumer; the other node may still settle its unacked messages."""
         owner = self._running(frame.consumer)
         if owner is not None:
             consumer = owner.engine_consumer
@@ -281,7 +282,7 @@ class Consumers:
                 settle(message)
             except Exception as error:
                 self._faults.note(PLACE, error, quiet=True)
-                # Its lease has ended, and it was not settled.
+                # Its lease has ended, but it was not settled.
                 guard(self._faults, self._broker.requeue, [message])
                 if settlement == Settlement.ACK:
                     self._report_lost_ack()
@@ -301,7 +302,7 @@ class Consumers:
 
 
 def guard(faults: Faults, callback: Callable[..., object], *arguments: object) -> None:
-    """Call something that concerns one of many clients: an error is noted and does not close the link."""
+    """Run a callback for one of many clients: its error is recorded and does not close the link."""
     try:
         callback(*arguments)
     except Exception as error:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from flyball.broker.wire.link import Deliver
 from flyball.model import Message
 
-# Maximum size of a frame with several messages, which the frame limit allows in addition to the largest message.
+# Maximum size of a frame with several messages. The frame limit allows this in addition to the largest message.
 PAGE_BYTES = 512 * 1024
 
 

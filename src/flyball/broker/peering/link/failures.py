@@ -1,4 +1,4 @@
-"""Errors on a link: sent by the name of their class, and raised as the same class on the other side."""
+"""Errors on a link: sent as the name of their class, and raised as the same class on the other side."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from flyball.errors import ClusterError, FlyballError
 _KINDS: dict[str, type[FlyballError]] = {
     name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, FlyballError)
 }
-# A peer lost by the other node is not lost to this one.
+# A peer that the other node lost may still be reachable from this one.
 del _KINDS["PeerLost"]
 
 
@@ -18,7 +18,7 @@ def failure_fields(error: FlyballError) -> tuple[str, str]:
 
 
 def raised_elsewhere(kind: str, text: str) -> FlyballError:
-    """Return an error received from another node, without its fields, which are not sent."""
+    """Return an error received from another node. Its other fields are not sent."""
     found = _KINDS.get(kind, ClusterError)
     error = found.__new__(found, text)
     Exception.__init__(error, text)

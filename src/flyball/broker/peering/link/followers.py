@@ -1,6 +1,6 @@
 """Delays responses to changes until the other nodes have applied them, so that a client can use them on any node.
 
-The change is durable already; the other nodes are asked to apply all changes up to now.
+The change is already durable; the other nodes are asked to apply all changes made so far.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from collections.abc import Callable, Iterable
 from flyball.broker.peering.link.peers import Peers
 from flyball.errors import FlyballError
 
-# The command to apply all changes that are durable; the response comes when that is done.
+# The command to apply all durable changes; the node responds when that is done.
 CATCH_UP = "catch_up"
 
-# Timeout of a node that does not respond: it applies the changes when it is reachable again.
+# Timeout of a node that does not respond: it will apply the changes when it is reachable again.
 RETRY_TIMEOUT_S = 2.0
 
 
 class Followers:
-    """Asks the other nodes in rounds: each round serves all callers that came before it started."""
+    """Asks the other nodes in rounds: each round serves all callers that arrived before it started."""
 
     def __init__(
         self, peers: Peers, node_ids: Callable[[], Iterable[int]], *, time_limit_s: float = RETRY_TIMEOUT_S
     ) -> None:
-        """`node_ids` returns the present nodes of the domain, without this one."""
+        """`node_ids` returns the current nodes of the domain, without this one."""
         self._peers = peers
         self._node_ids = node_ids
         self._time_limit_s = time_limit_s
-        # The next round, for callers that came after the present one started.
+        # The next round, for callers that arrived after the current one started.
         self._next: asyncio.Future[None] | None = None
         self._is_asking = False
 

@@ -1,4 +1,4 @@
-"""The handshake of a link: both ends send their identity, and prove that they know the secret of the domain."""
+"""The handshake of a link: both ends send their identity, and prove that they know the domain's secret."""
 
 from __future__ import annotations
 
@@ -84,4 +84,4 @@ class LinkEnd(Connection):
 
     @abc.abstractmethod
     def _begin(self, theirs: wire.Hello) -> None:
-        """Start to use the link: the other end is authenticated."""
+        """Start using the link: the other end is authenticated."""

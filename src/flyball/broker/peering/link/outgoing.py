@@ -1,4 +1,4 @@
-"""A link opened by this node: requests, puts and consumers on another node, and the callbacks of its responses."""
+"""A link opened by this node: sends requests, puts and consumers to another node, and calls back with responses."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class LinkConsumer(Protocol):
     def delivered(self, frame: wire.Deliver) -> None: ...
 
     def cancelled(self, ending: wire.Ending) -> None:
-        """End the consumer: there are no more deliveries."""
+        """End the consumer: no further deliveries follow."""
         ...
 
     def lost(self) -> None:
-        """End the consumer: the link was lost, and with it the unacked messages."""
+        """End the consumer: the link was lost, and its unacked messages with it."""
         ...
 
 
@@ -43,7 +43,7 @@ class Settled(peering.Settled):
     """The links over which acks were sent, for a transaction that waits until they are durable."""
 
     def __init__(self) -> None:
-        # By link, its count of lost acks before.
+        # By link, its number of lost acks at that time.
         self.links: dict[Link, int] = {}
         # Whether an ack was lost before it was sent, with its link.
         self.is_in_vain = False
@@ -88,7 +88,8 @@ class Link(LinkEnd):
         super().__init__(hub, identity)
         self._listener = listener
         self.node_id = node_id
-        # Whether the handshake is complete. From then on the outcome of unanswered frames is unknown if it is lost.
+        # Whether the handshake is complete. If the link is lost after that, the outcome of unanswered frames is
+        # unknown.
         self.is_ready = False
         self.is_lost = False
         # When the handshake was completed, by the event loop's clock.
@@ -113,7 +114,7 @@ class Link(LinkEnd):
         if self.is_lost:
             raise PeerLost(self.node_id, "was lost")
         number = self._last_number = self._last_number + 1
-        # First, since it may raise: no callback must be left that is never called.
+        # First, since it may raise: otherwise a callback would be left that is never called.
         data = encode(number)
         self._answers[number] = answer
         self.send(data)
@@ -122,7 +123,7 @@ class Link(LinkEnd):
     async def round_trip(self, encode: Callable[[int], bytes], what: str, time_limit_s: float) -> wire.Frame:
         """Send a frame, encoded with its number, and return the response.
 
-        Raises PeerLost if there is none in time, and errors of the other node.
+        Raises PeerLost on timeout, and the errors of the other node.
         """
         number = 0
 
@@ -142,7 +143,7 @@ class Link(LinkEnd):
         return frame
 
     async def request(self, command: str, arguments: Mapping[str, Any], time_limit_s: float) -> Any:
-        """Execute a command on the node and return its result. Raises as `round_trip` does."""
+        """Execute a command on the node and return its result. Raises the errors of `round_trip`."""
         text = json.dumps({"command": command, "arguments": arguments}).encode()
         frame = await self.round_trip(lambda number: wire.encode_request(number, text), command, time_limit_s)
         assert isinstance(frame, wire.Response)
@@ -158,7 +159,7 @@ class Link(LinkEnd):
         self.send(data)
 
     def settle(self, consumer: int, settlement: int, message_id: int) -> None:
-        """Settle a message. Consecutive ones of the same kind are sent in one frame."""
+        """Settle a message. Consecutive settlements of the same kind are sent in one frame."""
         if self.is_lost:
             self.settled_in_vain()
             return
@@ -214,7 +215,7 @@ class Link(LinkEnd):
         self.give_up("has closed the link")
 
     def give_up(self, problem: str) -> None:
-        """End the link, and fail everything that waits for a response of the node."""
+        """End the link, and fail everything that waits for a response."""
         if self.is_lost:
             return
         self.is_lost = True
@@ -249,10 +250,10 @@ class Link(LinkEnd):
         return super().held_bytes() + max(0, self.unanswered_bytes - self.unread_bytes)
 
     def stop_reading(self) -> None:
-        """Keep reading while the node stops: requests in progress need the responses."""
+        """Keep reading while the node stops: requests in progress need their responses."""
 
     def pause_writing(self) -> None:
-        """Keep reading though the other node does not: publishers are throttled, not the link."""
+        """Keep reading while the peer does not: publishers are throttled, not the link."""
         self._is_write_paused = True
 
     # Reading
@@ -279,7 +280,7 @@ class Link(LinkEnd):
             except ProtocolError as error:
                 self.give_up(f"violated the protocol: {error}")
             except Exception as error:
-                # Many clients share the link: only the one that the frame was for is affected.
+                # Many clients share the link: only the client that the frame was for is affected.
                 self.faults.note("frame of another node", error)
 
     def _take(self, frame: wire.Frame) -> None:

@@ -11,7 +11,7 @@ from flyball.broker.core.pending import result
 from flyball.broker.core.queue_report import queue_report
 from flyball.broker.core.topology import Topology
 
-# The operations on a queue that are requests, by command. The arguments are those of the handle.
+# Operations on a queue that are sent as requests, by command. The arguments are those of the handle.
 OPERATIONS: Mapping[str, Callable[..., None]] = {
     "queue.counts": LocalQueue.use,
     "queue.purge": LocalQueue.purge,
@@ -23,7 +23,7 @@ OPERATIONS: Mapping[str, Callable[..., None]] = {
 
 
 class Ownership:
-    """Executes requests about queues of this node. Those about one queue raise QueueNotFound if it is not here."""
+    """Executes requests about queues of this node. Raises QueueNotFound for queues that it does not serve."""
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
@@ -43,7 +43,7 @@ class Ownership:
         return await result(lambda done: operation(queue, done=done, **arguments))
 
     async def list_queues(self, queue_ids: Sequence[int] | None = None) -> list[dict[str, Any]]:
-        """Return reports of all queues of this node, or of those with the ids that are here."""
+        """Return reports of all queues of this node, or of those in `queue_ids` that it serves."""
         if queue_ids is None:
             return [queue_report(state) for state in self._engine.queues]
         found = [self._engine.find_queue_by_id(queue_id) for queue_id in queue_ids if queue_id > 0]

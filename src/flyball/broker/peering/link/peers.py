@@ -25,7 +25,7 @@ log = logging.getLogger("flyball.server")
 # Backoff of attempts to connect to a node.
 RECONNECTS = Backoff(first_s=0.05, max_s=2.0, jitter_ratio=0.0)
 
-# Lifetime after which a lost link is reopened without a delay. Otherwise one that breaks on each use would be
+# Lifetime after which a lost link is reopened without a delay. Otherwise a link that breaks on each use would be
 # reopened in a tight loop.
 STEADY_S = RECONNECTS.max_s
 
@@ -64,7 +64,7 @@ def connecting(tls: ssl.SSLContext | None = None) -> Connect:
 
 
 class Peers:
-    """All other nodes: their records, the links to them, and the commands that they may request."""
+    """All other nodes: their records, the links to them, and the commands that they may send."""
 
     def __init__(
         self, hub: Hub, identity: Identity, listener: PeerListener, *, connect: Connect | None = None
@@ -72,7 +72,7 @@ class Peers:
         self._hub = hub
         self.identity = identity
         self._listener = listener
-        # Commands that other nodes may request, called with keyword arguments. Arguments and results are JSON.
+        # Commands that other nodes may send, called with keyword arguments. Arguments and results are JSON.
         self.commands: dict[str, Command] = {"flush": self._flush}
         self.records: dict[int, NodeRecord] = {}
         # The links opened by other nodes.
@@ -80,7 +80,7 @@ class Peers:
         # By node, its epoch and the number of the last batch of messages that it handed over.
         self.handed: dict[int, tuple[int, int]] = {}
         self._connect = connect or connecting()
-        # Nodes whose TLS failures are logged already.
+        # Nodes whose TLS failures were already logged.
         self._warned: set[int] = set()
         self._links: dict[int, Link] = {}
         self._retries: dict[int, Retries] = {}
@@ -114,7 +114,7 @@ class Peers:
             self.lost(node_id)
 
     def lost(self, node_id: int) -> None:
-        """Drop the links of a dead node: there will be no responses."""
+        """Drop the links of a dead node: it will send no more responses."""
         record = self.records.get(node_id)
         if record is not None and record.state is not NodeState.DEAD:
             self.records[node_id] = replace(record, state=NodeState.DEAD)
@@ -132,7 +132,7 @@ class Peers:
             session.abort()
 
     def drop_links(self) -> None:
-        """Close all links from this node, which had lost its lease: frames received since then may be outdated.
+        """Close all links from this node, whose lease had expired: frames received since then may be outdated.
 
         Their sender may have been declared dead, and other nodes may have redelivered its messages.
         """
@@ -153,7 +153,7 @@ class Peers:
         return record is not None and record.state is not NodeState.DEAD and "link" in record.addresses
 
     def link(self, node_id: int) -> Link | None:
-        """Return the link to a node, which may still be connecting; None if the node is unreachable."""
+        """Return the link to a node, which may still be connecting; None for an unreachable node."""
         link = self._links.get(node_id)
         if link is None and self.can_reach(node_id) and not self._is_stopped:
             link = self._links[node_id] = Link(self._hub, self.identity, self, node_id)
@@ -161,7 +161,7 @@ class Peers:
         return link
 
     def known_link(self, node_id: int) -> Link | None:
-        """Return the link to a node if there is one: none is opened."""
+        """Return the link to a node if it exists; opens none."""
         return self._links.get(node_id)
 
     def reach(self, node_id: int) -> Link:
@@ -173,7 +173,7 @@ class Peers:
 
     @property
     def links(self) -> Collection[Link]:
-        """A view of the present links."""
+        """A view of the open links."""
         return self._links.values()
 
     def take_settled(self) -> Settled:
@@ -228,7 +228,7 @@ class Peers:
     ) -> Any:
         """Execute a command on another node and return its result.
 
-        Raises PeerLost if it does not respond, and errors of the other node.
+        Raises PeerLost if the node does not respond, and the node's own errors.
         """
         return await self.reach(node_id).request(command, arguments, time_limit_s)
 

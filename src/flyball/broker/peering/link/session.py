@@ -1,6 +1,6 @@
-"""A link opened by another node: the operations of its clients on local queues.
+"""A link opened by another node: executes its clients' operations on local queues.
 
-The other node is an ordinary publisher and consumer here, with many consumers.
+Here, the other node is an ordinary publisher and consumer, with many consumers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MAX_TTL_US = 1 << 62
 # Frames executed per turn of the event loop.
 FRAMES_AT_ONCE = 500
 
-# Frames that get a Failure as a response if they fail.
+# Frames that are answered with a Failure if they fail.
 _Question: TypeAlias = wire.Consume | wire.Get | wire.Read | wire.List | wire.Hand
 
 
@@ -101,7 +101,7 @@ class LinkSession(LinkEnd):
         # The other node's id, after the handshake.
         self.node_id = 0
         self._consumers = Consumers(self, topology)
-        # Reads that wait for an earlier one that needs the store.
+        # Reads queued until an earlier one has read from the store.
         self._reads: deque[wire.Read] = deque()
         self._is_fetching = False
         self._puts: _Puts | None = None
@@ -156,7 +156,7 @@ class LinkSession(LinkEnd):
         return self._consumers.page_out(wanted_bytes)
 
     def tick(self, now_s: float) -> None:
-        """Continue if there are message ids or memory by now."""
+        """Continue if message ids or memory have become available."""
         if self._withheld and not self.broker.ledger.is_full:
             withheld, self._withheld = self._withheld, []
             self.puts_done(withheld, PutOutcome.STORED)
@@ -210,7 +210,7 @@ class LinkSession(LinkEnd):
         return True
 
     def _frame_failed(self, frame: wire.Frame, error: Exception) -> None:
-        """Respond to a frame with an error. Many clients share the link: only the one that sent it is affected."""
+        """Respond to a frame with an error. Many clients share the link: only the client that sent it is affected."""
         if isinstance(error, FlyballError) and not isinstance(frame, wire.Put):
             kind, text = failure_fields(error)
         else:
@@ -263,7 +263,7 @@ class LinkSession(LinkEnd):
     def _begin(self, theirs: wire.Hello) -> None:
         older = self._peers.sessions.get(theirs.node_id)
         if older is not None:
-            # The other node has lost that one: requeue its unacked messages.
+            # The other node has lost the older session: requeue its unacked messages.
             older.abort()
         self.hub.logged_in(self)
         self.node_id = theirs.node_id
@@ -297,7 +297,7 @@ class LinkSession(LinkEnd):
         engine = self._engine
         time_us = frame.content.time_us
         if time_us is not None and time_us > MAX_TTL_US:
-            # The time of expiry must fit into 64 bits, here and in the store.
+            # The expiry time must fit into 64 bits, here and in the store.
             frame.content.time_us = MAX_TTL_US
         found = [engine.find_queue_by_id(queue_id) for queue_id in frame.queue_ids]
         targets = [state for state in found if state is not None]
@@ -367,7 +367,7 @@ class LinkSession(LinkEnd):
         self._queue(frame.queue_id).get(found, no_ack=False)
 
     def _read(self, frame: wire.Read) -> None:
-        """Peek or take a message. One that must be read from the store delays later reads, to keep their order."""
+        """Peek or take a message. A read from the store delays later reads, to keep their order."""
         self.in_flight += 1
         self._reads.append(frame)
         self._read_on()
@@ -407,7 +407,7 @@ class LinkSession(LinkEnd):
         self._is_fetching = is_fetched = not is_settled
 
     def _list(self, frame: wire.List) -> None:
-        """List messages, as many as fit into a frame."""
+        """List as many messages as fit into a frame."""
 
         def listed(messages: list[Message], error: FlyballError | None) -> None:
             self.in_flight -= 1
@@ -418,7 +418,7 @@ class LinkSession(LinkEnd):
         queue.browse(frame.after_id, frame.limit, listed)
 
     def _hand(self, frame: wire.Hand) -> None:
-        """Accept messages of another member, or of a queue that moves here, unless the batch is a repetition."""
+        """Accept messages of another member, or of a queue that is moving here, unless the batch is a repetition."""
         if self._engine.has_queue(frame.queue_id):
             self._take_handed(frame)
         else:
@@ -459,7 +459,7 @@ class LinkSession(LinkEnd):
         for handed in frame.messages:
             message = message_of(handed, self._engine.use_message_id(), state.queue.id)
             message.persistent = False
-            # The batch is accepted: an error with one of its messages must not cause a repetition.
+            # The batch is accepted: an error in one of its messages must not cause a retry.
             guard(self.faults, self.broker.accept, state, message)
         self.broker.retention.watch_expiries()
         self.send(wire.encode_handed(frame.number, PutOutcome.STORED))
@@ -475,7 +475,7 @@ class LinkSession(LinkEnd):
         super().send(data)
 
     def send_delivery(self, data: bytes) -> None:
-        """Send a message; pause all consumers if there is much unsent output."""
+        """Send a message; pause all consumers if too much output is unsent."""
         super().send(data)
         if self._out_bytes > WRITE_BUFFER_BYTES:
             self._consumers.stop()
