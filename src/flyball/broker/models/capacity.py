@@ -17,8 +17,8 @@ VERSION = 1
 def options_of_model(text: str, source: str, experiment: str = "") -> dict[str, object]:
     """Return capacity and weights for ClusterOptions. Raises ClusterError whose text starts with `source`.
 
-    Weights are shares of a node's capacity, which is 1. A model without weights gives the number of clients that a
-    node can serve; each weighs 1. `experiment` selects one of several models.
+    Weights are shares of a node's capacity, which is 1. A model without weights specifies the number of clients that
+    a node can serve; each weighs 1. `experiment` selects one of several models.
     """
     targets = [
         target for target in _targets(text, source) if not experiment or target.get("experiment") == experiment

@@ -10,7 +10,7 @@ from flyball.errors import InvalidArgument
 
 # Parameters of documents that are compared.
 MAX_PARAMETERS = 20_000
-# Fields that name the entries of a list: entries are compared by name, not by place.
+# Fields that name the entries of a list: entries are compared by name, not by position.
 NAMES = ("loop", "experiment", "name", "key", "class")
 
 
@@ -26,7 +26,7 @@ class Difference(TypedDict):
 
 
 def differences(before: Any, after: Any) -> list[Difference]:
-    """Return the parameters that differ, in the order of the later document; those that are gone come last.
+    """Return the parameters that differ, in the order of the later document; removed ones last.
 
     Raises InvalidArgument if a document has more than MAX_PARAMETERS.
     """
@@ -68,7 +68,7 @@ def _parameters(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _labels(entries: Sequence[Any]) -> list[str]:
-    """Return a distinct label for each entry: its name, if all have different ones, or its place."""
+    """Return a distinct label for each entry: its name, if all names differ, or its position."""
     for field in NAMES:
         if all(isinstance(entry, Mapping) and isinstance(entry.get(field), str | int) for entry in entries):
             labels = [str(entry[field]) for entry in entries]

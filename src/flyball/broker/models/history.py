@@ -1,4 +1,4 @@
-"""The versions of one model: which states follow which, and what a change of one version does to the others.
+"""The versions of one model: the transitions between states, and the effect of one version's change on the others.
 
 Pure: a change takes a history and its cause, and returns the next history. Both refer to versions by their numbers,
 which are never reused. At most one version is in force, at most one runs in shadow, and only the one in force can be
@@ -16,13 +16,12 @@ from typing import Any
 
 from flyball.errors import ModelConflict, ModelNotFound
 
-# Limits of the versions kept of a model. The one in force, the one in shadow and the one that a rollback would put
-# in force are kept in any case.
+# Limits of the versions kept of a model. The versions in force, in shadow and next for a rollback are always kept.
 MAX_VERSIONS = 20
 MAX_VERSIONS_BYTES = 2 * 1024 * 1024
 MAX_ENTRIES = 60
 
-# Estimated memory besides texts, of a history, a version and a log entry with the values that they were read from.
+# Estimated memory, without texts, of a history, a version and a log entry with the values that they were read from.
 HISTORY_BYTES = 2048
 VERSION_BYTES = 4096
 ENTRY_BYTES = 1024
@@ -33,19 +32,19 @@ class State(enum.StrEnum):
 
     # Published, not used.
     CANDIDATE = "candidate"
-    # Its consumers compute what they would do with it, and go on with the version in force.
+    # Consumers compute their actions with it, but apply those of the version in force.
     SHADOW = "shadow"
     # Its consumers use it.
     IN_FORCE = "in_force"
-    # A later version, or one chosen by an operator, took its place.
+    # Replaced by a later version, or by one that an operator chose.
     SUPERSEDED = "superseded"
-    # It failed a test, or an operator refused it.
+    # It failed a test, or an operator rejected it.
     REJECTED = "rejected"
-    # It did harm, in force or in shadow, and was rolled back.
+    # It caused harm, in force or in shadow, and was rolled back.
     QUARANTINED = "quarantined"
 
 
-# The states that a version may get, by its present state. A version becomes SUPERSEDED only because of another one.
+# Permitted transitions by present state. A version becomes SUPERSEDED only when another one replaces it.
 TRANSITIONS: Mapping[State, frozenset[State]] = {
     State.CANDIDATE: frozenset({State.SHADOW, State.IN_FORCE, State.REJECTED, State.SUPERSEDED}),
     State.SHADOW: frozenset({State.IN_FORCE, State.REJECTED, State.QUARANTINED, State.SUPERSEDED}),
@@ -54,7 +53,7 @@ TRANSITIONS: Mapping[State, frozenset[State]] = {
     State.REJECTED: frozenset({State.SHADOW, State.IN_FORCE}),
     State.QUARANTINED: frozenset({State.SHADOW, State.IN_FORCE, State.REJECTED}),
 }
-# Versions in these states are used again only if an operator insists.
+# Versions in these states are used again only if an operator forces it.
 NEEDS_FORCE = frozenset({State.REJECTED, State.QUARANTINED})
 # The states that a version may be published in, and those that may be requested for it later.
 FIRST_STATES = (State.CANDIDATE, State.SHADOW, State.IN_FORCE, State.REJECTED)
@@ -90,7 +89,7 @@ class Version:
 
     number: int
     state: State
-    # Since when it has this state, and why.
+    # When it entered this state, and why.
     since: float
     reason: str
     digest: str
@@ -103,14 +102,14 @@ class Version:
     objections: tuple[str, ...] = ()
     published_at: float
     published_by: str
-    # The last time that it came into force, and went.
+    # When it was last put in force, and when it was last taken out of force.
     valid_from: float | None = None
     valid_until: float | None = None
-    # Counts how often any version came into force; 0 if this one never did.
+    # Number of activations of the model's versions up to this one's last; 0 if it was never in force.
     turn: int = 0
     # It was put in force although it is unsound, or had been rejected or quarantined.
     is_forced: bool = False
-    # What was observed when its state changed last.
+    # Observations at its last change of state, as JSON text.
     outcome: str | None = None
 
     @property
@@ -145,7 +144,7 @@ class History:
     pinned: int | None = None
     next_number: int = 1
     turns: int = 0
-    # Counts changes, and entries of the log, also of those that are gone.
+    # Number of changes so far, and of log entries, including dropped ones.
     revision: int = 0
     logged: int = 0
 
@@ -155,7 +154,7 @@ class History:
         return next((version for version in self.versions if version.number == number), None)
 
     def get(self, number: int) -> Version:
-        """Raises ModelNotFound."""
+        """Return a version by its number. Raises ModelNotFound."""
         found = self.find(number)
         if found is None:
             raise ModelNotFound(self.kind, self.scope, number)
@@ -175,12 +174,12 @@ class History:
 
     @property
     def previous(self) -> Version | None:
-        """The version that a rollback puts in force: of those that were superseded in force, the last one."""
+        """The version that a rollback puts in force: the last one that was superseded while in force."""
         was_in_force = [each for each in self.versions if each.state is State.SUPERSEDED and each.turn]
         return max(was_in_force, key=lambda version: version.turn, default=None)
 
     def entries_since(self, before: History) -> Sequence[Entry]:
-        """Return the log entries that an earlier history does not have."""
+        """Return the log entries added since an earlier history."""
         return self.entries[len(self.entries) - (self.logged - before.logged) :]
 
     @property
@@ -196,8 +195,8 @@ class History:
     ) -> tuple[History, Version, bool]:
         """Add a version; return the history, the version and whether it is new.
 
-        A version with the same document and evidence is returned as it is. Raises ModelConflict if a version may not
-        be published in that state.
+        An existing version with the same document and evidence is returned unchanged. Raises ModelConflict if a
+        version may not be published in that state.
         """
         known = next((version for version in self.versions if version.digest == draft.digest), None)
         if known is not None:
@@ -219,13 +218,13 @@ class History:
         else:
             added._check(version, state, force=force)
             found = added._enter(version, state, cause, is_new=True, force=force)
-        # A version that is only a candidate may be the first to go.
+        # Keep the new version: as a mere candidate it could be dropped first.
         return found._finished(keep=version.number), found.get(version.number), True
 
     def request(
         self, number: int, state: State, cause: Cause, *, force: bool = False, expected: State | None = None
     ) -> History:
-        """Give a version another state. With `expected` only if it has that state now. Raises ModelConflict."""
+        """Change the state of a version; with `expected`, only if that is its present state. Raises ModelConflict."""
         version = self.get(number)
         if expected is not None and version.state is not expected:
             raise ModelConflict(
@@ -258,10 +257,10 @@ class History:
         return replace(logged, pinned=None)._finished()
 
     def roll_back(self, cause: Cause, to: int | None = None) -> History:
-        """Quarantine the version in force, and put the one before it in force, or version `to`.
+        """Quarantine the version in force, and put its predecessor, or version `to`, in force.
 
-        Without an earlier version none is in force then: consumers use their defaults. A version that was in force
-        before needs no force to return. Raises ModelConflict.
+        Without an earlier version none is in force afterwards, and consumers use their defaults. A version that was
+        in force before returns without `force`. Raises ModelConflict.
         """
         leaving = self.in_force
         if leaving is None:
@@ -286,7 +285,7 @@ class History:
         return f"the {self.kind} model for scope '{self.scope}'"
 
     def _check(self, version: Version, state: State, *, force: bool) -> None:
-        """Raise ModelConflict if the version may not get the state, which its present state allows."""
+        """Raise ModelConflict if the version may not enter a state that its present state permits."""
         if state is State.IN_FORCE:
             self._check_pin(version.number)
         if force or state not in (State.SHADOW, State.IN_FORCE):
@@ -309,7 +308,7 @@ class History:
     def _enter(
         self, version: Version, state: State, cause: Cause, *, is_new: bool = False, force: bool = False
     ) -> History:
-        """Give the version the state, and move those out of the way that it replaces."""
+        """Change the state of a version, and supersede the versions that it replaces."""
         found = self
         for other in self.versions:
             if other.number != version.number and _gives_way(other, version, state):
@@ -358,7 +357,7 @@ class History:
 def _gives_way(other: Version, version: Version, state: State) -> bool:
     """Whether `other` is superseded when `version` gets the state."""
     if state is State.IN_FORCE:
-        # What waited before it is out of date; what came after it may still take over.
+        # Older waiting versions are outdated; newer ones may still take over.
         is_older = other.number < version.number
         return other.state is State.IN_FORCE or (is_older and other.state in (State.CANDIDATE, State.SHADOW))
     return state is State.SHADOW and other.state is State.SHADOW

@@ -1,6 +1,6 @@
-"""The kinds of models: each document is read as its consumers read the file. Pure.
+"""The kinds of models: each document is parsed as its consumers parse the file. Pure.
 
-Takes documents, returns what is shown of them. `certify` says whether a version may be put in force.
+Returns summaries of documents. `certify` decides whether a version may be put in force.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NO_CERTIFICATE = "the design has no certificate"
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The summary of a document, and its own verdict on its soundness: None if it has none."""
+    """The summary of a document, and the document's own verdict on its soundness; None without a verdict."""
 
     summary: str
     is_sound: bool | None = None
@@ -38,14 +38,14 @@ Reader = Callable[[Mapping[str, Any]], Facts]
 
 
 def read_document(kind: str, document: Mapping[str, Any]) -> Facts:
-    """Read a model's document. Raises InvalidArgument that says what is wrong with it."""
+    """Parse a model's document. Raises InvalidArgument that names the problem."""
     check_kind(kind)
     try:
         return READERS[kind](document)
     except (ControlError, AdmissionError, ClusterError) as error:
         raise InvalidArgument(f"invalid {kind} model: {error}") from error
     except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
-        # A reader of files may trust the pipeline that wrote them; a document of a request may be anything.
+        # Parsers of files trust the pipeline that wrote them; a document in a request may contain anything.
         raise InvalidArgument(f"invalid {kind} model: malformed ({error})") from error
 
 
@@ -58,7 +58,7 @@ def check_kind(kind: str) -> None:
 def certify(facts: Facts, certificate: Mapping[str, Any] | None) -> Facts:
     """Return the facts with the verdict of a certificate: sound only if document and certificate are.
 
-    Raises InvalidArgument unless the certificate says `is_sound`.
+    Raises InvalidArgument unless the certificate has a boolean `is_sound`.
     """
     if certificate is None:
         return facts

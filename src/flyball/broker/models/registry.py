@@ -1,8 +1,8 @@
-"""The models of a domain, kept as definitions that every node follows.
+"""The models of a domain, stored as definitions that every node applies.
 
-All versions of a model are one definition, so no node and no crash can leave half of a change. Changes are made on
-one node at a time, the leader of a domain (`cluster.models`); `changed` reports them on every node. Consumers read
-what is in memory, so they go on with the last version while the store is unavailable.
+All versions of a model are one definition, so a change is atomic, even if a node crashes. Changes are made on one
+node at a time, the leader of a domain (`cluster.models`); `changed` reports them on every node. Consumers read from
+memory, so they continue with the last version while the store is unavailable.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Changed = dict[str, Any]
 
 
 async def _no_others() -> None:
-    """Do nothing: the node is alone."""
+    """Do nothing: this is a single node."""
 
 
 class Models:
@@ -100,7 +100,7 @@ class Models:
         return self._histories.get(_key(kind, scope))
 
     def get(self, kind: str, scope: Scope) -> History:
-        """Raises ModelNotFound, and InvalidArgument for an unknown kind."""
+        """Return a model. Raises ModelNotFound, and InvalidArgument for an unknown kind."""
         check_kind(kind)
         found = self.find(kind, scope)
         if found is None:
@@ -126,7 +126,7 @@ class Models:
     # Changes. Each is durable when it returns. Raises FlyballError.
 
     async def run(self, command: str, by: str, arguments: Mapping[str, Any]) -> Changed:
-        """Run a command with arguments from outside. Raises InvalidArgument for invalid ones."""
+        """Run a command with unvalidated arguments. Raises InvalidArgument for invalid ones."""
         found = self.commands.get(command)
         if found is None:
             raise InvalidArgument(f"unknown command {command!r}: use {', '.join(self.commands)}")
@@ -148,7 +148,7 @@ class Models:
         reason: str = "",
         force: bool = False,
     ) -> Changed:
-        """Add a version; one with the same document and evidence is left as it is."""
+        """Add a version; an existing one with the same document and evidence is unchanged."""
         place, cause, first = Scope.parse(scope), self._cause(by, reason), _state(state, FIRST_STATES)
         # In a thread: reading a large document takes many milliseconds.
         draft = await asyncio.to_thread(draft_of, kind, document, evidence or {}, certificate)
@@ -171,7 +171,7 @@ class Models:
         expected: str | None = None,
         outcome: _Object | None = None,
     ) -> Changed:
-        """Give a version another state, with `expected` only if it has that one now."""
+        """Change the state of a version; with `expected`, only if that is its present state."""
         wanted = _state(state, REQUESTED_STATES)
         needed = None if expected is None else _state(expected, tuple(State))
         before, cause = self.get(kind, Scope.parse(scope)), self._cause(by, reason, outcome)
@@ -232,10 +232,10 @@ class Models:
         return Cause(self._now(), by, checked_reason(reason), observed)
 
     async def _keep(self, before: History, after: History) -> None:
-        """Make a history durable. Written also without a change: what it repeats may not be durable yet.
+        """Make a history durable. It is written even if unchanged: the change that it repeats may not be durable yet.
 
-        Raises ModelConflict if another node has changed the model at the same time, as a leader may do that does not
-        know yet that another one leads: of two such changes the later one counts, on all nodes.
+        Raises ModelConflict if another node has changed the model concurrently, such as a leader that does not know
+        yet that another node leads: of two such changes the later one counts, on all nodes.
         """
         key = _key(after.kind, after.scope)
         definition = Definition(KIND, key, history_to_json(after))
@@ -260,7 +260,7 @@ class Models:
         try:
             found = None if value is None else history_from_json(value)
         except ValueError as error:
-            # A node of a newer version wrote it: this one goes on with what it has.
+            # A node of a newer version wrote it: this one keeps its present state.
             log.warning("model ignored key=%s: %s", key, error)
             return
         known = self._histories.pop(key, None)

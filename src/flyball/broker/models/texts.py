@@ -1,4 +1,4 @@
-"""Documents as texts: a model is kept as the JSON text that it was published as, so that its memory is its size.
+"""Documents as text: a model is kept as its published JSON text, so that its memory equals its size.
 
 Pure. Parsed, a document of small objects would take thirty times its size in the memory of every node.
 """
@@ -15,13 +15,13 @@ from flyball.broker.models.kinds import certify, read_document
 from flyball.errors import InvalidArgument
 
 MAX_DOCUMENT_BYTES = 256 * 1024
-# Of the evidence, and of the certificate.
+# Limit of the evidence, and of the certificate.
 MAX_EVIDENCE_BYTES = 32 * 1024
 MAX_OUTCOME_BYTES = 4096
-# Levels of lists and objects in each other.
+# Maximum nesting of lists and objects.
 MAX_DEPTH = 32
 MAX_REASON_LENGTH = 500
-# Objections that are kept of a certificate, and characters of each.
+# Maximum number of objections kept of a certificate, and characters of each.
 MAX_OBJECTIONS = 20
 MAX_OBJECTION_LENGTH = 500
 
@@ -29,7 +29,7 @@ MAX_OBJECTION_LENGTH = 500
 def draft_of(
     kind: str, document: Mapping[str, Any], evidence: Mapping[str, Any], certificate: Mapping[str, Any] | None
 ) -> Draft:
-    """Check what is published, and return it as a draft. Raises InvalidArgument."""
+    """Validate a published document, and return it as a draft. Raises InvalidArgument."""
     text = json_text("document", document, MAX_DOCUMENT_BYTES)
     facts = certify(read_document(kind, document), certificate)
     return Draft(
@@ -57,7 +57,7 @@ def json_text(what: str, value: Mapping[str, Any], max_bytes: int) -> str:
 
 
 def _check_depth(what: str, value: Any) -> None:
-    """Raise InvalidArgument for a document that functions which call themselves could not read."""
+    """Raise InvalidArgument for a document nested too deep for recursive functions."""
     level = [value]
     for _ in range(MAX_DEPTH):
         inner = [
