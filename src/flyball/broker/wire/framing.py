@@ -12,8 +12,8 @@ class FrameBuffer:
     __slots__ = ("_buffer", "_needed", "_offset", "_partial")
 
     def __init__(self) -> None:
-        # Frames are read from `_buffer`, the caller's own bytes as a rule. A frame that is not complete gathers
-        # in `_partial` until there are `_needed` bytes, so that no byte is copied more than a few times.
+        # Frames are read from `_buffer`, usually the caller's own bytes. An incomplete frame is collected in
+        # `_partial` until it has `_needed` bytes, so that no byte is copied more than a few times.
         self._buffer = b""
         self._offset = 0
         self._partial = bytearray()

@@ -1,7 +1,7 @@
 """Frames of AMQP 0-9-1: bytes in, commands out, and back.
 
-Sans-IO: the caller owns the socket. Reading publishes, acks and deliveries and writing deliveries are the hot paths
-here; what is rare or wrong goes frame by frame. Which method is allowed when is the session's to decide.
+Sans-IO: the caller owns the socket. The hot paths are reading publishes, acks and deliveries, and writing deliveries;
+rare or malformed input is decoded frame by frame. The session decides which method is allowed when.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from flyball.broker.wire.framing import FrameBuffer
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
 HEARTBEAT: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 
-# The least `frame_max` that a peer may ask for.
+# Minimum `frame_max` that a peer may negotiate.
 FRAME_MIN_SIZE: Final = 4096
 
-# The largest frame before tuning, as in the specification and RabbitMQ 3.10.
+# Maximum frame size before tuning, as in the specification and RabbitMQ 3.10.
 HANDSHAKE_FRAME_MAX: Final = FRAME_MIN_SIZE
 
 _FRAME_HEAD_BYTES: Final = 7
@@ -74,15 +74,15 @@ _BASIC_WITHOUT_WEIGHT: Final = _BASIC << 16
 _END_TO_BODY: Final = struct.Struct(">HHI")
 _END_TO_BODY_BYTES: Final = 8
 _BODY_FOLLOWS: Final = FRAME_END << 8 | FRAME_BODY
-# Where a publish's frame has its exchange's name: behind class, method and ticket.
+# Offset of the exchange's name in a publish's frame: after class, method and ticket.
 _ORIGIN_AT: Final = 13
-# Where a delivery's frame has its consumer's tag: behind class and method. Delivery tag and bits follow.
+# Offset of the consumer tag in a delivery's frame: after class and method. Delivery tag and bits follow it.
 _CONSUMER_AT: Final = 11
 _DELIVERY_FIELDS: Final = struct.Struct(">QB")
 _DELIVERY_FIELDS_BYTES: Final = 9
 _MANDATORY: Final = 1
 _IMMEDIATE: Final = 2
-# A longer beginning is not remembered for the next publish.
+# A longer prefix is not cached for the next publish.
 _REPEAT_LIMIT: Final = 1024
 
 
@@ -110,7 +110,7 @@ class Heartbeat(Command):
 class Publish(Command):
     """A basic.publish with its content, undecoded: `read_origin` reads `origin`, `essentials` reads `properties`.
 
-    Publishes with the same origin or properties in a row have the same object there.
+    Consecutive publishes with equal origin or properties share the object.
     """
 
     __slots__ = ("body", "immediate", "mandatory", "origin", "properties")
@@ -218,9 +218,9 @@ class Decoder(FrameBuffer):
         self.frame_max = frame_max
         self.channel_max = 0
         self.max_body_bytes = max_body_bytes
-        # Before connection.open: a frame on a channel other than 0 is an error, and nothing of it is kept.
+        # Before connection.open: a frame on a channel other than 0 is an error, and is not buffered.
         self.is_connection_only = False
-        # The channels whose contents are gathered; those of others are an error. None: all are.
+        # The channels whose contents are collected; contents on others are an error. None: all channels.
         self.open_channels: Container[int] | None = None
         # While the connection closes: contents are dropped frame by frame.
         self.is_discarding = False
@@ -231,13 +231,13 @@ class Decoder(FrameBuffer):
         # A server answers a protocol header with a method, unless it refuses.
         self._started = from_server
         self._contents: dict[int, _Content] = {}
-        # A publisher repeats itself: the method frame of its last publish, with the end octet, and what was in it;
-        # and if two in a row had the same properties, all octets from there to the body.
+        # Cache, since publishers repeat themselves: the method frame of the last publish, with the end octet, and its
+        # decoded fields; after two publishes with equal properties, also all octets from there to the body.
         self._last_publish_frame = b""
         self._last_publish = Publish(0, b"", False, False, b"", b"")
         self._repeat = b""
         self._repeat_body_bytes = 0
-        # So does a server: what its last delivery had besides delivery tag and content, and the octets of that.
+        # The same for a server: the last delivery without delivery tag and content, and the octets of these fields.
         self._last_delivery = BasicDeliver(0, "", 0, False, "", "")
         self._last_consumer = self._last_origin = b""
 
@@ -292,9 +292,9 @@ class Decoder(FrameBuffer):
         return self._next_by_frames()
 
     def _next_publish(self, at: int, channel: int, size: int) -> Publish | None:
-        """Return the publish that begins at `at` if it is complete and its body is one frame.
+        """Return the publish that starts at `at` if it is complete and its body is one frame.
 
-        None means that it is not, or that it is malformed: decoding frame by frame finds out.
+        Return None otherwise, or if it is malformed: decoding frame by frame detects which.
         """
         buffer = self._buffer
         end = at + _FRAME_HEAD_BYTES + size
@@ -325,7 +325,7 @@ class Decoder(FrameBuffer):
         return Publish(channel, last.origin, last.mandatory, last.immediate, properties, buffer[body_at:stop])
 
     def _next_delivery(self, at: int, channel: int, size: int) -> BasicDeliver | None:
-        """Return the delivery that begins at `at`, as `_next_publish` does a publish."""
+        """Return the delivery that starts at `at`, under the conditions of `_next_publish`."""
         buffer = self._buffer
         end = at + _FRAME_HEAD_BYTES + size
         fields_at = at + _CONSUMER_AT + 1 + buffer[at + _CONSUMER_AT]
@@ -356,8 +356,9 @@ class Decoder(FrameBuffer):
         )
 
     def _whole_content(self, channel: int, size: int, end: int) -> tuple[int, int]:
-        """Return where the body begins and ends of a content that follows a method frame of `size`, which ends at
-        `end`: if it is complete, and its body is one frame. Else return zeros.
+        """Return start and end of the body of a content that follows a method frame of `size`, which ends at `end`.
+
+        Return zeros unless the content is complete and its body is one frame.
         """
         buffer = self._buffer
         available = len(buffer)
@@ -399,7 +400,7 @@ class Decoder(FrameBuffer):
                 self._wait(_FRAME_HEAD_BYTES)
                 return None
             kind, channel, size = _FRAME_HEAD.unpack_from(buffer, at)
-            # As RabbitMQ does, forgive peers that forget what a frame has besides its payload.
+            # Like RabbitMQ, tolerate peers that do not count a frame's overhead.
             if size > self.frame_max > 0:
                 raise AmqpError(
                     ReplyCode.FRAME_ERROR,
@@ -427,7 +428,7 @@ class Decoder(FrameBuffer):
         return header
 
     def _take_frame(self, kind: int, channel: int, at: int, end: int) -> Command | None:
-        """Take the frame whose payload is at `at`; return the command that is complete with it, if one is."""
+        """Accept the frame whose payload is at `at`; return the command that it completes, if any."""
         if channel != 0 and self.is_connection_only:
             raise AmqpError(ReplyCode.UNEXPECTED_FRAME, f"type {kind}: a frame of channel {channel} before open")
         if self.is_discarding and kind in (FRAME_HEADER, FRAME_BODY):
@@ -456,7 +457,7 @@ class Decoder(FrameBuffer):
         if key not in METHODS:
             text = f"unknown method {method_id} of class {class_id}"
             raise AmqpError(ReplyCode.NOT_IMPLEMENTED, text, class_id, method_id)
-        # On channel 0 the session has something to say to methods that are not for it.
+        # On channel 0 the session itself responds to methods that do not belong there.
         parse = METHODS[key].parse if channel == 0 else self._parsers.get(key)
         if parse is None or (channel != 0 and class_id == _CONNECTION):
             raise AmqpError(ReplyCode.COMMAND_INVALID, "unimplemented method", class_id, method_id)
@@ -596,13 +597,13 @@ def encode_delivery(
     body: bytes,
     frame_max: int,
 ) -> bytes:
-    """Return a basic.deliver with its content; `prefix` is the consumer's, `frame_max` the peer's, 0 for any."""
+    """Return a basic.deliver with its content; `prefix` is the consumer's, `frame_max` the peer's (0: unlimited)."""
     size = len(body)
     if size == 0 or size > frame_max - FRAME_OVERHEAD:
         head = _FRAME_HEAD.pack(FRAME_METHOD, channel, len(prefix) + 9 + len(origin))
         fields = _DELIVERY_FIELDS.pack(delivery_tag, redelivered)
         return b"".join((head, prefix, fields, origin, _END, encode_content(channel, properties, body, frame_max)))
-    # All that encode_content would do, for a body of one frame.
+    # encode_content, inlined for a body of one frame.
     return b"".join(
         (
             _FRAME_HEAD.pack(FRAME_METHOD, channel, len(prefix) + 9 + len(origin)),
@@ -649,7 +650,7 @@ def encode_return(
 
 
 def encode_content(channel: int, properties: bytes, body: bytes, frame_max: int) -> bytes:
-    """Return the header and body frames of a content; `frame_max` is the peer's, 0 for any."""
+    """Return the header and body frames of a content; `frame_max` is the peer's (0: unlimited)."""
     size = len(body)
     head = _HEADER_FRAME.pack(
         FRAME_HEADER, channel, _CONTENT_HEAD_BYTES + len(properties), _BASIC_WITHOUT_WEIGHT, size

@@ -1,6 +1,6 @@
-"""The simple field types of AMQP 0-9-1, the frame around a method, and the error that all of this package raises.
+"""The simple field types of AMQP 0-9-1, the frame around a method, and the error that this package raises.
 
-Readers take the buffer, where to start and where the frame ends, since further frames may follow in the same buffer.
+Readers accept a buffer with the start of the field and the end of its frame, since further frames may follow in it.
 """
 
 from __future__ import annotations
@@ -92,20 +92,20 @@ def read_longlong(data: bytes, at: int, end: int) -> int:
 
 
 def skip_shortstr(data: bytes, at: int, end: int) -> int:
-    """Return where the short string at `at` ends."""
+    """Return the end of the short string at `at`."""
     if at >= end or at + 1 + data[at] > end:
         raise syntax_error("a short string does not fit into its frame")
     return at + 1 + data[at]
 
 
 def read_loose_shortstr(data: bytes, at: int, end: int) -> tuple[str, int]:
-    """Return the short string at `at` and where it ends. Octets that are not UTF-8 become lone surrogates."""
+    """Return the short string at `at` and its end. Octets that are not UTF-8 become lone surrogates."""
     stop = skip_shortstr(data, at, end)
     return data[at + 1 : stop].decode("utf-8", "surrogateescape"), stop
 
 
 def read_shortstr(data: bytes, at: int, end: int) -> tuple[str, int]:
-    """Return the short string at `at`, which has to be UTF-8, and where it ends."""
+    """Return the short string at `at`, which must be UTF-8, and its end."""
     stop = skip_shortstr(data, at, end)
     try:
         return data[at + 1 : stop].decode(), stop
@@ -114,7 +114,7 @@ def read_shortstr(data: bytes, at: int, end: int) -> tuple[str, int]:
 
 
 def write_shortstr(text: str) -> bytes:
-    """Return the string with its length in front. Raises ValueError above 255 octets."""
+    """Return the string, prefixed with its length. Raises ValueError above 255 octets."""
     encoded = text.encode("utf-8", "surrogateescape")
     if len(encoded) > MAX_SHORTSTR_BYTES:
         raise ValueError(f"a short string of {len(encoded)} octets")
@@ -122,7 +122,7 @@ def write_shortstr(text: str) -> bytes:
 
 
 def skip_longstr(data: bytes, at: int, end: int) -> int:
-    """Return where the long string at `at` ends."""
+    """Return the end of the long string at `at`."""
     stop = at + 4 + read_long(data, at, end)
     if stop > end:
         raise syntax_error("a long string does not fit into its frame")
@@ -130,7 +130,7 @@ def skip_longstr(data: bytes, at: int, end: int) -> int:
 
 
 def read_longstr(data: bytes, at: int, end: int) -> tuple[bytes, int]:
-    """Return the long string at `at` and where it ends."""
+    """Return the long string at `at` and its end."""
     stop = skip_longstr(data, at, end)
     return data[at + 4 : stop], stop
 

@@ -43,9 +43,9 @@ class Method(Command):
 
     @staticmethod
     def parse(channel: int, data: bytes, at: int, end: int) -> Method:
-        """Return the method whose fields are `data[at:end]`; raises AmqpError if they are not exactly that."""
+        """Return the method whose fields are `data[at:end]`. Raises AmqpError for malformed or additional data."""
         raise NotImplementedError
 
     def encode(self) -> bytes:
-        """Return the method frame. Content, if the method has it, goes into frames of its own."""
+        """Return the method frame. Content, if any, is sent in separate frames."""
         raise NotImplementedError

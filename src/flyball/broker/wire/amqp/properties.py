@@ -1,6 +1,6 @@
-"""The properties of a message: fourteen optional fields behind a word of flags, as they follow a content header.
+"""The properties of a message: fourteen optional fields after a word of flags, as in a content header.
 
-A broker passes them on as it got them; `essentials` finds the few that decide what happens to a message.
+The broker forwards them unchanged; `essentials` decodes the few that it needs itself.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Properties:
 
     @staticmethod
     def decode(data: bytes) -> Properties:
-        """Return the properties of flags and list. Raises AmqpError if `data` is not exactly that."""
+        """Decode flags and property list. Raises AmqpError for malformed or additional data."""
         end = len(data)
         flags = _read_flags(data)
         self = Properties()
@@ -110,7 +110,7 @@ class Properties:
         return self
 
     def encode(self) -> bytes:
-        """Return flags and list. Raises ValueError if a string has more than 255 octets."""
+        """Return flags and property list. Raises ValueError if a string has more than 255 octets."""
         flags = 0
         pieces: list[bytes] = []
         # In the order of the flags, highest first.
@@ -190,7 +190,7 @@ class Essentials:
             and headers is None
             and delivery_mode in DELIVERY_MODES
         )
-        # The contents of Flyball's own headers, once they were read.
+        # Flyball's own headers, once they were decoded.
         self.correlation: Correlation | None = None
 
 
@@ -206,7 +206,7 @@ _ESSENTIAL: Final = HEADERS | PRIORITY | REPLY_TO | EXPIRATION | USER_ID
 
 
 def essentials(properties: bytes) -> Essentials:
-    """Return the essentials of flags and list. Raises AmqpError if `properties` is not exactly that."""
+    """Decode the essentials of flags and property list. Raises AmqpError for malformed or additional data."""
     common = _COMMON.get(properties)
     if common is not None:
         return common
@@ -219,8 +219,8 @@ def essentials(properties: bytes) -> Essentials:
 def _essentials(data: bytes) -> Essentials:
     """Like `essentials`, but may also raise IndexError.
 
-    A string that reaches beyond the end shows when the next one is read or at the very end, so that lengths are
-    not compared at each step.
+    A string that extends beyond the end is detected when the next one is read, or at the very end, so that lengths
+    are not checked at each step.
     """
     end = len(data)
     flags = _read_flags(data)

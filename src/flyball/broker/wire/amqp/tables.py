@@ -1,7 +1,7 @@
 """Field tables: names and typed values, of every type that RabbitMQ accepts.
 
-A table in raw form always begins with its four octets of length. If a name occurs twice, the first one counts, as it
-does for RabbitMQ.
+A raw table always starts with its length in four octets. If a name occurs twice, the first one counts, as in
+RabbitMQ.
 """
 
 from __future__ import annotations
@@ -80,12 +80,12 @@ _TIMESTAMP_KIND: Final = ord("T")
 
 
 def read_table(data: bytes, at: int, end: int) -> tuple[dict[str, Value], int]:
-    """Return the table at `at` and where it ends. Raises AmqpError if it is malformed or nested too deep."""
+    """Return the table at `at` and its end. Raises AmqpError if it is malformed or nested too deep."""
     return _read_table(data, at, end, 0)
 
 
 def write_table(table: Mapping[str, Value]) -> bytes:
-    """Return the table with its length in front. Raises ValueError for what no field can hold."""
+    """Return the table, prefixed with its length. Raises ValueError for values that no field can hold."""
     return write_longstr(b"".join([write_shortstr(name) + write_value(value) for name, value in table.items()]))
 
 
@@ -140,7 +140,7 @@ def check_table(data: bytes, at: int, end: int) -> None:
 
 
 def read_value(raw: bytes) -> Value:
-    """Return the value of a type octet and its content. Raises AmqpError if it is not exactly that."""
+    """Return the value of a type octet and its content. Raises AmqpError for malformed or additional data."""
     value, stop = _read_value(raw, 0, len(raw), 0)
     if stop != len(raw):
         raise syntax_error("octets follow a field's value")
@@ -148,9 +148,9 @@ def read_value(raw: bytes) -> Value:
 
 
 def write_value(value: Value) -> bytes:
-    """Return type octet and content. Integers are written as RabbitMQ writes its own, with 64 bits (l).
+    """Return type octet and content. Integers are encoded as in RabbitMQ, with 64 bits (l).
 
-    Raises ValueError for what no field can hold: an integer above 64 bits, a Decimal above 32.
+    Raises ValueError for values that no field can hold: an integer above 64 bits, a Decimal above 32.
     """
     if isinstance(value, str):
         return b"S" + write_longstr(value.encode("utf-8", "surrogateescape"))
@@ -283,7 +283,7 @@ def _skip_table(data: bytes, at: int, end: int, depth: int) -> int:
 
 
 def _skip_value(data: bytes, at: int, end: int, depth: int) -> int:
-    """Return where the value whose type octet is at `at` ends; raises AmqpError if it is malformed."""
+    """Return the end of the value whose type octet is at `at`. Raises AmqpError if it is malformed."""
     kind = read_octet(data, at, end)
     at += 1
     if kind in (_STRING, _BINARY):

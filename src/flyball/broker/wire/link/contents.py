@@ -35,7 +35,7 @@ _HAS_CONTEXT: Final = 16
 
 _SELECTOR: Final = struct.Struct(">BBqqq")
 _SELECTOR_BYTES: Final = 26
-# The flags of a selector. It has the order 0 where there is none.
+# Flags of a selector. Order 0 means that there is no selector.
 _UNADDRESSED: Final = 1
 _OF_READER: Final = 2
 _OF_SENDER: Final = 4
@@ -55,7 +55,7 @@ class Content:
     origin: bytes = b""
     persistent: bool = True
     priority: int = 0
-    # Its time to live in a put; the time of its expiry otherwise.
+    # Time to live in a put, otherwise the expiry time.
     time_us: int | None = None
     sender: int | None = None
     receiver: int | None = None
@@ -85,7 +85,7 @@ class Deliver:
 
 
 def content_of(message: Message) -> Content:
-    """Encode a message, with the time of its expiry."""
+    """Encode a message, with its expiry time."""
     return Content(
         message.body,
         message.properties,
@@ -130,7 +130,7 @@ def read_content(data: bytes, at: int, end: int) -> tuple[Content, int]:
     origin = data[at:properties_at]
     properties = data[properties_at:body_at]
     if origin:
-        # They are sent to clients unchanged, which must be able to decode them.
+        # Sent unchanged to clients, which must be able to decode them.
         read_origin(origin)
         essentials(properties)
     content = Content(
@@ -182,7 +182,7 @@ def write_leased(consumer: int, message: Message) -> bytes:
 
 
 def read_delivery(data: bytes, at: int, end: int) -> tuple[Deliver | None, int]:
-    """Return the message at `at`, if there is one, and where it ends."""
+    """Return the message at `at`, if there is one, and its end."""
     if at >= end:
         raise wrong_size(1, at, end)
     return read_leased(data, at + 1, end) if data[at] else (None, at + 1)
@@ -193,7 +193,7 @@ def write_delivery(message: Message | None) -> bytes:
 
 
 def read_deliveries(data: bytes, at: int, end: int) -> tuple[list[Deliver], int]:
-    """Return the messages at `at` and where they end."""
+    """Return the messages at `at` and their end."""
     if end - at < 4:
         raise wrong_size(4, at, end)
     count: int = _COUNT.unpack_from(data, at)[0]
@@ -212,7 +212,7 @@ def write_deliveries(messages: Sequence[Message]) -> bytes:
 
 
 def read_optional_selector(data: bytes, at: int, end: int) -> tuple[Selector | None, int]:
-    """Return the selector at `at`, if there is one, and where it ends."""
+    """Return the selector at `at`, if there is one, and its end."""
     if end - at < _SELECTOR_BYTES:
         raise wrong_size(_SELECTOR_BYTES, at, end)
     flags, number, reader, sender, context = _SELECTOR.unpack_from(data, at)
@@ -233,7 +233,7 @@ def read_optional_selector(data: bytes, at: int, end: int) -> tuple[Selector | N
 
 
 def read_selector(data: bytes, at: int, end: int) -> tuple[Selector, int]:
-    """Return the selector at `at` and where it ends."""
+    """Return the selector at `at` and its end."""
     selector, stop = read_optional_selector(data, at, end)
     if selector is None:
         raise ProtocolError("a frame without its selector")
@@ -255,7 +255,7 @@ def write_selector(selector: Selector) -> bytes:
 
 
 def read_name(data: bytes, at: int, end: int) -> tuple[str, int]:
-    """Return the text at `at`, of at most 65535 bytes, and where it ends."""
+    """Return the text at `at`, of at most 65535 bytes, and its end."""
     if end - at < 2:
         raise wrong_size(2, at, end)
     size: int = _SHORT.unpack_from(data, at)[0]
@@ -268,7 +268,7 @@ def write_name(name: str) -> bytes:
 
 
 def read_text(data: bytes, at: int, end: int) -> tuple[str, int]:
-    """Return the text at `at` and where it ends."""
+    """Return the text at `at` and its end."""
     if end - at < 4:
         raise wrong_size(4, at, end)
     size: int = _COUNT.unpack_from(data, at)[0]

@@ -46,7 +46,7 @@ def _parse_error_of_client(packet_id: int, data: bytes, at: int, end: int) -> Pa
     return error
 
 
-# A server's errors are taken as they come.
+# A server's errors are accepted unchanged.
 _FROM_SERVER: dict[int, _Parser] = {packet.METHOD: packet.parse for packet in PACKETS}
 _FROM_CLIENT = _FROM_SERVER | {Error.METHOD: _parse_error_of_client}
 
@@ -89,7 +89,7 @@ class PacketDecoder(FrameBuffer):
 
 
 def encode(packet: Packet) -> bytes:
-    """Return the packet in a frame. Raises FrameTooLarge if it takes more than 32766 bytes in all."""
+    """Return the packet in a frame. Raises FrameTooLarge above 32766 bytes in total."""
     payload = packet.payload()
     size = len(payload)
     if size > FRAME_MAX - _HEADER_BYTES:
@@ -130,7 +130,7 @@ def encode_read_message_response(
 ) -> bytes:
     """Return a ReadMessageResponse in a frame; `text` is UTF-8 already.
 
-    Raises FrameTooLarge if it takes more than 32766 bytes in all.
+    Raises FrameTooLarge above 32766 bytes in total.
     """
     size = len(text)
     if size > FRAME_MAX - 38:

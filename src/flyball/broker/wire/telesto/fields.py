@@ -1,7 +1,7 @@
 """The field types of Telesto's protocol: strings and arrays in a payload.
 
-Readers take the payload's buffer, where to start and where the frame ends, since further frames may follow in
-the same buffer. They check before they read and before they allocate.
+Readers accept a buffer with the start of the field and the end of its frame, since further frames may follow in it.
+They check sizes before they read or allocate.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def finish(at: int, end: int) -> None:
 
 
 def read_string(data: bytes, at: int, end: int) -> tuple[str, int]:
-    """Return the string at `at` and where it ends. Invalid UTF-8 becomes U+FFFD."""
+    """Return the string at `at` and its end. Invalid UTF-8 becomes U+FFFD."""
     require(2, at, end)
     size: int = SHORT.unpack_from(data, at)[0]
     at += 2
@@ -54,7 +54,7 @@ def read_string(data: bytes, at: int, end: int) -> tuple[str, int]:
 
 
 def write_string(text: str) -> bytes:
-    """Return the string with its length in front; raises FrameTooLarge above 32767 bytes."""
+    """Return the string, prefixed with its length. Raises FrameTooLarge above 32767 bytes."""
     encoded = text.encode()
     if len(encoded) > MAX_STRING_BYTES:
         raise FrameTooLarge(f"a string of {len(encoded)} bytes exceeds {MAX_STRING_BYTES}")
@@ -74,7 +74,7 @@ def read_count(data: bytes, at: int, end: int, smallest: int) -> int:
 
 
 def read_ints(data: bytes, at: int, end: int) -> tuple[list[int], int]:
-    """Return the array of int at `at`, up to one more than `MAX_COPIES` of it, and where it ends."""
+    """Return at most `MAX_COPIES` + 1 elements of the array of int at `at`, and the end of the array."""
     # Most puts list no further queue: four zero bytes.
     if end - at == 4 and data[at:end] == b"\0\0\0\0":
         return [], end

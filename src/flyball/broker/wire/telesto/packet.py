@@ -1,6 +1,6 @@
 """The base of the packets of Telesto's protocol.
 
-Frames, with the method and packet id, are the codec's business.
+The codec adds the frame with method and packet id.
 """
 
 from __future__ import annotations
@@ -25,6 +25,6 @@ class Packet:
 
     @classmethod
     def parse(cls, packet_id: int, data: bytes, at: int, end: int) -> Self:
-        """Return the packet whose payload is `data[at:end]`; raises ProtocolError if it is not exactly that."""
+        """Return the packet with payload `data[at:end]`. Raises ProtocolError for malformed or additional data."""
         finish(at, end)
         return cls(packet_id)

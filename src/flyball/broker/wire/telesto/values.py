@@ -1,7 +1,7 @@
 """The contents of packets: messages and queues in wire format, and enumerations.
 
-Integers are those of the wire: 0 stands for "none" wherever Telesto says so. Turning them into the model's
-nouns is the session's business.
+Integers are as on the wire: 0 stands for "none" where Telesto defines it so. The session converts them to the
+broker's types.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class WireMessage:
 
 
 def read_message(data: bytes, at: int, end: int) -> tuple[WireMessage, int]:
-    """Return the Message at `at` and where it ends."""
+    """Return the Message at `at` and its end."""
     text_at = at + 31
     if text_at > end:
         raise ProtocolError(f"a message in a packet that has {end - at} bytes left")
@@ -105,7 +105,7 @@ def write_message(message: WireMessage) -> bytes:
 
 
 def read_messages(data: bytes, at: int, end: int) -> tuple[list[WireMessage], int]:
-    """Return the array of Message at `at` and where it ends."""
+    """Return the array of Message at `at` and its end."""
     count = read_count(data, at, end, 31)
     at += 4
     messages: list[WireMessage] = []
@@ -125,7 +125,7 @@ def is_one(byte: int) -> bool:
 
 
 def read_queue(data: bytes, at: int, end: int) -> tuple[Queue, int]:
-    """Return the Queue at `at` and where it ends."""
+    """Return the Queue at `at` and its end."""
     require(6, at, end)
     queue_id: int = INT.unpack_from(data, at)[0]
     name, stop = read_string(data, at + 4, end)
@@ -137,7 +137,7 @@ def write_queue(queue: Queue) -> bytes:
 
 
 def read_queues(data: bytes, at: int, end: int) -> tuple[list[Queue], int]:
-    """Return the array of Queue at `at` and where it ends."""
+    """Return the array of Queue at `at` and its end."""
     count = read_count(data, at, end, 6)
     at += 4
     queues: list[Queue] = []

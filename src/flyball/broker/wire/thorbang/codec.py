@@ -1,7 +1,7 @@
 """ThorBangMQ's text protocol: bytes in, requests out, and the encoding of responses.
 
-Sans-IO: the caller owns the socket. A request and an answer are UTF-8 text that ends in one NUL byte. What a
-request cannot mean is a request too, `Malformed`: the session answers it and closes the connection.
+Sans-IO: the caller owns the socket. Requests and responses are UTF-8 text terminated by one NUL byte. An invalid
+request is decoded as `Malformed`: the session responds to it and closes the connection.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Hello(Request):
 class Send(Request):
     """Store the content in each queue, from left to right. A receiver below 1 means none.
 
-    `malformed_after`: the list continues with something that is not a number. The message is put into `queue_ids`
-    all the same, and then the response is BAD REQUEST.
+    `malformed_after`: the list continues with something that is not a number. The message is still put into
+    `queue_ids`, and then the response is BAD REQUEST.
     """
 
     receiver: int
@@ -95,7 +95,7 @@ class RemoveClient(Request):
 class RequestDecoder:
     """Turns the bytes of a connection into requests.
 
-    A request above `max_request_bytes`, its NUL not counted, raises ProtocolError, now and ever after.
+    A request above `max_request_bytes`, without its NUL, raises ProtocolError, as do all later calls.
     """
 
     __slots__ = ("_buffer", "_max_request_bytes", "_offset", "_searched")
@@ -104,11 +104,11 @@ class RequestDecoder:
         self._max_request_bytes = max_request_bytes
         self._buffer = bytearray()
         self._offset = 0
-        # There is no NUL between the offset and here: a long request is searched once, not with each feed.
+        # No NUL between the offset and here: a long request is searched once, not at each feed.
         self._searched = 0
 
     def feed(self, data: bytes) -> None:
-        """Take the bytes that arrived."""
+        """Add received bytes."""
         if self._offset:
             del self._buffer[: self._offset]
             self._searched -= self._offset
@@ -137,12 +137,12 @@ class RequestDecoder:
             self._searched = len(buffer)
             return None
         self._offset = self._searched = end + 1
-        # Each undecodable piece becomes U+FFFD, the pieces being those of the original's decoder.
+        # Undecodable sequences become U+FFFD, split as by the original's decoder.
         return parse_request(buffer[start:end].decode("utf-8", "replace"))
 
 
 def parse_request(text: str) -> Request:
-    """Return the request that `text`, without its NUL, stands for."""
+    """Parse a request, given without its NUL."""
     command, comma, arguments = text.partition(",")
     parse = _PARSERS.get(command)
     if parse is None or not (comma or command == "HELLO"):
@@ -163,9 +163,9 @@ def _parse_send(arguments: str) -> Request:
     if queues.isascii() and queues.isdigit():
         send.queue_ids.append(_long(queues))
         return send
-    # Empty parts at the end do not count, but an empty list is written as a semicolon, not as nothing.
+    # Empty parts at the end are ignored, but an empty list is written as a semicolon, not as nothing.
     parts = queues.rstrip(";").split(";", MAX_COPIES + 1) if queues.strip(";") or not queues else []
-    # Of a list that is too long only one entry more is parsed, so that it is refused: each number takes time.
+    # Of an oversized list, only one entry beyond the limit is parsed, so that it is refused: each number takes time.
     for part in parts[: MAX_COPIES + 1]:
         try:
             send.queue_ids.append(_long(part))
@@ -249,7 +249,7 @@ def _int(text: str) -> int:
 def _number(text: str, bound: int) -> int:
     """Return the number, from -bound to bound - 1: an optional sign, and decimal digits of any script.
 
-    Not `int()` alone, which also takes blanks and underscores, and fails on thousands of leading zeros.
+    Not `int()` alone, which also accepts blanks and underscores, and fails on thousands of leading zeros.
     """
     match = _NUMBER.fullmatch(text)
     if match is None:
@@ -282,7 +282,7 @@ def encode_id(id: int) -> bytes:
 
 
 class AnswerDecoder:
-    """Splits the bytes of a server into responses, without their NUL. For clients in tests and benchmarks."""
+    """Splits the bytes of a server into responses, without their NULs. For clients in tests and benchmarks."""
 
     __slots__ = ("_buffer", "_searched")
 
@@ -291,11 +291,11 @@ class AnswerDecoder:
         self._searched = 0
 
     def feed(self, data: bytes) -> None:
-        """Take the bytes that arrived."""
+        """Add received bytes."""
         self._buffer += data
 
     def next_answer(self) -> bytes | None:
-        """Return the next answer, or None until more bytes are fed."""
+        """Return the next response, or None until more bytes are fed."""
         end = self._buffer.find(0, self._searched)
         if end < 0:
             self._searched = len(self._buffer)
