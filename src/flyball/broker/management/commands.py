@@ -21,6 +21,6 @@ async def manage(hub: Hub, command: str, arguments: Mapping[str, Any]) -> Any:
         raise InvalidArgument(f"unknown command {command!r}")
     found = await run(**arguments)
     if found is None:
-        # Without a result it was a change, which must be visible on every node.
+        # A command without a result is a change, which must become visible on every node.
         await hub.peering.followed()
     return found

@@ -1,4 +1,4 @@
-"""Asks all nodes of a domain about themselves: a list covers the domain, whichever node is asked.
+"""Sends requests to all nodes of a domain, so that a list on any node covers the whole domain.
 
 Each node answers over its link. Nodes that do not answer in time are left out; see `ask_all`.
 """
@@ -63,7 +63,7 @@ _LISTS = {
 
 
 class DomainNodes:
-    """The questions between the nodes of a domain."""
+    """The requests between the nodes of a domain."""
 
     def __init__(self, node: Node, sampler: Sampler) -> None:
         self._node = node
@@ -71,7 +71,7 @@ class DomainNodes:
         self._here: dict[str, Answer] = {}
 
     def install(self) -> None:
-        """Register the answers of this module."""
+        """Register the request handlers of this module."""
         for what in _LISTS:
             self._node.peers.commands[PREFIX + what] = partial(self._page, what)
         self.provide("totals", self._totals)
@@ -80,11 +80,11 @@ class DomainNodes:
         self.provide("rates", self._rates)
 
     def provide(self, what: str, answer: Answer) -> None:
-        """Register an answer for all nodes. It must be small, and JSON."""
+        """Register a handler of requests from all nodes. Its result must be small, and JSON."""
         self._here[what] = answer
         self._node.peers.commands[PREFIX + what] = answer
 
-    # Questions
+    # Requests
 
     async def ask_all(self, what: str, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the nodes' answers by name. Nodes that do not answer in time are missing."""
@@ -140,7 +140,7 @@ class DomainNodes:
             after = page["after"]
         return found
 
-    # Answers
+    # Handlers
 
     async def _page(self, what: str, after: int, **arguments: Any) -> Facts:
         """Return the next page of a list, at least one item, bounded in size."""

@@ -363,7 +363,7 @@ def node_facts(node: Node) -> Facts:
 
 
 def store_is_failing(node: Node) -> bool:
-    """Whether the store does not answer. An idle node notices by the renewals of its lease."""
+    """Whether the store is failing. An idle node detects this when it renews its lease."""
     broker = node.hub.broker
     return broker.journal.failing_since is not None or broker.store.problem is not None
 

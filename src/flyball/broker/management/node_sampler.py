@@ -1,6 +1,6 @@
 """Samples the totals of a node once a second, and derives rates.
 
-Single queues, connections and so on are remembered only while they are looked at.
+Queues, connections and other single objects are tracked only while they are viewed.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ KEPT = 300
 # Histograms are larger than totals, and averages cover at most this many samples.
 KEPT_LATENCIES = 12
 
-# Minimum interval between two looks at an object; an earlier look returns the previous rates.
+# Minimum interval between two readings of an object; an earlier reading returns the previous rates.
 YOUNGEST_S = 0.9
 
-# An older look says nothing about the current rate.
+# An older reading says nothing about the current rate.
 OLDEST_S = 10.0
 
-# An object is forgotten when it has not been looked at for this long.
+# An object is forgotten when it has not been read for this long.
 FORGOTTEN_S = 60.0
 
 # Gauges: their rates may be negative, those of counters not.
@@ -56,7 +56,7 @@ def failures_logged(what: str) -> Iterator[None]:
 
 @dataclass(slots=True)
 class _Look:
-    """The counters of an object at one look."""
+    """The counters of an object at one reading."""
 
     at_s: float
     counters: Mapping[str, int]
@@ -92,7 +92,7 @@ class Sampler:
     async def _look_around(self) -> None:
         while True:
             with failures_logged("looking at files and disk"):
-                # In a thread: a disk of another machine may not answer, and messages go on.
+                # In a thread: a network disk may not respond, which must not delay messages.
                 await asyncio.to_thread(self._node.resources.read_files_and_disk)
             await asyncio.sleep(LOOK_AROUND_S)
 
@@ -171,9 +171,9 @@ class Sampler:
     # Objects
 
     def rates_of(self, kind: str, key: Hashable, counters: Mapping[str, int]) -> dict[str, float]:
-        """Return the rates of an object's counters since the last look.
+        """Return the rates of an object's counters since the last reading.
 
-        0 at the first look, and when the last one is too long ago.
+        0 at the first reading, and if the last one is too old.
         """
         now_s = self._clock()
         before = self._looks.get((kind, key))
@@ -189,7 +189,7 @@ class Sampler:
         else:
             passed_s = now_s - before.at_s
             grown = {name: value - before.counters.get(name, value) for name, value in counters.items()}
-            # A new object of the same name may have started its counters again.
+            # A new object of the same name may have restarted its counters.
             rates = {name: (more if name in LEVELS else max(0, more)) / passed_s for name, more in grown.items()}
         self._looks[kind, key] = _Look(now_s, counters, rates, is_idle)
         return rates

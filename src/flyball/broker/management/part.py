@@ -39,7 +39,7 @@ FACTORIES: tuple[RouteFactory, ...] = (probes.routes, _login, _placement, resour
 def console_part(factories: Sequence[RouteFactory] = FACTORIES) -> NodePart:
     """Return the node part that serves HTTP, unless the settings disable it.
 
-    Other nodes can ask this one about itself in any case.
+    Requests of other nodes about this one are answered in any case.
     """
 
     @contextlib.asynccontextmanager

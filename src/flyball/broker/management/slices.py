@@ -1,4 +1,4 @@
-"""Schedules the slices of long responses: one slice per turn of the event loop, however many responses there are.
+"""Schedules the slices of long responses: one slice per turn of the event loop, for all responses together.
 
 If each response only yielded between its slices, three hundred of them would run three hundred slices per turn, and
 delay every message.

@@ -84,7 +84,7 @@ def problem(error: errors.FlyballError, *, is_console: bool = False) -> Response
     if isinstance(error, errors.NotPermitted) and not is_console:
         # As RabbitMQ does.
         status = 401
-    # Users of the console do not call the API: they get the advice that fits them.
+    # Users of the console do not call the API, so they get different advice.
     advice = _first(ADVICE, error, "" if is_console else ADVICE_ELSE)
     cause = error.__cause__ if isinstance(error, Refused) and error.__cause__ is not None else error
     document = {"error": word, "reason": str(error), "advice": advice, "kind": type(cause).__name__}

@@ -87,7 +87,7 @@ async def listed(call: Call, found: Sequence[Binding]) -> Response:
 
 
 def find(call: Call) -> Binding:
-    """Return the binding named by source, destination and props in the path. Raises what `between` does."""
+    """Return the binding named by source, destination and props in the path. Raises the errors of `between`."""
     key = call.part("props")
     for binding in between(call):
         own = properties_key(binding)

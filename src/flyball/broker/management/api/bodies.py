@@ -50,7 +50,7 @@ class Bodies:
         self.reading = asyncio.Semaphore(MAX_CONCURRENT_READS)
 
     async def read(self, request: Request, max_bytes: int) -> bytearray:
-        """Return the body of a request. It is charged until `let_go`, also if this raises Refused."""
+        """Return the body of a request. It is charged until `let_go`, even if this raises Refused."""
         content = bytearray()
         try:
             async with asyncio.timeout(READ_S):

@@ -100,7 +100,7 @@ async def _close(call: Call, found: Facts) -> None:
 
 @routes.peer(CLOSE)
 async def close_here(context: ApiContext, name: str, reason: str) -> bool:
-    """Close a connection with a reason. Return False if there is none of that name."""
+    """Close a connection with a reason. Return False if no connection has that name."""
     found = next((each for each in inspection.clients(context.node) if each.name == name), None)
     if found is not None:
         found.expel(reason)

@@ -1,6 +1,6 @@
 """Shared parts of all resources of the API: the node, the user and its rights, and the declaration of routes.
 
-A handler gets a `Call` and returns a response, or raises a FlyballError, which is answered as RabbitMQ does.
+A handler receives a `Call`. It returns a response, or raises a FlyballError, which is reported as in RabbitMQ.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class ApiContext:
         return self.node.hub.authority.access
 
     def guarded(self, handler: Handler, right: Right) -> Callable[[Request], Awaitable[Response]]:
-        """Wrap a handler: check the user's right and answer errors."""
+        """Wrap a handler: check the user's right, and turn errors into responses."""
 
         async def checked(request: Request, user: User) -> Response:
             try:
@@ -159,7 +159,7 @@ class ApiContext:
 
 
 class Routes:
-    """The routes of a resource, declared at their handlers, and the questions that peers may ask this node."""
+    """The routes of a resource, declared at their handlers, and the handlers of requests from peers."""
 
     def __init__(self, prefix: str = PREFIX, media_type: str = "application/json") -> None:
         self._prefix = prefix
@@ -195,7 +195,7 @@ class Routes:
         return lambda handler: self._declare("DELETE", path, handler, right, query=query)
 
     def peer(self, what: str) -> Declare[PeerAnswer]:
-        """Declare the answer to a question from other nodes and this one; see `DomainNodes.provide`."""
+        """Declare the handler of a request that any node may send, including this one; see `DomainNodes.provide`."""
 
         def declare(answer: PeerAnswer) -> PeerAnswer:
             self._answers.append((what, answer))
@@ -204,7 +204,7 @@ class Routes:
         return declare
 
     def made(self, context: ApiContext) -> list[ApiRoute]:
-        """Return the routes for a node, and register the answers for peers."""
+        """Return the routes for a node, and register the handlers of peers' requests."""
         for what, reported in self._answers:
             context.domain_nodes.provide(what, functools.partial(reported, context))
         return [
@@ -268,7 +268,7 @@ class Call:
 
     @property
     def vhosts(self) -> list[str]:
-        """The vhost in the path, or all visible ones, sorted. Raises as `vhost` does."""
+        """The vhost in the path, or all visible ones, sorted. Raises the errors of `vhost`."""
         return [self.vhost] if "vhost" in self.request.path_params else self.visible_vhosts()
 
     # Permissions
@@ -300,7 +300,7 @@ class Call:
         return self.node.hub.authority
 
     async def changed(self, *, is_new: bool = False) -> Response:
-        """Answer a change once the other nodes know it, so that it is visible wherever a client looks next."""
+        """Respond to a change once the other nodes have applied it, so that it is visible on every node."""
         await self.node.hub.peering.followed()
         return done(201 if is_new else 204)
 
@@ -328,7 +328,7 @@ Declare = Callable[[F], F]
 
 
 def _list_slots(handler: Handler) -> Handler:
-    """Limit the concurrency of a handler with a long response. It is refused if too much is unsent."""
+    """Limit the concurrency of a handler with a long response. Refuse it while too much data is unsent."""
 
     async def waited(call: Call) -> Response:
         async with call.context.making_lists:

@@ -69,7 +69,7 @@ async def export_vhost(call: Call) -> Response:
 def _declared(node: Node, vhosts: Sequence[str]) -> list[Section]:
     """Return the queues, exchanges and bindings that can be declared again: neither exclusive nor built-in ones.
 
-    Objects that RabbitMQ does not have are in sections of their own, so that RabbitMQ does not import them as plain
+    Objects that RabbitMQ does not have are in separate sections, so that RabbitMQ does not import them as plain
     queues.
     """
     known = [state.queue for state in node.topology.engine.queues] + node.topology.directory.queues

@@ -80,7 +80,7 @@ class Import:
         # Steps for clustered queues and topics.
         self._steps: Sequence[Step] = ()
         self._bindings: list[tuple[str, Declare]] = []
-        # Exchanges and bindings as they will be, by vhost.
+        # Exchanges and bindings after the import, by vhost.
         self._routers: dict[str, Router] = {}
         # Queues and exchanges that are left out, by kind, vhost and name.
         self._missing: set[tuple[str, str, str]] = set()

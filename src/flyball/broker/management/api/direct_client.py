@@ -24,7 +24,7 @@ def channel(call: Call, vhost: str, *, is_trusted: bool = False) -> AbstractAsyn
 
 
 async def perform(call: Call, vhost: str, method: Method, answer: type[M]) -> M:
-    """Execute a method for the requesting user, and return its answer."""
+    """Execute a method for the requesting user, and return its response."""
     async with channel(call, vhost) as inside:
         return await inside.call(method, answer)
 

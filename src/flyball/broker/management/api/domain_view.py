@@ -1,4 +1,4 @@
-"""Merges what the nodes of the domain report of queues and connections into one record for each."""
+"""Merges the reports of the domain's nodes about queues and connections into one record for each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flyball.broker.store.registry import NodeRecord
 from flyball.errors import ClusterError, QueueNotFound
 from flyball.model import Queue
 
-# The question to another node for one of its queues.
+# The request to another node for one of its queues.
 QUEUE = "queue"
 
 # Counters that are shown with rates.
@@ -39,7 +39,7 @@ async def queue_here(context: ApiContext, vhost: str, name: str) -> dict[str, An
 
 
 def nodes(node: Node) -> dict[str, NodeRecord]:
-    """Return the domain's nodes that may come back, by name, oldest first."""
+    """Return the nodes of the domain that are not gone, by name, oldest first."""
     here = node.membership.node_id
     records = sorted(node.membership.nodes, key=lambda record: record.id)
     # An in-memory store does not know the node's name.
@@ -151,7 +151,7 @@ def exchange_count(node: Node, vhosts: Iterable[str]) -> int:
 
 
 async def queue(call: Call, vhost: str, name: str) -> Facts:
-    """Return one queue, wherever it is served. Raises QueueNotFound."""
+    """Return one queue, on any node. Raises QueueNotFound."""
     node = call.node
     state = node.hub.broker.engine.find_queue(name, vhost)
     remotes = node.hub.directory.members(vhost, name)

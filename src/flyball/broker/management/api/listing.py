@@ -66,7 +66,7 @@ def _number(name: str, text: str, maximum: float) -> int:
 async def listing(
     query: ListQuery, items: Sequence[T], document: Callable[[T], Mapping[str, Any]], keys: Keys
 ) -> Response:
-    """Return the documents of the items as queried. The items come in the default order.
+    """Return the documents of the items as queried. `items` are in the default order.
 
     `keys` avoids documents of items that are not on the page. Without a getter for name, the name filter matches
     nothing.

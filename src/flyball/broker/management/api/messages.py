@@ -125,7 +125,7 @@ async def _taken(
     got_bytes = 0
     try:
         while len(found) < count and got_bytes < MAX_GOT_BYTES:
-            # Limited concurrency: on its way through the channel a message exists in several copies.
+            # Limited concurrency: while it passes through the channel, a message exists in several copies.
             async with bodies.reading:
                 if bodies.are_too_many:
                     break

@@ -1,4 +1,4 @@
-"""The nodes of the domain, as RabbitMQ's API shows those of a cluster. Each node makes its own document."""
+"""The nodes of the domain, as RabbitMQ's API shows those of a cluster. Each node creates its own document."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from flyball.broker.settings import Address
 from flyball.broker.store.registry import NodeState
 
 DOCUMENT = "node_document"
-# The question to other nodes.
+# The request to other nodes.
 MEMORY = "node_memory"
 
 EXCHANGE_TYPES = [

@@ -30,7 +30,7 @@ routes = Routes()
 
 
 async def tree_of(node: Node) -> Mapping[str, Any]:
-    """Return the state of the domain; of the node alone if there is none."""
+    """Return the state of the domain; without a domain, that of this node."""
     return await NodePlaces(node).domain()
 
 

@@ -36,7 +36,7 @@ async def show_here(context: ApiContext, name: str) -> dict[str, Any] | None:
 
 @routes.peer("switch_loop")
 async def switch_here(context: ApiContext, name: str, mode: Mode) -> dict[str, Any]:
-    """Raises LoopNotFound, NotSwitchable."""
+    """Switch a loop of this node, and return its document. Raises LoopNotFound, NotSwitchable."""
     loop = context.node.hub.loops.get(name)
     loop.switch(mode)
     return loop.document(context.name, time.time())

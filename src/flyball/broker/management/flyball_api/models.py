@@ -196,7 +196,7 @@ def brief(history: History, version: Version) -> dict[str, Any]:
 
 
 def _evidence_brief(version: Version) -> dict[str, Any]:
-    """Return what the evidence says of its source and extent."""
+    """Return the source and the extent of the evidence."""
     evidence = json.loads(version.evidence)
     tests = evidence.get("tests")
     known = [one for one in tests if isinstance(one, Mapping)] if isinstance(tests, list) else []
@@ -260,11 +260,11 @@ async def _change(call: Call, command: str, body: Body, **fixed: Any) -> Respons
     arguments = {"kind": kind, "scope": scope, **fixed, **given}
     run = call.node.hub.commands.get("model")
     if run is None:
-        # The node belongs to no domain.
+        # The node does not belong to a domain.
         result = await call.node.models.run(command, call.user.name, arguments)
     else:
         result = await run(command, call.user.name, arguments)
-    # Visible here and wherever the client looks next.
+    # Respond when the change is visible on this node and the others.
     await call.node.hub.peering.catch_up()
     await call.node.hub.peering.followed()
     history = call.node.models.find(kind, Scope.parse(scope))

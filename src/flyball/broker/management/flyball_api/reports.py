@@ -86,7 +86,7 @@ def found_below(roots: list[Path]) -> list[dict[str, Any]]:
 
 
 def file_of(roots: list[Path], name: str, file: str) -> Path | None:
-    """Return the path of a report's file; None if it does not exist or lies outside the folder."""
+    """Return the path of a report's file; None if it does not exist or is outside the folder."""
     for root in roots:
         # Too long file names raise OSError.
         with contextlib.suppress(OSError):

@@ -44,7 +44,7 @@ MAX_OF_A_USER = 20
 MAX_TOPICS = 64
 # Minimum interval between updates of the domain's state.
 DOMAIN_S = 2.0
-# Minimum interval between questions to other nodes.
+# Minimum interval between requests to other nodes.
 ASK_S = 0.9
 
 OVERVIEW, LOOPS, ADMISSION, DOMAIN, QUEUE = "overview", "loops", "admission", "domain", "queue:"
@@ -174,7 +174,7 @@ class StreamListener:
 
 
 class Latest:
-    """The latest answer to an expensive question, refreshed only while it is in demand."""
+    """The latest response to an expensive request, refreshed only on demand."""
 
     def __init__(self, node: Node, ask: Callable[[], Awaitable[Any]], min_s: float) -> None:
         self._node = node
@@ -246,14 +246,14 @@ class Feed:
         return len(self._listeners)
 
     def close(self) -> None:
-        """End all streams: the node stops."""
+        """End all streams: the node is stopping."""
         for listener in self._listeners:
             listener.end()
 
     # Samples
 
     def wake(self) -> None:
-        """There is a new sample."""
+        """Start sending a new sample if there are listeners, unless one is being sent."""
         if self._listeners and not self._is_making:
             self._is_making = True
             self._node.hub.spawn(self._send_all())

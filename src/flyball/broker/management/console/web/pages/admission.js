@@ -112,7 +112,7 @@ async function fetchHistory(name, chart) {
   try {
     chart.fill((await get(path`/api/flyball/admission/${name}`)).history);
   } catch {
-    // It or the node is gone: the chart starts with the next sample.
+    // The application or the node is gone: the chart starts with the next sample.
   }
 }
 

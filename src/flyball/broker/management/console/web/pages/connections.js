@@ -114,7 +114,7 @@ function closeButton(connection, done) {
   return actionButton("Close", { refused, onclick: close });
 }
 
-// Headers allow no other characters.
+// Headers cannot contain other characters.
 const plainText = (reason) => reason.replace(/[^\x20-\x7e]/g, "?");
 
 function channelTable() {

@@ -324,7 +324,7 @@ function removeMemberButton(cluster, member, refresh) {
   return actionButton("Remove", { refused, onclick: () => actions.removeMember(cluster, member, refresh) });
 }
 
-// Sessions, and what else there is
+// Sessions and other objects
 
 const queueText = ({ vhost, queue }) => (queue === null ? "gone" : nameOf({ vhost, name: queue }));
 

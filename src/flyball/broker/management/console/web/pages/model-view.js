@@ -21,7 +21,7 @@ export function stateBadges(version) {
   ];
 }
 
-/** Where a version comes from: traces, samples, tests. */
+/** The evidence of a version: traces, samples, tests. */
 export function evidenceText({ evidence_brief: { traces, source, samples, tests, tests_passed: passed } }) {
   const parts = [
     traces.join(", ") || source,

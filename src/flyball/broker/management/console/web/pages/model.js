@@ -1,4 +1,4 @@
-// One model: its version in force with evidence, its other versions, what changed between two, and the log of changes.
+// One model: its version in force with evidence, its other versions, differences between two, and the log of changes.
 
 import { del, get, path, post, put } from "../api.js";
 import { ask, confirm } from "../dialog.js";

@@ -1,4 +1,4 @@
-// The model registry: which version of which model is in force where, and why the previous one went.
+// The model registry: the version in force of each model and scope, and why the previous version was replaced.
 
 import { toModel } from "../addresses.js";
 import { get } from "../api.js";
