@@ -81,7 +81,7 @@ class Admitted:
 
 
 class Waiting:
-    """A request that has to wait. The caller has to await it."""
+    """A waiting request. The caller must await it."""
 
     __slots__ = ("_admission", "_loop", "_waiter", "class_number", "deadline_s", "is_admitted", "ticket")
 
@@ -328,7 +328,7 @@ class Admission:
             self.counts.append(ClassCounts())
 
     def _decide(self, waiting: Waiting, is_admitted: bool) -> None:
-        """Decide a waiting request; its waiter learns of it a moment later."""
+        """Decide a waiting request; its waiter continues in a later turn of the event loop."""
         self._waiters.pop(waiting.ticket, None)
         self._deadlines.remove(waiting, waiting.deadline_s)
         self._brief.remove(waiting, BRIEFLY_S)
@@ -541,14 +541,14 @@ class Admission:
         return self.counts[number]
 
     def _find_most_busy(self) -> float:
-        """Return how many connections the reference allows to be busy."""
+        """Return the number of busy connections that the reference permits."""
         return self._busy_limit.value if self.unit is Unit.BUSY_MS else math.inf
 
     def _class_costs(self) -> list[float]:
         return [each.mean for each in self.classifier.classes]
 
     def _forget_all(self) -> None:
-        """Forget the waiters of an event loop that is gone."""
+        """Forget the waiters of an event loop that no longer runs."""
         for ticket in self._waiters:
             self._gate.leave(ticket)
         self._waiters.clear()

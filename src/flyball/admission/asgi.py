@@ -206,7 +206,7 @@ class AdmissionMiddleware:
                 await asyncio.to_thread(self._recording.stop)
 
     async def _live(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Follow the application's lifespan: start before it, and stop before the server learns that it has ended."""
+        """Wrap the application's lifespan: start before it, and stop before its end is reported to the server."""
         has_listened = False
 
         async def listen() -> Message:

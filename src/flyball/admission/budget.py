@@ -1,6 +1,6 @@
 """The admitted cost per second: an integral controller that holds the database's load.
 
-It counts predicted cost, so the plant's gain is about 1 for any requests. No clock, no requests.
+It counts predicted cost, so the plant's gain is about 1 for any requests. Independent of clock and requests.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ GAIN = 0.3
 LEAST_SHARE = 0.05
 
 LIMIT_GAIN = 0.05
-# With this share of the reference reached, a limit does no harm.
+# A limit is harmless once the load has reached this share of the reference.
 REACHED_SHARE = 0.9
 # As a share of the reference: connections count from admission on, but are used a bit later.
 MOST_RATIO = 3.0
@@ -72,7 +72,7 @@ class BusyLimit:
         return self._ratio * self._reference_ms / 1000.0
 
     def step(self, reference_ms: float, measured_ms: float, has_held: bool) -> None:
-        """Update the limit after a period; `has_held` says whether it has delayed requests."""
+        """Update the limit after a period; `has_held`: whether it has delayed requests."""
         if has_held or measured_ms > self._reference_ms:
             raised = self._ratio + LIMIT_GAIN * (REACHED_SHARE - measured_ms / self._reference_ms)
             self._ratio = min(MOST_RATIO, max(1.0, raised))

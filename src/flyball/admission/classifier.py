@@ -97,7 +97,7 @@ class _Key:
 
     @property
     def place(self) -> float:
-        """ln of its mean cost, whatever its class."""
+        """ln of its mean cost, regardless of its class."""
         return math.log(max(self.mean, LEAST_COST))
 
     @property
@@ -250,7 +250,7 @@ class Classifier:
         for key in self._keys.values():
             key.weight = max(key.weight * (1.0 - FORGOTTEN_RATIO), LEAST_WEIGHT)
         if len(self._keys) >= MOST_KEYS - 1:
-            # Paths made up by clients must not keep out real ones.
+            # Paths invented by clients must not exclude real ones.
             self._keys = {name: key for name, key in self._keys.items() if key.weight > RARE_WEIGHT or name == OTHER}
         self._measure()
         before = {name: key.class_number for name, key in self._keys.items()}

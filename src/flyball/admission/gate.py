@@ -1,7 +1,7 @@
 """The gate: one queue per class; requests pass while the budget lasts.
 
-The budget flows in at a rate set from outside; the scheduler chooses the next class. Time is an argument: no clock,
-no event loop.
+The budget is refilled at a rate set from outside; the scheduler chooses the next class. Time is an argument: no
+clock, no event loop.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from flyball.errors import AdmissionError, FlyballError
 
 # Number of periods in the average of arrivals.
 AVERAGED_PERIODS = 30
-# Minimum pause between dispatches: the resolution of timers; rounding must not make one come too early.
+# Minimum pause between dispatches: the resolution of timers; rounding must not trigger one too early.
 LEAST_PAUSE_S = 0.001
 
 
@@ -176,7 +176,7 @@ class Gate:
     def arrive(self, ticket: Ticket, most: int | None = None) -> list[Ticket]:
         """Add an arriving request, and return all requests admitted now; it waits if it is not among them.
 
-        A free request passes at once; of others at most `most` do. Raises Full, and admits none, if its queue is
+        A free request passes at once; at most `most` others do. Raises Full, and admits none, if its queue is
         full.
         """
         now_s = ticket.arrived_s
@@ -313,7 +313,7 @@ class Gate:
         return None
 
     def _admit_only(self, number: int, admitted: list[Ticket], now_s: float, most: int | None) -> None:
-        """Admit requests of one class while only that class waits: no choice, so the scheduler is not asked."""
+        """Admit requests of one class while only that class waits: no choice, so the scheduler is not consulted."""
         line = self._lines[number]
         while line.queue and self._budget > 0.0 and (most is None or len(admitted) < most):
             admitted.append(self._admit_first(line, now_s))

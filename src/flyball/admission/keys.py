@@ -1,6 +1,6 @@
 """The kind of a request: a key of its method and path template, "GET /items/{item_id}".
 
-Costs are learned by key, so the number of keys must be bounded whatever clients request. Frameworks are imported only
+Costs are learned by key, so the number of keys must be bounded for any client requests. Frameworks are imported only
 by the key that needs them.
 """
 

@@ -18,7 +18,7 @@ LEAST_SILHOUETTE = 0.82
 WIDE_RATIO = 5.0
 # Required gain of the silhouette for one more class.
 CLEARLY_BETTER = 0.02
-# How much worse the silhouette of the present number of classes may be.
+# Permitted deficit of the silhouette when the present number of classes is kept.
 LOYALTY = 0.05
 # Required factor between two classes that already exist.
 LOYAL_RATIO = 4.0
@@ -46,8 +46,8 @@ def divide(places: Numbers, weights: Numbers, costs: Numbers, most: int, present
 
     `places` are ln costs, strictly ascending; `weights` are numbers of requests, `costs` their total costs; both
     above 0. The `present` number of classes is kept unless another one is clearly better. Requests are weighted half
-    by number and half by cost: by number alone, few but expensive requests would be missed, and admission control is
-    for these.
+    by number and half by cost: by number alone, few but expensive requests would be missed, which admission control
+    is meant for.
     """
     if len(places) < 2:
         return Division(reason="all requests cost the same")

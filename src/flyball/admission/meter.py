@@ -44,7 +44,7 @@ class Meter:
             self.size = sum(sizes) if len(sizes) == len(self._sizes) else None
 
     def ask(self) -> Hold:
-        """The current context requests a connection. Report its progress to the returned `Hold`."""
+        """Record that the current context requests a connection. Report its progress to the returned `Hold`."""
         hold = Hold(self, current_use.get(), self._clock())
         with self._lock:
             self._pass(hold.since_s)
@@ -59,8 +59,9 @@ class Meter:
             return Usage(self._connections, self._busy_s, self._waiting_s, self.busy, self.waiting, self.size)
 
     def _pass(self, now_s: float) -> None:
-        """Account for the time since the last change. Holds the lock; two threads may have read the clock in either
-        order.
+        """Account for the time since the last change. Call with the lock held.
+
+        Two threads may have read the clock in either order.
         """
         passed_s = now_s - self._since_s
         if passed_s > 0.0:
@@ -114,9 +115,9 @@ class Hold:
     has_ended: bool = field(default=False, init=False)
 
     def got(self) -> None:
-        """The connection was acquired."""
+        """Report that the connection was acquired."""
         self.meter._got(self)
 
     def end(self) -> None:
-        """The connection was returned, or the request for it cancelled."""
+        """Report that the connection was returned, or the request for it cancelled."""
         self.meter._end(self)

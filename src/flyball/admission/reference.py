@@ -1,6 +1,6 @@
 """The reference: the database load to hold, fixed or found by slow start and probing.
 
-All loads are in cost per second. No clock, no requests: it is given the observations of each period.
+All loads are in cost per second. Independent of clock and requests: it receives the observations of each period.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ROUND_PERIODS = 3
 ROUND_RESPONSES = 3.0
 # At the start of a round the database still serves requests admitted before.
 SETTLING_PERIODS = 1
-# A round with fewer is extended, since it says little.
+# A round with fewer completed requests is extended, since it says little.
 FEWEST_COMPLETED = 20
 LONGEST_ROUND_PERIODS = 24
 
@@ -87,7 +87,7 @@ class Observation:
 
 
 class Reference(Protocol):
-    """The load that the database should be given, in cost per second."""
+    """The setpoint of the database's load, in cost per second."""
 
     @property
     def value(self) -> float:
@@ -98,7 +98,7 @@ class Reference(Protocol):
         """Its state, in one word."""
 
     def observe(self, seen: Observation) -> float:
-        """Take the observations of a period, and return the next reference."""
+        """Process the observations of a period, and return the next reference."""
 
 
 class FixedReference:

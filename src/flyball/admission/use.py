@@ -36,7 +36,7 @@ class Unit(enum.Enum):
 
     # Milliseconds of busy connections: 1000 per second is one connection busy all the time.
     BUSY_MS = "ms"
-    # Connections taken, whatever their busy time: the unit of the admission paper.
+    # Connections taken, regardless of their busy time: the unit of the admission paper.
     CONNECTIONS = "connections"
 
     def cost_of(self, use: Use | Usage) -> float:

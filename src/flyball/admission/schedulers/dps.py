@@ -52,7 +52,7 @@ class Dps:
     A_1) / A_1: cheap classes are favoured by exactly the ratio of the costs c, and no class starves. Without
     overload, waits tend to be proportional to costs.
 
-    Before it has learned, the probability of a class is the lowest cost over its own.
+    Initially, the probability of a class is the lowest cost divided by its own.
     """
 
     def __init__(self, speed: float = SPEED) -> None:

@@ -1,6 +1,6 @@
 """The interface of schedulers: the probability with which the head of a class is admitted at its turn.
 
-Independent of budget and clock; the gate asks it, and spends.
+Independent of budget and clock: the gate queries it, and spends the budget.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from flyball.errors import AdmissionError
 class Static:
     """Admits a class with a fixed probability while a cheaper one waits.
 
-    Without `probabilities` that of a class is the lowest cost over its own. The last probability applies to all
+    By default the probability of a class is the lowest cost divided by its own. The last probability applies to all
     further classes.
     """
 

@@ -39,7 +39,7 @@ class Sensor:
     def _require(self, package: str, *calls: tuple[Callable[..., Any] | None, str]) -> None:
         """Raise AdmissionError unless each function calls the method of that name.
 
-        Otherwise an overridden method could be bypassed silently, and nothing be measured.
+        Otherwise an overridden method could be bypassed silently, and nothing would be measured.
         """
         for function, name in calls:
             code = getattr(inspect.unwrap(function), "__code__", None) if function is not None else None
