@@ -127,7 +127,7 @@ class Agent:
         return await self.node.peers.request(node_id, command, arguments, time_limit_s)
 
     async def _carry_out(self, name: str, arguments: Mapping[str, Any]) -> Any:
-        """Run a command of this node in a task of its own.
+        """Run a command of this node in a separate task.
 
         A leader that stands down cancels the commands it has sent. Cancelled halfway, a consumer being moved would be
         left without a queue, and a released queue would lose its transient messages.

@@ -107,7 +107,7 @@ class Clusters:
         await self._add_to(key, "fixed", node.name)
 
     async def drain_member(self, key: str, queue_id: int, node: NodeRecord) -> None:
-        """Remove a member on request of an operator; it is marked as soon as another member takes clients."""
+        """Remove a member on request of an operator; it is marked as soon as another member accepts clients."""
         await self._remove_from(key, ("fixed",), node.name)
         await self._add_to(key, "unwanted", node.name)
         await self._add_to(key, "leaving", queue_id)

@@ -1,6 +1,6 @@
 """The decision log: what this node decided as leader and why, with names instead of ids.
 
-Entries are worded when they are made, since names of nodes that have left cannot be looked up later. Bounded;
+Entries are formatted when they are recorded, since names of nodes that have left cannot be looked up later. Bounded;
 read-only for the manager.
 """
 

@@ -35,7 +35,7 @@ class AddMember(Decision):
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Mark(Decision):
-    """Drain a member: it takes no new clients and transfers its messages to the others."""
+    """Drain a member: it accepts no new clients and transfers its messages to the others."""
 
     member: int
     node: int
@@ -43,7 +43,7 @@ class Mark(Decision):
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Unmark(Decision):
-    """Let a drained member take clients again."""
+    """Let a drained member accept clients again."""
 
     member: int
     node: int

@@ -63,7 +63,7 @@ class DomainSamples:
             last = self._last[found.key] = _Last(options, *_tunings(options), found.table.moves)
         moves, last.moves = found.table.moves - last.moves, found.table.moves
         if not table.usable_count:
-            # Without a member that takes clients there is no capacity to relate the load to.
+            # Without a member that accepts clients there is no capacity to relate the load to.
             return
         values = (float(table.usable_load), float(table.usable_count), potential(table), float(moves))
         if values == last.values and self._sequence - last.sequence < MAX_GAP:
@@ -90,7 +90,7 @@ class DomainSamples:
 
 
 def potential(table: LoadTable) -> float:
-    """Return the potential Φ of the members that take clients, in units of w²/C; see `placement`."""
+    """Return the potential Φ of the members that accept clients, in units of w²/C; see `placement`."""
     usable = table.is_usable()
     loads, capacities = table.loads[:, usable], table.capacities[usable]
     squares = (loads**2 / capacities).sum() - (loads.sum(axis=1) ** 2).sum() / capacities.sum()

@@ -43,7 +43,7 @@ HANDSHAKE_S = 10.0
 # How long a refused client has to close, and a node to finish when its client has disconnected.
 CLOSE_TIMEOUT_S = 3.0
 
-# Backoff before asking for a placement again. In total longer than a lease, so that a dead node is known as such.
+# Backoff before asking for a placement again. In total longer than a lease, so that by then a dead node was detected.
 RETRY_S = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 _FRAME_HEAD_BYTES = 7

@@ -57,7 +57,7 @@ class Member:
     capacity: float
     place: int = -1
     is_fixed: bool = False
-    # Draining: takes no new clients, and is removed when it is empty.
+    # Draining: accepts no new clients, and is removed when it is empty.
     is_marked: bool = False
     # An operator is removing it: a growing load does not unmark it.
     is_leaving: bool = False
@@ -75,14 +75,14 @@ class Member:
 
     @property
     def is_usable(self) -> bool:
-        """Whether it takes new clients."""
+        """Whether it accepts new clients."""
         return self.is_served and not self.is_marked
 
 
 class LoadTable:
     """Members with their capacities and loads.
 
-    `load` covers all members; `usable_capacity` and `usable_count` those that take clients.
+    `load` covers all members; `usable_capacity` and `usable_count` those that accept clients.
     """
 
     def __init__(self, options: ClusterOptions) -> None:
@@ -155,7 +155,7 @@ class LoadTable:
         return sessions
 
     def set_state(self, member: Member, *, is_marked: bool | None = None, is_served: bool | None = None) -> None:
-        """Change whether a member takes clients."""
+        """Change whether a member accepts clients."""
         was_usable = member.is_usable
         if is_marked is not None:
             member.is_marked = is_marked
@@ -241,11 +241,11 @@ class LoadTable:
         return int(self.counts[ROW[role], member.place])
 
     def usable(self) -> Iterator[Member]:
-        """Yield the members that take new clients."""
+        """Yield the members that accept new clients."""
         return (member for member in self.members.values() if member.is_usable)
 
     def is_usable(self) -> NDArray[np.bool_]:
-        """Return by place which members take new clients."""
+        """Return by place which members accept new clients."""
         usable: NDArray[np.bool_] = np.isfinite(self.scores[0])
         return usable
 

@@ -61,7 +61,7 @@ class Manager(DomainState):
                 self._scaling.add_member(cluster, known, now, "it was started for this")
 
     def node_leaves(self, node: int, now: float) -> None:
-        """A node is to leave: drain its members as soon as others can take their clients."""
+        """A node is leaving: drain its members as soon as others can accept their clients."""
         known = self.nodes.get(node)
         if known is None:
             raise ClusterError(f"unknown node {node}: see `flyball domain show`")
@@ -114,7 +114,7 @@ class Manager(DomainState):
                 self._scaling.release(node, now)
 
     def mark(self, cluster: str, member: int, now: float, reason: str = "its removal was requested") -> None:
-        """An operator removes a member: drain it as soon as another one can take its clients. Raises ClusterError."""
+        """Drain a member for an operator, as soon as another one can accept its clients. Raises ClusterError."""
         found = self.cluster(cluster)
         known = self.members.get(member)
         if known is None or known[0] is not found:

@@ -13,7 +13,7 @@ from flyball.model import DEFAULT_VHOST
 
 
 def cluster_key(vhost: str, name: str) -> str:
-    """Return the key of a clustered queue or topic; unambiguous whatever characters the names contain."""
+    """Return the key of a clustered queue or topic; unambiguous for any characters in the names."""
     return json.dumps([vhost, name], ensure_ascii=False)
 
 

@@ -30,7 +30,7 @@ IDLE_QUEUE_LOAD = 0.001
 
 
 def elect(table: LoadTable, role: Role, *, avoid: int | None = None) -> Member | None:
-    """Return the member for a new session of that role; None if no member takes clients.
+    """Return the member for a new session of that role; None if no member accepts clients.
 
     Members that stay below θ_up are preferred. `avoid` is a node that is chosen only if there is no other.
     """

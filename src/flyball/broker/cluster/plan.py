@@ -239,7 +239,7 @@ def _topic_removals(wanted: DomainFile, present: DomainFacts) -> Iterator[Step]:
 
 def _node_removals(wanted: DomainFile, present: DomainFacts) -> Iterator[Step]:
     names = None if wanted.nodes is None else {node.name for node in wanted.nodes}
-    # The node that answers goes last: without it nothing reports the progress of the others.
+    # The node that answers is removed last: without it the progress of the others could not be observed.
     for node in sorted(present["nodes"], key=lambda node: node["name"] == present["asked"]):
         if names is None or node["name"] in names or node["managed"] or node["state"] == "leaving":
             continue

@@ -1,9 +1,9 @@
 """Decides when clustered queues grow and shrink: algorithms 1 and 2 of the JORAM paper (Selfware), with hysteresis.
 
-The load of all sessions is compared with the capacity of the members that take clients. The queue grows when the load
-would exceed θ_up, and unmarks draining members first. It shrinks when the other members would bear at most θ_down,
-and this has held for a dwell time. The distance between the two exceeds the load of any session, so that one client
-that leaves and reconnects cannot trigger both. This module is independent of nodes.
+The load of all sessions is compared with the capacity of the members that accept clients. The queue grows when the
+load would exceed θ_up, and unmarks draining members first. It shrinks when the other members would bear at most
+θ_down, and this has held for a dwell time. The distance between the two exceeds the load of any session, so that one
+client that leaves and reconnects cannot trigger both. This module is independent of nodes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from flyball.broker.cluster.load_table import LoadTable, Member
 from flyball.broker.cluster.options import ClusterOptions, Role
 from flyball.broker.cluster.placement import ROUNDING
 
-# Key of a member to come: the node that it is created on, or the request for a node.
+# Key of a pending member: the node that it is created on, or the request for a node.
 Coming = int | str
 
 # Delay before another node is requested after one failed to start.
@@ -158,8 +158,8 @@ class Provisioning:
     def fullest_marked(table: LoadTable) -> Member | None:
         """Return the marked member that would finish draining last, and so is the cheapest to keep.
 
-        One that an operator is removing is unmarked only if no other member takes clients, and drained again once one
-        does.
+        A member that an operator is removing is unmarked only if no other member accepts clients, and drained again
+        once one does.
         """
         marked = [
             member

@@ -95,7 +95,7 @@ def _read(manager: Manager, key: str) -> Reading | None:
     if found is None:
         return None
     table = found.table
-    # Without a member that takes clients there is no capacity to relate the load to.
+    # Without a member that accepts clients there is no capacity to relate the load to.
     load = table.usable_load if table.usable_count else math.nan
     return Reading(found.options.theta_up, load, table.usable_count)
 

@@ -1,16 +1,16 @@
 """Chooses the sessions that move, and the ordinary queues that change their owner. Numbers in, moves out.
 
-A session of load l and one role that goes from member i to member j changes the potential Φ (placement.py) by
+A session of load l and one role that moves from member i to member j changes the potential Φ (placement.py) by
 
     ΔΦ = l² (1/C_i + 1/C_j) - 2 l (P_i/C_i - P_j/C_j)
 
 **The rebalancer terminates.** A move is made only if -ΔΦ > δ = ε + cost > 0. Φ is a sum of squares, so never below 0,
-and changes only by moves while loads and members stay: at most Φ/δ moves follow. A session that went from i to
-j goes back only if Φ falls again by more than δ, which needs a change of the loads; and not before its cool-down.
-Moves away from marked members come first and do not count in this: each lowers the load on marked members, which no
-move ever raises, so the pair (load on marked members, Φ) falls in lexical order with every move.
+and changes only by moves while loads and members stay: at most Φ/δ moves follow. A session moved from i to j moves
+back only if Φ falls again by more than δ, which needs a change of the loads; and not before its cool-down. Moves away
+from marked members are made first and are not counted here: each lowers the load on marked members, which no move
+ever raises, so the pair (load on marked members, Φ) falls in lexical order with every move.
 
-If more is produced than consumed in total, or less, no move helps: `RatioWatch` reports it; another loop has to act.
+If more is produced than consumed in total, or less, no move helps: `RatioWatch` reports it; another loop must act.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class SessionMove:
 
 
 def drains(table: LoadTable, now: float, maximum: int) -> Iterator[SessionMove]:
-    """Yield moves away from marked members; make each before asking for the next."""
+    """Yield moves away from marked members; make each before requesting the next."""
     for member in list(table.marked.values()):
         for session in [session for session in member.sessions.values() if _may_move(session, table, now)]:
             if maximum <= 0:
@@ -170,7 +170,7 @@ class RatioWatch:
         return (to, _RATIO_REASONS[to].format(grown=ready - self._ready_then, passed_s=passed_s)) if to else None
 
     def _verdict(self, table: LoadTable, ready: int) -> str:
-        """Compare the minimum of the second half with the first: a backlog that comes and goes does not count."""
+        """Compare the minimum of the second half with the first: a transient backlog does not count."""
         has_grown = self._least_since is not None and self._least_since > self._most_at_first
         if has_grown and ready > self._ready_then + table.options.surplus:
             return "admission" if table.count(Role.CONSUMER) else "consumers"

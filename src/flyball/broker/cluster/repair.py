@@ -63,7 +63,7 @@ class Repair:
         ]
 
     def _heir(self, cluster: KnownCluster, dead: Member) -> int | None:
-        """Return the member that gets the messages: the least loaded, preferably one that takes clients."""
+        """Return the member that gets the messages: the least loaded, preferably one that accepts clients."""
         others = [
             member
             for member in cluster.table.members.values()

@@ -28,7 +28,7 @@ class Scaling:
                 return
 
     def unmark(self, cluster: KnownCluster, member: Member, now: float, reason: str) -> None:
-        """Let a member take clients again."""
+        """Let a member accept clients again."""
         self._state.decide(now, Unmark(cluster=cluster.key, member=member.id, node=member.node, reason=reason))
 
     def keep(self, cluster: KnownCluster, member: Member, now: float) -> None:
@@ -97,7 +97,7 @@ class Scaling:
             self._state.decide(now, decision)
 
     def retire(self, cluster: KnownCluster, member: Member, now: float, reason: str) -> None:
-        """Mark a member to remove, once another one can take its clients."""
+        """Mark a member to remove, once another one can accept its clients."""
         self._state.set_leaving(member, True)
         if member.is_marked:
             return
@@ -107,7 +107,7 @@ class Scaling:
         self.grow(cluster, now)
 
     def _make_way(self, cluster: KnownCluster, member: Member, now: float) -> bool:
-        """Make sure that another member takes clients; return whether one does already."""
+        """Make sure that another member accepts clients; return whether one does already."""
         marked = cluster.provisioning.fullest_marked(cluster.table)
         if marked is not None:
             self.unmark(cluster, marked, now, f"member {member.id} is being removed")
