@@ -1,4 +1,4 @@
-"""Records what a node did in each second: in all, for each of its busy queues, and how long messages took.
+"""Records a node's activity per second: node totals, busy queues, and histograms of message times.
 
 Three tables with a writer each. At most some thousand rows per second. Independent of brokers.
 """
@@ -18,10 +18,10 @@ from flyball.trace.writer import RecordWriter
 # A file for each minute: small files cost a Parquet footer each.
 ROTATE_S = 60.0
 
-# Different names of queues in one buffer; further ones begin another buffer.
+# Distinct queue names per buffer; the next one starts a new buffer.
 MOST_NAMES = 2**12
 
-# Buckets per doubling of a time: a percentile found from them is off by a tenth at most.
+# Buckets per doubling of a time: a percentile computed from them is off by a tenth at most.
 BUCKETS_PER_DOUBLING = 4
 
 
@@ -31,9 +31,9 @@ def _derived(columns: Columns, epoch_ns: int) -> Columns:
 
 @dataclass(frozen=True, slots=True)
 class NodeSecond:
-    """The activity of a node since the last one; see `docs/reference/traces.md`."""
+    """The activity of a node since its previous record; see `docs/reference/traces.md`."""
 
-    # Of `time.perf_counter_ns`.
+    # By `time.perf_counter_ns`.
     at_ns: int
     elapsed_ns: int
     cpu_ns: int
@@ -70,7 +70,7 @@ class QueueSecond:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """The time of one message that stands for `weight` messages."""
+    """The time of one sampled message, which represents `weight` messages."""
 
     metric: Metric
     took_us: int
@@ -151,7 +151,7 @@ class TimeWriter(RecordWriter):
 
 
 def bucket_of(took_us: int) -> tuple[int, int]:
-    """Return the bounds of a time's bucket: from the first, below the second."""
+    """Return the bounds of a time's bucket: the first inclusive, the second exclusive."""
     if took_us < BUCKETS_PER_DOUBLING:
         return took_us, took_us + 1
     shift = took_us.bit_length() - BUCKETS_PER_DOUBLING.bit_length()
@@ -164,5 +164,5 @@ def _names() -> dict[str, Texts]:
 
 
 def _rotate_bytes(keep_bytes: int) -> int:
-    # Whole files are removed: with some of them most of what may be kept is there.
+    # Pruning removes whole files: with 8 of them, one removal frees an eighth of the limit.
     return max(2**16, min(2**26, keep_bytes // 8))

@@ -12,7 +12,7 @@ from flyball.trace.files import ADMISSIONS, TraceFiles
 from flyball.trace.schema import Outcome, names_of
 from flyball.trace.writer import RecordWriter
 
-# The key of requests beyond the maximum number of keys.
+# The key of requests beyond the maximum number of distinct keys.
 OTHER = "other"
 
 BUFFER_RECORDS = 8_192
@@ -83,8 +83,8 @@ class AdmissionWriter(RecordWriter):
     ) -> None:
         """Record the outcome of a request: the name of an `Outcome` in lower case. Never blocks.
 
-        The request arrived at `arrived_s` of the event loop's clock, waited for admission, was served, and meanwhile
-        waited `pool_s` for its connections, which were busy for `busy_s`.
+        `arrived_s` is by the event loop's clock. `waited_s` is the wait for admission; `served_s` follows it and
+        includes `pool_s`, the wait for database connections. `busy_s` is the time for which these were in use.
         """
         self._put(
             _CODES[outcome],

@@ -26,7 +26,7 @@ _WORD_BYTES = 8
 
 
 class Texts:
-    """Numbers texts in order of first use, up to a maximum."""
+    """Numbers texts in order of first use, up to a maximum count."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -43,11 +43,11 @@ class Texts:
         return code
 
     def emptied(self) -> Texts:
-        """Return an empty numbering with the same maximum."""
+        """Return an empty instance with the same maximum."""
         return Texts(self._most)
 
     def column(self) -> pa.Array:
-        # Another thread may add texts; an atomic copy contains all that existing records refer to.
+        # Another thread may add texts; the atomic copy contains every text that existing records refer to.
         return pa.array(list(self._codes), pa.string())
 
 
@@ -57,7 +57,7 @@ def _nothing(columns: Columns, epoch_ns: int) -> Columns:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a kind of record is packed, and how its table's columns are derived.
+    """The packed format of a kind of record, and how its table's columns are derived.
 
     `fields` are `struct` codes and field names, ordered so that no padding is needed at the end. Fields in `texts`
     are numbers of texts. `derived` gets the columns, and the offset from timestamps to 1970.
@@ -81,10 +81,10 @@ class Layout:
 
 
 class RecordBuffer:
-    """A buffer for `capacity` records of one kind. One thread packs records, another takes them.
+    """A buffer for `capacity` records of one kind. One thread packs records, another reads them.
 
-    Lock-free: `used_bytes` is written by the packing thread only, after a record is complete; `taken` by the other
-    one only. So records can be taken while the buffer is being filled.
+    Lock-free: only the packing thread writes `used_bytes`, after a record is complete; only the other thread writes
+    `taken`. So records can be read while the buffer is being filled.
     """
 
     __slots__ = (
@@ -100,7 +100,7 @@ class RecordBuffer:
 
     def __init__(self, layout: Layout, capacity: int, texts: Mapping[str, Texts]) -> None:
         self._layout = layout
-        # Those that its records refer to.
+        # Those that the buffer's records refer to.
         self.texts = texts
         self.record_bytes = layout.packed.size
         self.capacity_bytes = capacity * self.record_bytes
@@ -111,7 +111,7 @@ class RecordBuffer:
 
     @property
     def waiting(self) -> int:
-        """Records not taken yet."""
+        """Records not read yet."""
         return self.used_bytes // self.record_bytes - self.taken
 
     def columns(self, start_bytes: int, count: int) -> Columns:
@@ -120,7 +120,7 @@ class RecordBuffer:
         return {name: np.ascontiguousarray(records[name]) for name in self._layout.dtype.names or ()}
 
     def take(self, count: int, origin: str, epoch_ns: int) -> pa.RecordBatch:
-        """Return the next `count` waiting records as columns.
+        """Return the next `count` unread records as columns.
 
         `epoch_ns` is the offset from timestamps to 1970.
         """
@@ -141,7 +141,7 @@ class RecordBuffer:
             columns[name] = coded(numbers[name], met.column())
         schema = layout.table.schema
         return pa.RecordBatch.from_arrays(
-            # NaN is a value that does not exist.
+            # NaN marks a missing value.
             [pa.array(columns[each.name], from_pandas=each.nullable).cast(each.type) for each in schema],
             schema=schema,
         )

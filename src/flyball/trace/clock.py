@@ -10,7 +10,7 @@ READINGS = 5
 def epoch_ns() -> int:
     """Return the offset from `time.perf_counter_ns` to 1970.
 
-    A thread switch between the two readings would distort the offset: take the quickest of several.
+    A thread switch between the two readings distorts the offset, so the quickest of several pairs is used.
     """
     readings = []
     for _ in range(READINGS):

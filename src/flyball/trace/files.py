@@ -1,6 +1,6 @@
-"""Trace files of one node or client process: naming, completion, removal of old ones.
+"""Trace files of one node or client process: naming, completion, pruning.
 
-A file gets its final name only when it is complete, because a reader that meets a partial file may never read it
+A file gets its final name only when it is complete: a reader that skipped a partial file might never read it
 again. Not thread-safe.
 """
 

@@ -1,6 +1,6 @@
-"""Live latency histograms of request phases, cumulative.
+"""Cumulative live latency histograms of request phases.
 
-Computed from the same sampled records as the trace, with their weights, in batches with numpy.
+Computed with numpy, in batches, from the same sampled and weighted records as the trace.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Latencies:
             self._buckets[number] += _summed(places, weights, _KINDS * BUCKETS)
 
     def summary(self) -> dict[str, dict[str, Any]]:
-        """Return plain values, by the names of recorded kinds."""
+        """Return counts and phase statistics as plain values, by the names of recorded kinds."""
         return {
             kind.name.lower(): {
                 "count": int(self._counts[kind]),

@@ -1,6 +1,6 @@
-"""Records the timing of requests, at minimal cost for them.
+"""Records the timing of requests at minimal cost per request.
 
-The event loop packs a record into a buffer; the writer's thread does the rest. Sampling is decided here.
+The event loop packs a record into a buffer; the writer thread does the rest. Sampling is decided here.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Recorder(RecordWriter):
         files = files or TraceFiles(folder, node, sample_ratio, rotate_bytes, keep_bytes)
         super().__init__(files, node, REQUEST, rotate_s, max_buffers, buffer_records)
         self._latencies = Latencies()
-        # Bytes of the present buffer that are in the latencies.
+        # Bytes of the current buffer that are already counted in the latencies.
         self._counted_bytes = 0
         self._sample_ratio = sample_ratio
         self._takes_all = sample_ratio >= 1.0
@@ -75,8 +75,8 @@ class Recorder(RecordWriter):
         self._second_ends_ns = 0
         # Number of requests to skip before the next sample: see `sample`.
         self.skip = 0
-        # Random instead of every n-th: with a client that alternates put and take, every n-th could show only one of
-        # them.
+        # Random instead of every n-th: with a client that alternates put and take, every n-th could sample only one
+        # of them.
         self._random = random.Random(0).random
 
     @property
@@ -103,8 +103,8 @@ class Recorder(RecordWriter):
     def sample(self, now_ns: int) -> int:
         """Return the weight of this request in the trace; 0 if it is not sampled.
 
-        Call once per request. On the hot path this call would cost more than the trace: there `skip` is decremented
-        inline, and `weigh` is called at 0.
+        Call once per request. The hot path cannot afford this call, which costs more than the trace: it decrements
+        `skip` inline and calls `weigh` at 0.
         """
         if self.skip:
             self.skip -= 1
@@ -114,8 +114,8 @@ class Recorder(RecordWriter):
     def weigh(self, now_ns: int) -> int:
         """Return the weight of the next request in the trace; 0 if it is not sampled.
 
-        Call once per request that is not skipped, before taking its other timestamps. Up to `most_per_s` requests per
-        second are all sampled, then 1 in `SPARSE`: the higher the load, the less may be spent on tracing.
+        Call once per request that is not skipped, before taking its other timestamps. The first `most_per_s` requests
+        of a second are all sampled, then 1 in `SPARSE`: the higher the load, the smaller the share spent on tracing.
         """
         if not self._takes_all and self._random() >= self._sample_ratio:
             return 0
@@ -130,9 +130,7 @@ class Recorder(RecordWriter):
         return SPARSE
 
     def record(self, span: Span, emitted_ns: int) -> None:
-        """Record a request whose answer was sent at that time. Never blocks; raises only for a number beyond 64
-        bits.
-        """
+        """Record a request answered at `emitted_ns`. Never blocks; raises only for a number beyond 64 bits."""
         # `_put`, inlined: the call and its tuple would add measurable cost to every recorded request.
         buffer = self._buffer
         used_bytes = buffer.used_bytes

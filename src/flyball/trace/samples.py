@@ -1,4 +1,4 @@
-"""Records samples of control loops: setpoint, measurement, action, and what the loop was tuned with.
+"""Records samples of control loops: setpoint, measurement, action and tuning.
 
 At most some hundred per second. Independent of the plant.
 """
@@ -19,7 +19,7 @@ from flyball.trace.writer import RecordWriter
 
 BUFFER_RECORDS = 4_096
 
-# Different loops, gains and versions in one buffer; further ones begin another buffer.
+# Distinct loops, gains and versions per buffer; the next one starts a new buffer.
 MOST_TEXTS = 2**12
 
 # An unknown mode is an empty text.
@@ -37,7 +37,7 @@ SAMPLE = Layout(
         ("i", ("loop",)),
         ("h", ("gains", "fingerprint", "model_version", "mode")),
         ("i", ("padding",)),
-        # Number of the sample in its loop: a gap means dropped samples.
+        # Sequence number of the sample in its loop: a gap means dropped samples.
         ("q", ("at_ns", "sequence", "started_us")),
         ("d", ("sample_time_s", "setpoint", "measurement", "action", "feedforward", "lowest", "highest")),
     ),
@@ -72,7 +72,7 @@ class SampleWriter(RecordWriter):
         `name` is the process's. Beyond `keep_bytes` the oldest files are removed; by default all are kept. `files`
         replaces the destination: tests pass one that blocks or fails.
         """
-        # A process that starts again counts its samples from 0 again.
+        # Part of a sample's key: sequence numbers restart at 0 with the process.
         self._started_us = time.time_ns() // 1000
         files = files or TraceFiles(folder, name, 1.0, rotate_bytes, keep_bytes, table=SAMPLES)
         names = ("loop", "gains", "fingerprint", "model_version")
@@ -108,5 +108,5 @@ class SampleWriter(RecordWriter):
 
 
 def _limit(limit: float) -> float:
-    """An infinite limit is none."""
+    """Return the limit, or NaN (stored as null) for an infinite one."""
     return limit if math.isfinite(limit) else math.nan

@@ -1,6 +1,6 @@
 """The trace schema: columns of the tables, and codes.
 
-Nodes record requests and each second's activity, clients calls, control loops samples, and admission control its
+Nodes record requests and activity per second; clients record calls, control loops samples, and admission control its
 decisions.
 
 Traces outlive the version that wrote them. New columns and codes are added at the end; a change of meaning needs a
@@ -16,7 +16,7 @@ import pyarrow as pa
 SCHEMA_VERSION = 1
 
 VERSION_KEY = "flyball.schema_version"
-# The table of a file: `requests` (also if missing), `calls`, `samples`, `admissions`, `nodes`, `queues` or `times`.
+# The file's table: `requests` (the default if missing), `calls`, `samples`, `admissions`, `nodes`, `queues`, `times`.
 TABLE_KEY = "flyball.table"
 NODE_KEY = "flyball.node"
 SAMPLE_RATIO_KEY = "flyball.sample_ratio"
@@ -43,7 +43,7 @@ class Kind(enum.IntEnum):
     PURGE = 13
     STATUS = 14
     OTHER = 15
-    # A request that is cheap for the application's database, by its profile.
+    # A request with a low cost for the application's database, by its profile.
     SMALL = 16
     LARGE = 17
 
@@ -55,7 +55,7 @@ class Protocol(enum.IntEnum):
     THORBANG = 1
     AMQP = 2
     HTTP = 3
-    # Another node of the domain, on behalf of its client.
+    # Another node of the domain, on behalf of its own client.
     LINK = 4
 
 
@@ -63,7 +63,7 @@ class Result(enum.IntEnum):
     """Result of the request."""
 
     OK = 0
-    # A read without a message.
+    # A read that found no message.
     EMPTY = 1
     # The request was invalid or not allowed.
     REFUSED = 2
@@ -84,7 +84,7 @@ class Outcome(enum.IntEnum):
 
 
 class Metric(enum.IntEnum):
-    """A time of messages in a queue."""
+    """A duration in the life of a queued message."""
 
     # From publishing to delivery.
     WAIT = 0
@@ -93,7 +93,7 @@ class Metric(enum.IntEnum):
 
 
 def names_of(codes: type[enum.IntEnum]) -> pa.Array:
-    """Return the texts for `codes` in the files, by number from 0."""
+    """Return the texts for `codes` in the files, indexed by number."""
     return pa.array([code.name.lower() for code in codes], pa.string())
 
 
@@ -146,9 +146,9 @@ CALL_SCHEMA = pa.schema(
     ]
 )
 
-# One step of a control loop: what it wanted, what it measured, what it did.
+# One sample of a control loop: setpoint, measurement, action, and the tuning that produced it.
 #
-# (`process`, `started_us`, `loop`, `sequence`) is unique. A limit is null where there is none.
+# (`process`, `started_us`, `loop`, `sequence`) is unique. A missing limit is null.
 SAMPLE_SCHEMA = pa.schema(
     [
         pa.field("loop", MANY_TEXTS, nullable=False),
@@ -170,9 +170,9 @@ SAMPLE_SCHEMA = pa.schema(
     ]
 )
 
-# One request of an application under admission control: how long it waited, and what it took of the database.
+# One request of an application under admission control: its wait for admission, and its use of the database.
 #
-# It took `connections`, held them for `busy_ns` in all, and waited `pool_ns` for them; that is part of `served_ns`.
+# It used `connections`, held them for `busy_ns` in all, and waited `pool_ns` for them, which `served_ns` includes.
 ADMISSION_SCHEMA = pa.schema(
     [
         pa.field("key", MANY_TEXTS, nullable=False),
@@ -190,7 +190,7 @@ ADMISSION_SCHEMA = pa.schema(
     ]
 )
 
-# One second of a node. Counts are of this second, gauges are at its end.
+# One second of a node. Counts cover this second; gauges are sampled at its end.
 NODE_SCHEMA = pa.schema(
     [
         pa.field("node", TEXT, nullable=False),
@@ -206,7 +206,7 @@ NODE_SCHEMA = pa.schema(
     ]
 )
 
-# One second of a queue in which something happened. `(others)` are those beyond the maximum, together.
+# One second of a queue with activity. `(others)` sums up the queues beyond the maximum.
 QUEUE_SCHEMA = pa.schema(
     [
         pa.field("node", TEXT, nullable=False),
@@ -222,9 +222,9 @@ QUEUE_SCHEMA = pa.schema(
     ]
 )
 
-# How many messages of a queue took about this long in one second: a bucket of a histogram.
+# Messages of a queue whose time fell into one bucket of a histogram in one second.
 #
-# `timed` messages were measured, which stand for `messages`.
+# `timed` is the number of measured messages; they represent `messages`.
 TIME_SCHEMA = pa.schema(
     [
         pa.field("node", TEXT, nullable=False),

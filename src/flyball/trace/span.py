@@ -6,9 +6,9 @@ from flyball.trace.schema import Kind, Protocol, Result
 
 
 class Span:
-    """Timestamps and facts of a request. Times are from `time.perf_counter_ns`, 0 if not taken.
+    """Timestamps and facts of a request. Times are by `time.perf_counter_ns`; 0 is not measured.
 
-    There is one per request, so the defaults are class attributes, which cost nothing until they are set.
+    There is one per request, so the defaults are class attributes: they cost nothing until they are set.
     """
 
     kind: int = Kind.OTHER
@@ -18,9 +18,9 @@ class Span:
     queue_id: int = 0
     size_bytes: int = 0
     message_count: int = 0
-    # Number of requests that it represents.
+    # Number of requests that it represents in the trace.
     weight: int = 1
-    # When its bytes were read.
+    # When the request's bytes were read.
     received_ns: int = 0
     # When its parsing started; only for sampled requests.
     started_ns: int = 0

@@ -1,6 +1,6 @@
-"""Moves records from the recording thread to files: buffers, and one writer thread.
+"""Moves records from the recording thread to files, with buffers and one writer thread.
 
-Lock-free: one side only fills, the other only takes. Errors of files never reach the recording thread.
+Lock-free: one thread only fills buffers, the other only empties them. File errors never reach the recording thread.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _log = logging.getLogger(__name__)
 class RecordWriter:
     """Fills buffers and writes them as Parquet files in a thread.
 
-    A record is in a complete file at most `rotate_s` seconds later; a crash loses younger ones. Of the `max_buffers`
-    buffers one is being filled; when all others wait for the disk, records are dropped and counted. Filling belongs
-    to one thread. Other methods are thread-safe, `start` and `stop` idempotent and in any order. Records made while
-    the writer is stopped are kept for the next start, as far as the buffers reach.
+    A record is in a complete file at most `rotate_s` seconds later; a crash loses younger ones. One of the
+    `max_buffers` buffers is being filled; when all others wait for the disk, records are dropped and counted. Only
+    one thread may fill. The other methods are thread-safe; `start` and `stop` are idempotent and may be called in any
+    order. Records made while the writer is stopped are kept for the next start, up to the capacity of the buffers.
     """
 
     __slots__ = (
@@ -60,7 +60,7 @@ class RecordWriter:
     ) -> None:
         """Does not touch files or start the thread before `start`.
 
-        `origin` is the recording process; `texts` number the fields with texts.
+        `origin` is the recording process; `texts` number the values of text fields.
         """
         self._texts: Mapping[str, Texts] = texts or {}
 
@@ -88,7 +88,7 @@ class RecordWriter:
 
     @property
     def dropped(self) -> int:
-        """Records missing in the files: dropped for lack of a buffer, or not written."""
+        """Records missing from the files: dropped for lack of a buffer, or not written."""
         return self._refused + self._lost
 
     @property
@@ -104,7 +104,7 @@ class RecordWriter:
                 self._thread.start()
 
     def flush(self) -> None:
-        """Wait until everything recorded before is in complete files, or counted as dropped.
+        """Wait until every earlier record is in a complete file, or counted as dropped.
 
         Blocks. No-op while stopped.
         """
@@ -139,7 +139,7 @@ class RecordWriter:
         except IndexError:
             self._refused += 1
             return False
-        # Dropped records count: readers see them as a gap in the sequence.
+        # Dropped records count: readers see them as a gap in the sequence numbers.
         self._packed += full.used_bytes // full.record_bytes
         fresh.first_sequence = self._packed + self._refused
         fresh.texts = self._texts
@@ -149,9 +149,9 @@ class RecordWriter:
         return True
 
     def _codes(self, **texts: str) -> tuple[int, ...] | None:
-        """Return the numbers of a record's texts, in order; None if there is no buffer to number them again.
+        """Return the numbers of a record's texts, in order; None if they need a new buffer and none is free.
 
-        The texts of a writer may be any number over time, those of one buffer are limited.
+        A writer may see any number of distinct texts over time; those of one buffer are limited.
         """
         try:
             return tuple(self._texts[name].code_of(text) for name, text in texts.items())
@@ -161,8 +161,9 @@ class RecordWriter:
         return tuple(self._texts[name].code_of(text) for name, text in texts.items())
 
     def _renumber(self) -> bool:
-        """Number texts again from the next record on; return False, and count a record as dropped, if no buffer is
-        free.
+        """Restart the numbering of texts from the next record on.
+
+        Return False, and count a record as dropped, if no buffer is free.
         """
         before = self._texts
         self._texts = {name: texts.emptied() for name, texts in before.items()}
@@ -203,7 +204,7 @@ class RecordWriter:
                     return
 
     def _write_the_rest(self) -> _Flush | None:
-        """Write everything, except the record being packed right now; return a request found on the way."""
+        """Write everything except the record being packed right now; return a flush request found on the way."""
         flush = None
         while True:
             current = self._buffer
@@ -255,7 +256,7 @@ class RecordWriter:
 
 
 class _Flush:
-    """Asks the writer thread to complete its file, and to end if `last`."""
+    """A request to the writer thread: complete the file, and stop if `last`."""
 
     __slots__ = ("done", "last")
 
