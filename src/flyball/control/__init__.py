@@ -1,4 +1,4 @@
-"""Control: laws that turn measurements into actions, models to design them from, and the proof that they hold.
+"""Control: laws that turn measurements into actions, the models to design them from, and proofs of their stability.
 
-Pure computation: no socket, no file, no clock. Only `loop` awaits; its sensor and its actuator come from others.
+Pure computation: no socket, no file, no clock. Only `loop` awaits; the caller provides its sensor and actuator.
 """

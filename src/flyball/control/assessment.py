@@ -1,6 +1,6 @@
-"""How well a loop holds its setpoint: mean, standard deviation, settling and overshoot of noisy measurements.
+"""Performance of a loop: mean, standard deviation, settling and overshoot of noisy measurements.
 
-Knows numbers only, not where they come from: simulations, the lab and the pipeline ask it alike.
+Works on numbers from any source: simulations, the lab and the pipeline all use it.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from itertools import accumulate, pairwise
 
 from flyball.errors import ControlError
 
-# Successive samples by whose mean settling is judged: a single one is mostly noise.
+# Successive samples whose mean decides about settling: a single one is mostly noise.
 WINDOW_SAMPLES = 5
 # A window is at the setpoint if its mean is within this part of it, ...
 TOLERANCE_RATIO = 0.05
-# ... or, for noisy loops, within three standard errors, but never further away than this: swinging is not noise.
+# ... or, for noisy loops, within three standard errors, but at most this part: oscillation is not noise.
 MOST_TOLERANCE_RATIO = 0.10
-# Share of a settled loop's windows that lie at the setpoint: noise lets one stray now and then.
+# Share of a settled loop's windows at the setpoint: noise makes one deviate occasionally.
 INSIDE_RATIO = 0.95
 # Standard deviations up to which a measurement beyond the setpoint is noise, not overshoot.
 NOISE_BAND = 2.0
@@ -26,20 +26,20 @@ NOISE_BAND = 2.0
 
 @dataclass(frozen=True, slots=True)
 class LoopFigures:
-    """Figures of one loop between two disturbances. See `assess` for what they mean."""
+    """Figures of one loop between two disturbances, defined in `assess`."""
 
     mean: float
     std: float
     settling_samples: int | None
     overshoot: float
     mean_error: float
-    # The number of the first sample that `mean` and `std` are of.
+    # Index of the first sample in `mean` and `std`.
     steady_from: int
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Samples `start` until before `end`, between two disturbances, and how the loop did there."""
+    """The samples from `start` until before `end`, between two disturbances, and the loop's figures for them."""
 
     start: int
     end: int
@@ -48,22 +48,22 @@ class Part:
 
 
 def assess(measurements: Sequence[float], setpoint: float, *, warm_up: int = 0) -> LoopFigures:
-    """Return the figures of a loop, the first measurement being the first that may differ from before.
+    """Return the figures of a loop; the first measurement is the first one after the disturbance.
 
-    * `settling_samples`: how many samples passed before the loop was at its setpoint, 0 if it was from the beginning,
-      None if it never was or did not stay. It is the least k such that the five windows of five samples that begin at
-      k and after (those that are left, near the end) are all at the setpoint, and so are 95 % of all windows from k
-      on. At the setpoint is a window whose mean is within 5 % of it, or within three standard errors where noise
-      makes these more, but at most 10 %.
-    * `mean`, `std`: of the steady state, that is, after twice the settling time and one window more, so that the last
-      of the way there is over, or of the second half where that would leave less; never of the first `warm_up`
-      samples, and NaN if there are no others. The standard deviation is that of a sample (n - 1). A fixed number of
-      samples instead would still be on the way with a slow loop, and would waste those of a fast one; since half of
-      the samples count in any case, noise cannot choose the ones that it likes.
-    * `overshoot`: how far the measurement went beyond the setpoint, seen from where it began, until the loop had
-      settled (without settling: at all), as a part of the setpoint. What lies within two standard deviations is noise
+    * `settling_samples`: the number of samples before the loop reached its setpoint and stayed there; 0 if it
+      started there, None if it never reached it or left it again. It is the smallest k such that the five
+      windows of five samples that start at k and after (fewer near the end) are all at the setpoint, and so are 95 %
+      of all windows from k on. A window is at the setpoint if its mean is within 5 % of it, or, where noise makes
+      this more, within three standard errors, but at most 10 %.
+    * `mean`, `std`: of the steady state, which starts after twice the settling time plus one window, or with the
+      second half of the samples where that would leave fewer; never of the first `warm_up` samples, and NaN if no
+      others exist. The standard deviation is that of a sample (n - 1). A fixed number of samples would include the
+      transient of a slow loop, and waste samples of a fast one. Since at least half of the samples count, noise
+      cannot select a favourable part.
+    * `overshoot`: the largest excursion beyond the setpoint, seen from the first measurement, until the loop settled
+      (without settling: at any time), as a part of the setpoint. An excursion within two standard deviations is noise
       and counts as 0.
-    * `mean_error`: the mean distance from the setpoint over all samples, the way there included.
+    * `mean_error`: the mean distance from the setpoint over all samples, including the transient.
 
     Raises ControlError if there are fewer than two measurements, or the setpoint is not above 0.
     """
@@ -89,10 +89,10 @@ def assess(measurements: Sequence[float], setpoint: float, *, warm_up: int = 0) 
 def assess_parts(
     measurements: Sequence[float], setpoints: Sequence[float], disturbed_at: Iterable[int] = (), *, warm_up: int = 0
 ) -> list[Part]:
-    """Return the figures of each part of a run: a part begins where the setpoint changes, and at each disturbance.
+    """Return the figures of each part of a run: a part starts where the setpoint changes, and at each disturbance.
 
-    `disturbed_at` are numbers of samples, the first being 0. The `warm_up` is that of the whole run; `steady_from`
-    counts from the start of the part. Parts of fewer than two samples are left out.
+    `disturbed_at` are indices of samples, the first being 0. `warm_up` counts from the start of the run;
+    `steady_from` counts from the start of the part. Parts of fewer than two samples are left out.
     """
     if len(measurements) != len(setpoints):
         raise ControlError(f"{len(measurements)} measurements and {len(setpoints)} setpoints do not belong together")

@@ -1,7 +1,7 @@
-"""The proof that a law holds a plant, as it is stored with the gains: poles and margins, and whether they are enough.
+"""The stored proof that a law stabilizes a plant: poles, margins, and whether the margins are sufficient.
 
-Plain data: a loop that starts reads it without any library of control theory. How it is found is in `verification`
-and `model_free`.
+Plain data: a loop reads it at its start without any library of control theory. `verification` and `model_free`
+compute it.
 """
 
 from __future__ import annotations
@@ -15,53 +15,53 @@ from flyball.control.laws import Law, law_to_json
 from flyball.errors import ControlError
 
 VERSION = 2
-# The plant may turn out to have twice the gain that was estimated.
+# The loop must stay stable if the plant has twice the estimated gain.
 LEAST_GAIN_MARGIN = 2.0
-# A law that is designed for exactly the least margin has it up to rounding.
+# A law designed for exactly the minimum margin meets it only up to rounding.
 ROUNDING = 1e-9
-# A certificate of version 1 says nothing about tests of its model.
+# A certificate of version 1 does not record tests of its model.
 UNTESTED = "the certificate was made by an earlier version, without tests of its model; design again"
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """Poles and margins of a law on a plant; the worst of each is over everything that the data say the plant may be.
+    """Poles and margins of a law on a plant; each is the worst over all plants that the data allow.
 
     `gain_margin` is the factor by which the plant's gain may grow before the loop is unstable, infinite if it never
-    is. `lowest_gain_factor` is the factor to which it may fall, 0 if it may fall to nothing.
+    is. `lowest_gain_factor` is the factor to which the gain may fall, 0 if there is no lower bound.
     """
 
     # As in documents: the certificate holds for this law only.
     law: Mapping[str, Any]
-    # The plant in words: "y(k+1) = 0.26 y(k) + 59.7 u(k)", "every concave curve through the origin".
+    # For display: "y(k+1) = 0.26 y(k) + 59.7 u(k)", "every concave curve through the origin".
     plant: str
-    # Of the closed loop with the plant as it was estimated.
+    # Of the closed loop with the estimated plant.
     poles: tuple[complex, ...]
-    # The largest absolute value of a pole, at worst; below 1 the loop is stable.
+    # The largest absolute value of a pole in the worst case; the loop is stable below 1.
     largest_pole: float
     gain_margin: float
-    # Samples by which the effect of an action may come later before the loop is unstable, at worst.
+    # Additional samples of delay before the loop is unstable, in the worst case.
     delay_margin_samples: float
-    # Of the closed loop with the plant of the confidence set on which it is slowest, or unstable.
+    # Of the closed loop with the plant of the confidence set for which it is slowest, or unstable.
     worst_poles: tuple[complex, ...] = ()
-    # With the plant as it was estimated. The more it exceeds the worst one, the less sure the estimate is.
+    # With the estimated plant. The more it exceeds the worst one, the less certain the estimate is.
     nominal_gain_margin: float | None = None
     nominal_delay_margin_samples: float | None = None
-    # Only a loop with this sample time has these margins; None if they are the same for every one.
+    # The margins hold for this sample time only; None if they are independent of it.
     sample_time_s: float | None = None
-    # Of the filter of measurements, which is a part of the loop.
+    # Of the measurement filter, which is part of the loop.
     smoothing_share: float | None = None
     lowest_gain_factor: float = 0.0
-    # What speaks against the model of the plant: the tests that it failed.
+    # Tests that the model of the plant failed.
     objections: tuple[str, ...] = ()
-    # What is worth knowing although the certificate is sound.
+    # Hints that do not make the certificate unsound.
     warnings: tuple[str, ...] = ()
-    # A loop may start with it although it is not sound: a person has accepted the reasons.
+    # A person has accepted the reasons against it: a loop may start although it is not sound.
     is_forced: bool = False
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why a loop should not be started with this law; none if the certificate is sound."""
+        """Why a loop should not be started with this law; empty if the certificate is sound."""
         margin = self._margin_reason()
         return self.objections if margin is None else (margin, *self.objections)
 
@@ -76,7 +76,7 @@ class Certificate:
 
     @property
     def may_start(self) -> bool:
-        """Whether a loop may start with it: it is sound, or a person has accepted that it is not."""
+        """Whether a loop may start with it: it is sound, or a person has accepted its reasons."""
         return self.is_sound or self.is_forced
 
     def forced(self) -> Certificate:
@@ -117,9 +117,9 @@ def check(
     sample_time_s: float | None = None,
     smoothing_share: float | None = None,
 ) -> None:
-    """Raise ControlError unless there is a certificate of this very law, with this sample time and filter.
+    """Raise ControlError unless the certificate is for exactly this law, sample time and filter.
 
-    It must be sound, or forced.
+    It must also be sound, or forced.
     """
     refused = "the loop does not start"
     remedy = "make one with `flyball control design`"
@@ -142,7 +142,7 @@ def check(
 
 
 def certificate_to_json(certificate: Certificate) -> dict[str, Any]:
-    """Return a certificate as a document; what is infinite is null, which JSON can say."""
+    """Return a certificate as a document; an infinite margin becomes null, since JSON has no infinity."""
     nominal = certificate.nominal_gain_margin, certificate.nominal_delay_margin_samples
     return {
         "law": dict(certificate.law),
@@ -184,14 +184,14 @@ def certificate_summary(certificate: Certificate) -> dict[str, Any]:
         },
         "reasons": list(certificate.reasons),
         "text": f"On {certificate.plant} the loop bears {times} and {later} before it swings.",
-        # Only where they say something: a node of an earlier version refuses fields that it does not know.
+        # Omitted if empty: a node of an earlier version refuses fields that it does not know.
         **({"is_forced": True} if certificate.is_forced else {}),
         **({"warnings": list(certificate.warnings)} if certificate.warnings else {}),
     }
 
 
 def certificate_from_json(document: object) -> Certificate:
-    """Return the certificate of a document. Raises ControlError if it is none."""
+    """Return the certificate of a document. Raises ControlError if the document is not one."""
     if not isinstance(document, Mapping):
         raise ControlError(f"a certificate is an object, not {document!r}")
     try:
@@ -218,7 +218,7 @@ def certificate_from_json(document: object) -> Certificate:
 
 
 def _untested(document: Mapping[str, Any]) -> tuple[str, ...]:
-    # Without a sample time it rests on no model.
+    # A certificate without a sample time does not depend on a model.
     return () if document.get("sample_time_s") is None else (UNTESTED,)
 
 
@@ -235,7 +235,7 @@ def _poles_from_json(document: Any) -> tuple[complex, ...]:
 
 
 def _finite(number: float) -> float | None:
-    # NaN is not a margin. It must not come back as an infinite one.
+    # NaN is not a margin. As null it would be read back as infinite.
     return None if number == math.inf else 0.0 if math.isnan(number) else number
 
 
@@ -252,6 +252,6 @@ def _number_or_none(value: object) -> float | None:
 
 
 def _rounded_down(number: float) -> float:
-    """Return a positive number with two digits: a factor rounded up would not be enough."""
+    """Return a positive number rounded down to two digits: a factor rounded up would not be enough."""
     unit = 10.0 ** (math.floor(math.log10(number)) - 1)
     return math.floor(number / unit) * unit

@@ -1,6 +1,6 @@
-"""Keeps what a law needs between two steps, and sees to it that only possible actions leave it.
+"""Keeps the state of a law between two steps, and bounds its actions.
 
-Whatever it is fed, the action is a number within its limits.
+Whatever the measurements are, the action is a number within its limits.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from flyball.errors import ControlError
 
 @dataclass(frozen=True, slots=True)
 class Smoothing:
-    """A filter for noisy measurements: a new one counts by `share`, all that came before by the rest.
+    """An exponential filter for noisy measurements: a new one has the weight `share`, all earlier ones the rest.
 
-    It is a delay, too. Use it only where it is faster than the loop.
+    The filter delays the loop. Use it only where it is faster than the loop.
     """
 
     share: float
@@ -35,7 +35,7 @@ class Smoothing:
 
 
 class Controller:
-    """A law at work on one loop. The setpoint may be changed at any time."""
+    """Runs a law on one loop. The setpoint may be changed at any time."""
 
     def __init__(
         self, law: Law[Any], limits: Limits, setpoint: float, start: float, smoothing: Smoothing | None = None
@@ -61,12 +61,12 @@ class Controller:
 
     @property
     def action(self) -> float:
-        """The action that was chosen last."""
+        """The latest action."""
         return self._action
 
     @property
     def setpoint(self) -> float:
-        """The value that the measurement should have."""
+        """The target value of the measurement."""
         return self._setpoint
 
     @setpoint.setter
@@ -76,10 +76,10 @@ class Controller:
         self._setpoint = setpoint
 
     def update(self, measurement: float, *, can_rise: bool = True) -> float:
-        """Take a measurement; return the action until the next one.
+        """Process a measurement; return the action until the next one.
 
-        A measurement that is not a number changes nothing. Where more of the action would do nothing (the queue is
-        empty, the handler idle) the loop is open and `can_rise` is False: the action does not grow.
+        A measurement that is not finite changes nothing. Where a larger action has no effect (the queue is empty, the
+        handler idle) the loop is open and `can_rise` is False: the action does not grow.
         """
         if not math.isfinite(measurement):
             return self._action
@@ -88,7 +88,7 @@ class Controller:
         self._reading = Reading(self._setpoint, measurement, can_rise)
         state, wanted = self._law.step(self._state, self._reading)
         if math.isnan(wanted):
-            # Numbers beyond what can be computed with: forget them.
+            # Overflow, as inf - inf: drop the state and restart the law from the present action.
             self._state = self._law.begin(self._action, None)
             return self._action
         action = self.limits.clamp(wanted)
@@ -99,11 +99,11 @@ class Controller:
         return action
 
     def begin_again(self, action: float | None) -> None:
-        """Go on from this action, or from the one that it began with: what was chosen meanwhile was not taken."""
+        """Restart from this action, or from the initial one: the actions chosen meanwhile were not applied."""
         self._action = self._start if action is None else self.limits.clamp(action)
         self._state = self._law.begin(self._action, self._reading)
 
     def change(self, law: Law[Any]) -> None:
-        """Go on with another law, or the same with other gains, from the action as it is now, without a bump."""
+        """Switch to another law, or other gains, without a bump in the action (bumpless transfer)."""
         self._state = law.begin(self._action, self._reading)
         self._law = law

@@ -1,6 +1,6 @@
 """Gains for a plant y(k+1) = a y(k) + b u(k): by the closed loop's poles, or by lambda tuning.
 
-Formulas only. Whether a design holds for everything that the data allow is for `verification.certify` to say.
+Formulas only. Whether a design holds for everything that the data allow is decided by `verification.certify`.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from flyball.control.plant import Plant
 from flyball.control.uncertainty import confidence_set
 from flyball.errors import ControlError
 
-# What `design_law` can design, by name.
+# The laws that `design_law` can design.
 DESIGNS = ("p", "i", "pi", "pid", "lambda_pi")
 # The default pole of lambda tuning: settled to 2 % after 18 samples, gain margin 10.
 LAMBDA = 0.8
-# How much more than the least gain margin lambda tuning keeps on the worst plant of a confidence set, since one plant
-# in ten lies outside of it.
+# Factor above the minimum gain margin that lambda tuning keeps on the worst plant of a confidence set, since one
+# plant in ten is outside the set.
 RESERVE = 1.25
 SETTLING_STEPS = 5.0
-# Default aim of a design by poles. Slower poles, as the paper has, take a negative kp on a
-# plant that forgets within a sample, and with it a small gain margin.
+# Default overshoot of a design by poles. Slower poles, as in the paper, need a negative kp on a plant that forgets
+# within a sample, and leave a small gain margin.
 OVERSHOOT = 0.05
-# The default pole of P: a plant that forgets within a sample is moved by it only if the loop swings a little.
+# The default pole of P: it affects a plant that forgets within a sample only if the loop oscillates slightly.
 PROPORTIONAL_POLE = -0.3
 
 
@@ -44,11 +44,10 @@ def design_law(
     settling_steps: float | None = None,
     overshoot: float | None = None,
 ) -> Law[Any]:
-    """Return the law of that name, one of DESIGNS, for the plant.
+    """Return the law with this name, one of DESIGNS, for the plant.
 
-    Which poles it has is said by `poles`, by one `pole` for all of them, or by `settling_steps` and `overshoot`; what
-    is not said is the default. Lambda tuning and I have one pole to choose. Raises ControlError if the plant does not
-    allow it.
+    Choose its poles with `poles`, with one `pole` for all of them, or with `settling_steps` and `overshoot`; the rest
+    has defaults. Lambda tuning and I have one free pole. Raises ControlError if the plant does not allow the design.
     """
     match name:
         case "lambda_pi":
@@ -70,10 +69,11 @@ def design_law(
 
 
 def poles_for(settling_steps: float, overshoot: float, count: Literal[1, 2, 3] = 2) -> tuple[complex, ...]:
-    """Return poles for a loop that settles (to 2 %) in `settling_steps` steps and overshoots by that part of a step.
+    """Return poles for a loop that settles (to 2 %) in `settling_steps` steps with this overshoot, a part of the
+    step.
 
     Two poles have the radius exp(-4 / settling_steps) and the angle pi ln radius / ln overshoot; without overshoot
-    both are real. One pole does not overshoot. A third lies at the square of the radius, where it settles twice as
+    both are real. One pole does not overshoot. A third is at the square of the radius, where it settles twice as
     fast and so hardly matters.
     """
     if not (math.isfinite(settling_steps) and settling_steps > 0):
@@ -95,7 +95,7 @@ def poles_for(settling_steps: float, overshoot: float, count: Literal[1, 2, 3] =
 def place_p(plant: Plant, pole: complex, *, has_feedforward: bool = True) -> Proportional:
     """Return the proportional law whose closed loop has that pole: kp = (a - p) / b.
 
-    The feedforward takes away the droop: it is (1 - a) / b, or where the plant has an offset what is right at its
+    The feedforward removes the droop: it is (1 - a) / b, or for a plant with an offset the value that is right at its
     operating point.
     """
     _check_first_order(plant)
@@ -128,13 +128,13 @@ def place_pid(plant: Plant, p1: complex, p2: complex, p3: complex) -> Pid:
 
 
 def lambda_pi(plant: Plant, pole: float = LAMBDA) -> ProportionalIntegral:
-    """Return the PI law that cancels the plant's pole and leaves this one.
+    """Return the PI law that cancels the plant's pole and replaces it by `pole`.
 
     kp = a (1 - pole) / b, ki = (1 - a)(1 - pole) / b: no overshoot, 2 % settling in ln 0.02 / ln pole steps, gain
     margin 2 / (1 - pole). With dead time the loop is stable up to a gain 1 - pole of 2 sin(pi / (2 (2d - 1))), d = 1
-    + delay; no more than half of that is used, so a pole that is too fast for the delay is slowed down. A plant that
-    was identified has a confidence set: the gain margin is then RESERVE times 2 at least on the worst plant of it. A
-    plant of higher order is tuned as the plant of first order with the same gain and mean lag.
+    + delay; at most half of that is used, so a pole that is too fast for the delay is slowed down. An identified
+    plant has a confidence set: the gain margin is then at least RESERVE times 2 on its worst plant. A plant of higher
+    order is tuned as the plant of first order with the same gain and mean lag.
     """
     _check_effect(plant)
     _check_lambda(pole)
@@ -165,17 +165,17 @@ def _memory(plant: Plant) -> float:
         raise ControlError(
             "lambda tuning needs a plant that settles, but a pole of this one does not: identify again"
         )
-    # The mean of the impulse response in time, a/(1 - a) for a plant of first order, is added up along the factors.
+    # The mean of the impulse response in time, a/(1 - a) for a plant of first order, is additive over the factors.
     lag = sum(k * a for k, a in enumerate(plant.all_a, 1)) / (1 - math.fsum(plant.all_a))
     lag += sum(k * b for k, b in enumerate(plant.all_b)) / math.fsum(plant.all_b)
     return min(max(lag / (1 + lag), 0.0), float(np.abs(poles).max())) if lag > 0 else 0.0
 
 
 def integral(plant: Plant, pole: float = LAMBDA) -> Integral:
-    """Return the integral law whose slowest pole is that one; the other is a / pole.
+    """Return the integral law whose slowest pole is `pole`; the other is a / pole.
 
-    ki = (1 - pole)(1 - a / pole) / b, which for a plant without memory is (1 - pole) / b. With a > 0 there is no
-    faster pole than its square root.
+    ki = (1 - pole)(1 - a / pole) / b, which for a plant without memory is (1 - pole) / b. With a > 0 the fastest
+    possible pole is the square root of a.
     """
     _check_first_order(plant)
     _check_lambda(pole)

@@ -1,6 +1,6 @@
-"""Tests of a model against the data it was fitted to: is there anything in the residuals that it does not explain?
+"""Tests of a model against the data it was fitted to: do the residuals contain anything that it does not explain?
 
-A test fails where the deviation is both beyond chance and large enough to matter for a loop: with many samples every
+A test fails where the deviation is both significant and large enough to matter for a loop: with many samples every
 model is significantly wrong, and with few a large deviation may be chance. See docs/how-it-works/control.md.
 """
 
@@ -17,25 +17,25 @@ from flyball.control.moments import Moments
 from flyball.control.plant import Check, Errors
 from flyball.control.structure import Candidate, residual_sum, residual_weights, selected
 
-# Probability that a test fails for a right model.
+# Probability that a test rejects a correct model.
 FALSE_ALARM = 1e-3
 # Largest autocorrelation of the residuals that is too small to bias the model noticeably.
 MAX_AUTOCORRELATION = 0.25
-# Effect of actions that the model leaves out, as a share of the effect of those that it has.
+# Effect of actions that the model omits, as a share of the effect of those that it includes.
 MAX_LEFT_OUT = 0.1
-# Relative difference of the gains of both halves of the data.
+# Relative difference between the gains of the two halves of the data.
 MAX_DRIFT = 0.15
-# Least R² of one-step predictions of samples that were not fitted: below it their mean would predict better.
+# Minimum R² of one-step predictions of samples that were not fitted: below it their mean would predict better.
 MIN_HOLD_OUT_R2 = 0.0
-# R² above which samples that were not fitted may be predicted worse than those that were. A few stalls of a busy
-# machine among the test samples of a short record do that, and such a model still knows the effect of the action.
+# R² above which held-out samples may be predicted worse than the fitted ones. A few stalls of a busy machine among
+# the test samples of a short record cause that, and such a model still describes the effect of the action.
 CLEAR_HOLD_OUT_R2 = 0.5
 
 AT_RANDOM = "let the action change at random around the operating point"
 
 
 def residual_checks(lagged: LagMoments, chosen: Candidate) -> list[Check]:
-    """Return the tests of whiteness, of further actions and of drift, of the chosen structure fitted to all rows."""
+    """Return the tests of whiteness, of omitted actions and of drift, of the chosen structure fitted to all rows."""
     moments = lagged.total
     return [
         _whiteness(lagged, moments, chosen),
@@ -68,10 +68,10 @@ def hold_out_check(fit: Errors | None, test: Errors | None) -> Check:
 def _whiteness(lagged: LagMoments, moments: Moments, chosen: Candidate) -> Check:
     """Box and Pierce: Q = n Σ ρ_j², chi-squared with as many degrees as lags.
 
-    Every row has all lags, so that no sum is shorter than n and Ljung's correction for that is not needed. The
-    order is not subtracted from the degrees, as it is for a series without an input: where the action moves the
-    measurement, the fit takes next to nothing out of the autocorrelation. With either, short records of right models
-    fail too often.
+    Every row has all lags, so no sum is shorter than n and Ljung's correction for that is not needed. The order is
+    not subtracted from the degrees of freedom, as it is for a series without an input: where the action moves the
+    measurement, the fit removes almost nothing from the autocorrelation. With either correction, short records of
+    correct models fail too often.
     """
     fit, lags, delay = chosen.fit, lagged.lags, chosen.delay
     now = residual_weights(fit, lags, delay)
@@ -95,7 +95,7 @@ def _whiteness(lagged: LagMoments, moments: Moments, chosen: Candidate) -> Check
 
 
 def _left_out(lagged: LagMoments, moments: Moments, chosen: Candidate) -> Check:
-    """Fisher's test whether actions of other lags than those of the model explain a part of the residuals."""
+    """Fisher's test whether actions at lags outside the model explain a part of the residuals."""
     lags = lagged.lags
     own = lags.regressors(chosen.delay, chosen.order)
     more = [*own, *(lags.u(lag) for lag in range(lags.actions + 1) if lags.u(lag) not in own)]
@@ -155,7 +155,7 @@ def _drift(lagged: LagMoments, chosen: Candidate) -> Check:
 
 
 def _difference(first: Fit, second: Fit) -> float:
-    """Return by how much the effects of the action, and the memories, differ."""
+    """Return the relative difference of the effects of the action, and of the memories."""
     rises = [float(fit.all_b.sum()) for fit in (first, second)]
     memories = [float(fit.all_a.sum()) for fit in (first, second)]
     mean = max(abs(rises[0] + rises[1]) / 2, 1e-300)

@@ -1,6 +1,6 @@
-"""The document that goes from the design of a loop to the loop: law, limits, plant and certificate as JSON.
+"""The design document of a loop: law, limits, plant and certificate as JSON.
 
-Text in, text out: reading and writing files is left to the caller.
+Converts text only; the caller reads and writes files.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ KIND = "design"
 
 @dataclass(frozen=True, slots=True)
 class Design:
-    """A law for a loop, what it was made from, and the proof that it holds, if there is one."""
+    """A law for a loop, what it was designed from, and its certificate, if any."""
 
     loop: str
     law: Law[Any]
@@ -60,7 +60,7 @@ def design_to_json(design: Design) -> dict[str, Any]:
 
 
 def design_from_json(document: object) -> Design:
-    """Return the design of a file's content. Raises ControlError that says what is wrong with it."""
+    """Return the design of a file's content. Raises ControlError that describes what is wrong with it."""
     if not isinstance(document, Mapping) or document.get("kind") != KIND:
         raise ControlError(
             f'this is not a design: it must have "kind": "{KIND}"; make one with `flyball control design`'
@@ -88,7 +88,7 @@ def design_text(design: Design) -> str:
 
 
 def read_design(text: str) -> Design:
-    """Return the design of a file's text. Raises ControlError if it is none."""
+    """Return the design of a file's text. Raises ControlError if it is not one."""
     try:
         document = json.loads(text)
     except ValueError as error:

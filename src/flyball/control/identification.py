@@ -1,7 +1,7 @@
 """The plant behind a control loop, from its samples: y(k+1) = a·y(k) + b·u(k - delay) + offset.
 
-Says how far to trust it, too. Works on numbers that others measured. Needs scipy for the distributions of Student and
-Fisher; reading a plant does not.
+Also reports how far to trust it. Works on recorded numbers. Needs scipy for the distributions of Student and Fisher;
+reading a plant does not.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from flyball.errors import ControlError
 
 CONFIDENCE = 0.9
 PAIRS_PER_PARAMETER = 10
-# Above it y and u moved together too closely; it is a correlation of 0.935.
+# Above it y and u are too collinear; it corresponds to a correlation of 0.935.
 LARGEST_CONDITION = 30.0
-# Beyond it, or if they change by less than its inverse, the squares of samples are no longer to be trusted.
+# Beyond it, or if they change by less than its inverse, the squares of samples lose their precision.
 LARGEST_VALUE = 1e30
-# How much steeper than the line through two levels the curve between them may be, as they do not show it.
+# With two levels only, the curve between them is unseen: it may be this much steeper than the line.
 UNSEEN_STEEPNESS = 2.0
-# How much steeper than the line the curve is taken to be where it seems to be steeper but may not be.
+# Cap on the assumed steepness where the curve seems to be steeper than the line, but not significantly.
 MAX_STEEPNESS = 3.0
 
 
@@ -57,11 +57,11 @@ def identify(
 ) -> Plant:
     """Return the plant that measured `y` and took the action `u` after each.
 
-    Delay and order are found unless they are given. The tests of the model are in its `diagnostics`.
+    Delay and order are searched unless they are given. The results of the model's tests are in its `diagnostics`.
 
     A break is the index of a sample that does not follow the one before it: the first of another run. Raises
-    ControlError if the samples are too few, not finite, or never changed: those give no plant. What can be computed
-    but should not be trusted has warnings.
+    ControlError if the samples are too few, not finite, or never change. A result that can be computed but should not
+    be trusted has warnings.
     """
     measurements, actions = _checked(y, u, delay, order)
     evidence = lagged(measurements, actions, breaks, Lags.for_structure(delay, order))
@@ -79,7 +79,7 @@ def identify(
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The delay and the order of a plant, and how they were found; None if they were only given or assumed."""
+    """The delay and the order of a plant, and how they were found; None if they were given or assumed."""
 
     delay: int
     order: int
@@ -88,7 +88,7 @@ class Shape:
 
 
 def structure_of(evidence: LagMoments, *, delay: int | None = None, order: int | None = None) -> Shape:
-    """Return the delay and the order to fit; what is given is not searched.
+    """Return the delay and the order to fit; a given value is not searched.
 
     With too few samples, no delay and the first order are assumed; the model then fails its tests.
     """
@@ -104,9 +104,9 @@ def structure_of(evidence: LagMoments, *, delay: int | None = None, order: int |
 def plant_of(
     ranges: Sequence[Range], evidence: LagMoments, shape: Shape, *, loop: str, sample_time_s: float
 ) -> Plant | NoPlant:
-    """Return the plant that the ranges of one loop's actions show, or why they show none.
+    """Return the plant that the ranges of one loop's actions show, or why they do not show one.
 
-    The ranges have the columns of the delay and order of `shape`. `evidence` is what the model is tested with.
+    The ranges have the columns for the delay and order of `shape`. `evidence` is used to test the model.
     """
     usable = [one for one in ranges if one.fit.count > 1]
     pairs = int(sum(one.fit.count + one.test.count for one in ranges))
@@ -197,12 +197,12 @@ def _residual_checks(evidence: LagMoments, shape: Shape) -> list[Check]:
 def _steepest_ratio(curve: Curve, rise: float) -> float:
     """Return how much steeper than the model the curve may be somewhere.
 
-    Where it is not surely steeper, no more than MAX_STEEPNESS is assumed; two levels do not show it at all.
+    Where it is not significantly steeper, at most MAX_STEEPNESS is assumed; two levels do not show it at all.
     """
     if len(curve.actions) < 3 or not rise:
         return UNSEEN_STEEPNESS
     surely, perhaps = (slope / abs(rise) for slope in steepest_slopes(curve))
-    # What the linear range tolerates is not a bend.
+    # A deviation that the linear range tolerates is not a bend.
     seen = max(surely, min(perhaps, MAX_STEEPNESS))
     return seen if seen > 1 + TOLERANCE_RATIO else 1.0
 
@@ -242,10 +242,10 @@ def _numbers(name: str, values: npt.ArrayLike) -> Numbers:
 def _pairs(
     y: Numbers, u: Numbers, delay: int, order: int, breaks: Sequence[int], reach: int
 ) -> tuple[Numbers, npt.NDArray[np.bool_]]:
-    """Return what belongs together, a pair in each column, and which are kept for the test.
+    """Return the matching samples, a pair in each column, and a mask of those that are kept for the test.
 
     Every third block of ten is for the test, not the last third of all: where the action sweeps, that would be
-    another part of the curve. The first `reach` samples of each run are only looked back at.
+    another part of the curve. The first `reach` samples of each run serve as past values only.
     """
     runs = [np.arange(start + reach, end - 1) for start, end in _runs(len(y), breaks)]
     now = np.concatenate([np.empty(0, dtype=np.intp), *runs])
@@ -276,7 +276,7 @@ def _in_step(order: int) -> str:
 
 
 def _linear(ranges: Sequence[Range], curve: Curve) -> tuple[Sequence[Range], LinearRange]:
-    """Return the ranges to fit and what is known about the linear range; where it is not known, all of them."""
+    """Return the ranges to fit and the linear range; all of them where the linear range is unknown."""
     found = linear_range(curve)
     first, last = found or (0, len(ranges) - 1)
     chosen = ranges[first : last + 1]
@@ -309,17 +309,17 @@ def _errors(fit: Fit, moments: Moments) -> Errors:
 
 
 def _points(curve: Curve) -> tuple[tuple[float, float], ...]:
-    """Return where each action would settle, if the loop were left alone; no point if it never does."""
+    """Return the steady state of each action, if the loop were left alone; empty if it never settles."""
     if abs(curve.a) >= 1:
         return ()
     return tuple(zip(curve.actions.tolist(), (curve.values / (1 - curve.a)).tolist(), strict=True))
 
 
 def _condition(fit: Fit, moments: Moments, shape: Shape) -> float:
-    """Return how closely measurement and action moved together.
+    """Return how collinear measurement and action are, as a condition number.
 
     A higher order that was found is needed for the noise or for the plant. Its past measurements and actions predict
-    each other whatever the action does, so that only the latest of each say how good the excitation was.
+    each other whatever the action does, so only the latest of each show how good the excitation was.
     """
     order = shape.order
     if order == 1 or shape.is_order_given:
@@ -384,9 +384,9 @@ def _has_no_effect(fit: Fit) -> bool:
 
 
 def _may_grow(fit: Fit, width: float) -> bool:
-    """Whether a pole of the plant may lie on or outside the unit circle.
+    """Whether a pole of the plant may be on or outside the unit circle.
 
-    A pole reaches 1 where the a's add up to 1, and their sum is known better than each of them.
+    A pole reaches 1 where the sum of the a's is 1, and the sum is known more precisely than each of them.
     """
     order = fit.order
     error = math.sqrt(max(float(fit.covariance[:order, :order].sum()), 0.0))

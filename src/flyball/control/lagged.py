@@ -1,4 +1,4 @@
-"""Means and covariances of lagged samples, with which the delay and the order of a plant are found and it is tested.
+"""Means and covariances of lagged samples, used to find the delay and the order of a plant and to test it.
 
 `LagMoments` is additive: moments of any number of samples, reduced by numpy or Spark and perhaps stored in between,
 merge without loss.
@@ -18,12 +18,12 @@ from flyball.control.moments import Moments, Numbers, merged, moments_of, nothin
 from flyball.errors import ControlError
 
 VERSION = 1
-# Delays, in samples beyond the usual one, and orders among which the structure of a plant is searched.
+# Search range of a plant's structure: delays, in samples beyond the usual one, and orders.
 MAX_DELAY = 5
 MAX_ORDER = 3
 # Lags of the residual autocorrelation that are tested.
 RESIDUAL_LAGS = 5
-# Segments in time that are kept apart, so that a plant that drifts is seen.
+# Segments in time that are kept separate, so that drift of the plant is visible.
 MAX_SEGMENTS = 8
 
 
@@ -31,7 +31,7 @@ MAX_SEGMENTS = 8
 class Lags:
     """How far back a row of lagged samples reaches: y(k+1), y(k) ... y(k - measurements), u(k) ... u(k - actions).
 
-    It serves every delay up to `delay` and every order up to `order`, and the last `residuals` residuals.
+    It covers every delay up to `delay` and every order up to `order`, and the last `residuals` residuals.
     """
 
     delay: int = MAX_DELAY
@@ -40,7 +40,7 @@ class Lags:
 
     @classmethod
     def for_structure(cls, delay: int | None = None, order: int | None = None) -> Self:
-        """Return lags that serve this delay and order as well as the default ones."""
+        """Return lags that cover this delay and order as well as the default ones."""
         return cls(max(delay or 0, MAX_DELAY), max(order or 1, MAX_ORDER))
 
     @property
@@ -55,7 +55,7 @@ class Lags:
 
     @property
     def rows_needed(self) -> int:
-        """How many rows it takes to find a structure and to test it."""
+        """Minimum number of rows to find a structure and to test it."""
         return 2 * self.size
 
     @property
@@ -81,13 +81,13 @@ class Lags:
         return [*(self.y(lag) for lag in range(order)), *(self.u(delay + lag) for lag in range(order))]
 
 
-# For few samples: smaller delays and one order are searched, but actions are tested as far back as MAX_DELAY.
+# For few samples: only small delays and one order are searched, but actions are tested as far back as MAX_DELAY.
 FEW = Lags(delay=2, order=1, residuals=3)
 
 
 @dataclass(frozen=True, slots=True)
 class LagMoments:
-    """The moments of rows of lagged samples, by segments of time, the oldest first.
+    """The moments of rows of lagged samples, by segments of time in chronological order.
 
     `changes` are the smallest and the largest change of the action from one sample to the next. Merge parts in order
     of time: `LagMoments.merge(yesterday, today)`.
@@ -103,7 +103,7 @@ class LagMoments:
         return merged([nothing(self.lags.size), *self.segments])
 
     def halves(self) -> tuple[Moments, Moments]:
-        """Return the moments of the first and the second half, as evenly as segments allow."""
+        """Return the moments of the first and the second half, split as evenly as segments allow."""
         counts = np.cumsum([0.0, *(part.count for part in self.segments)])
         middle = int(np.argmin(np.abs(counts - counts[-1] / 2)))
         empty = nothing(self.lags.size)
@@ -166,7 +166,7 @@ def lagged(y: Numbers, u: Numbers, breaks: Sequence[int] = (), lags: Lags | None
     columns = rows_of(y, u, now, lags)
     segments = [part for part in np.array_split(columns, MAX_SEGMENTS, axis=1) if part.shape[1]]
     changes = np.concatenate([np.zeros(0), *(np.diff(u[a:b]) for a, b in pairwise(edges))])
-    # Without any change both are 0.
+    # Without any change of the action both are 0.
     extremes = float(changes.min(initial=np.inf)), float(changes.max(initial=-np.inf))
     return LagMoments(lags, tuple(moments_of(part) for part in segments), extremes if changes.size else (0.0, 0.0))
 

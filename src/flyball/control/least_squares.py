@@ -1,6 +1,6 @@
 """Least squares for the parameters of a plant, from the moments of its samples.
 
-Pure arithmetic on small matrices: what the parameters are good for, and whether to trust them, is decided elsewhere.
+Pure arithmetic on small matrices: callers decide how to use the parameters, and whether to trust them.
 """
 
 from __future__ import annotations
@@ -54,18 +54,18 @@ class Fit:
 
 
 def least_squares(moments: Moments) -> Fit | None:
-    """Return the parameters that fit best, or None if a column never changed, or only together with others.
+    """Return the best-fitting parameters, or None if a column never changed or depends linearly on others.
 
-    The normal equations about the mean; for order 1, with S1 = Σy², S2 = Σuy, S3 = Σu², S4 = Σy·y⁺ and S5 = Σu·y⁺ (y⁺
-    is y(k+1)), they say a = (S3·S4 - S2·S5) / (S1·S3 - S2²), b = (S1·S5 - S2·S4) / (S1·S3 - S2²). The paper prints S5
-    as Σu(k)u(k+1), which is a misprint. The covariance is s² [[S1, S2], [S2, S3]]⁻¹ with s² = SSE / (n - 3).
+    Solves the normal equations about the mean; for order 1, with S1 = Σy², S2 = Σuy, S3 = Σu², S4 = Σy·y⁺ and S5 =
+    Σu·y⁺ (y⁺ is y(k+1)): a = (S3·S4 - S2·S5) / (S1·S3 - S2²), b = (S1·S5 - S2·S4) / (S1·S3 - S2²). The paper prints
+    S5 as Σu(k)u(k+1), which is a misprint. The covariance is s² [[S1, S2], [S2, S3]]⁻¹ with s² = SSE / (n - 3).
     """
     size = len(moments.means) - 1
     scale = np.sqrt(np.maximum(np.diag(moments.covariance)[:size], 0))
-    # What changes by no more than this is rounding.
+    # A smaller change is rounding.
     if moments.count < size + 2 or (scale <= ROUNDING * np.abs(moments.means[:size])).any():
         return None
-    # In units of the standard deviations, so that nothing depends on what y and u are measured in.
+    # In units of the standard deviations, so that the result does not depend on the units of y and u.
     correlation = moments.covariance[:size, :size] / np.outer(scale, scale)
     if np.linalg.eigvalsh(correlation)[0] <= _SINGULAR:
         return None
@@ -86,10 +86,10 @@ def least_squares(moments: Moments) -> Fit | None:
 
 
 def _moved_together(correlation: Numbers) -> float:
-    """Return how well some mix of the actions predicts some mix of the measurements, 0 to below 1.
+    """Return how well a combination of the actions predicts a combination of the measurements, 0 to below 1.
 
-    It is the largest canonical correlation; for order 1 simply that of y and u. How much successive measurements
-    depend on each other does not count.
+    It is the largest canonical correlation; for order 1 the correlation of y and u. Dependence among successive
+    measurements does not count.
     """
     order = len(correlation) // 2
     ys, us = (np.linalg.cholesky(correlation[own, own]) for own in (slice(order), slice(order, None)))

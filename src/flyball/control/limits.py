@@ -1,4 +1,4 @@
-"""Between what an actuator can act."""
+"""The range of an actuator's actions."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ class Limits:
             raise ControlError(f"limits must be two numbers in order, not {self.lowest} and {self.highest}")
 
     def clamp(self, wanted: float) -> float:
-        """Return the action within the limits that is nearest."""
+        """Return the nearest action within the limits."""
         return min(max(wanted, self.lowest), self.highest)

@@ -1,4 +1,4 @@
-"""Where a plant is linear: its curve, whatever the shape, and the longest part of it that one gain describes.
+"""The linear range of a plant: its curve, of any shape, and the longest part of it that one gain describes.
 
 Works on the moments of ranges of actions; does not fit the line itself.
 """
@@ -13,17 +13,17 @@ import numpy as np
 
 from flyball.control.moments import ROUNDING, Numbers, Range
 
-# In the linear range no part may have a gain that differs by more from the gain of the whole.
+# In the linear range the gain of every part is within this ratio of the gain of the whole.
 TOLERANCE_RATIO = 0.25
-# Standard errors beyond which a difference is taken for real: many are looked at, so two would be too few.
+# Standard errors beyond which a difference is significant: many are tested, so two would be too few.
 DOUBTS = 3.5
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """The effect of each action, if it stays, on the next y in addition to a·y; a is the one at constant action.
+    """The steady effect of each action on the next y in addition to a·y; a is estimated at constant action.
 
-    Of a higher order a is the sum of all a's.
+    For a higher order, a is the sum of all a's.
     """
 
     a: float
@@ -36,8 +36,8 @@ class Curve:
 def curve_of(ranges: Sequence[Range]) -> Curve:
     """Return the curve of a plant y⁺ = a·y + f(u), from ranges with at least two pairs to fit each.
 
-    Inside a range f hardly changes, so a is found there from y and u less their means in the range, and f is what
-    remains. A straight-line fit over a bent f would take the bend for memory.
+    Inside a range f hardly changes, so a is found there from y and u less their means in the range, and f is the
+    rest. A straight-line fit over a bent f would mistake the bend for memory.
     """
     parts = [one.fit for one in ranges]
     order = parts[0].order
@@ -45,8 +45,8 @@ def curve_of(ranges: Sequence[Range]) -> Curve:
     inside = np.sum([part.count * part.covariance for part in parts], axis=0)
     means = np.array([part.means for part in parts])
     counts = np.array([part.count for part in parts])
-    # Scaled, so that the solution does not depend on units. What stands still in each range, as u often does, has no
-    # scale and drops out; what changes by less than this is rounding.
+    # Scaled, so that the solution does not depend on units. A column that is constant in each range, as u often is,
+    # has no scale and drops out; a change below this is rounding.
     spread, level = np.sqrt(np.maximum(np.diag(inside)[:size], 0)), np.sqrt(counts @ means[:, :size] ** 2)
     scale = np.where(spread > ROUNDING * level, spread, np.inf)
     matrix = inside[:size, :size] / np.outer(scale, scale)
@@ -68,10 +68,11 @@ def curve_of(ranges: Sequence[Range]) -> Curve:
 
 
 def linear_range(curve: Curve) -> tuple[int, int] | None:
-    """Return the first and last point of the curve's linear range, or None if there are too few or it has no slope.
+    """Return the first and last point of the curve's linear range, or None if points are too few or it has no slope.
 
-    A range is linear if no part of it has a gain that surely differs by more than the tolerance from the gain of the
-    whole. Of all such ranges with a gain that is surely not 0 it is the one over which the measurement changes most.
+    A range is linear if no part of it has a gain that differs significantly by more than the tolerance from the gain
+    of the whole. Of all such ranges whose gain is significantly not 0, the result is the one over which the
+    measurement changes most.
     """
     count = len(curve.actions)
     if count < 3:
@@ -107,7 +108,7 @@ def steepest_slopes(curve: Curve) -> tuple[float, float]:
 
 
 def _gains(curve: Curve) -> tuple[Numbers, Numbers]:
-    """Return the slope of a line through the points i..j at [i, j], and how much of it may be chance."""
+    """Return the slope of a line through the points i..j at [i, j], and the part of it that may be chance."""
     count = len(curve.actions)
     gains, doubts = np.zeros((count, count)), np.full((count, count), np.inf)
     weights = 1 / np.maximum(curve.errors, 1e-9 * max(float(np.abs(curve.values).max()), 1e-90)) ** 2

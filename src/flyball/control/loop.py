@@ -1,7 +1,7 @@
-"""Runs a loop: at a fixed pace it reads its sensor, lets its controller decide, and has its actuator act.
+"""Runs a control loop: at a fixed sample time it reads its sensor, updates its controller, and applies the action.
 
-The only part of `control` that awaits. It takes the time from the event loop, and knows neither what is measured nor
-what is done.
+The only module of `control` that awaits. It takes the time from the event loop, and is independent of the measured
+quantity and of the actuator.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from flyball.errors import ControlError
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One reading of a sensor: the value since the last reading, and whether a larger action could raise it now."""
+    """A reading of a sensor: the value since the previous one, and whether a larger action could raise it now."""
 
     value: float
     can_rise: bool = True
@@ -29,7 +29,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One step of a loop: what it wanted, what it measured, what it did then."""
+    """One step of a loop: setpoint, measurement, and the resulting action."""
 
     loop: str
     # By the event loop's clock.
@@ -39,7 +39,7 @@ class Sample:
     measurement: float
     action: float
     sequence: int
-    # The part of the action that compensates a measured disturbance; the rest is what moves the measurement.
+    # The part of the action that compensates for a measured disturbance; only the rest moves the measurement.
     feedforward: float = 0.0
     # A `Mode`; empty if unknown.
     mode: str = ""
@@ -50,22 +50,22 @@ class Sensor(Protocol):
     """Reads one quantity."""
 
     async def read(self) -> Measurement:
-        """Return what was there since the last reading."""
+        """Return the measurement since the last reading."""
 
 
 class Actuator(Protocol):
     """Applies one action."""
 
     async def apply(self, action: float) -> float:
-        """Take the action; return what could really be done, as a whole number where only those are possible."""
+        """Apply the action; return the value that was really applied, such as a rounded one."""
 
 
 class Loop:
     """One loop. `run` it until it is cancelled, or `stop` it.
 
-    The first action is the controller's start, the first measurement comes a sample time later. In shadow mode the
-    loop computes and records, and acts on nothing: what was applied last stays. Without a sound certificate for its
-    law it does not start, unless `allow_uncertified` says that this is known, and never leaves shadow mode.
+    The first action is the controller's start; the first measurement follows a sample time later. In shadow mode the
+    loop computes and records without acting: the last applied action stays. Without a sound certificate for its law
+    the loop starts only in shadow mode or with `allow_uncertified`, and never leaves shadow mode.
     """
 
     def __init__(
@@ -83,9 +83,9 @@ class Loop:
         is_open: bool = False,
         model_version: str = "",
     ) -> None:
-        """`is_open` says that the actuator applies a signal of its own, for identification.
+        """`is_open` means that the actuator applies a signal of its own, for identification.
 
-        `model_version` is that of the model that the law was designed for, empty if there is none.
+        `model_version` is the version of the model that the law was designed for, empty without one.
         """
         if not (math.isfinite(sample_time_s) and sample_time_s > 0):
             raise ControlError(f"a sample time is a number of seconds above 0, not {sample_time_s}")
@@ -100,7 +100,7 @@ class Loop:
         self.controller = controller
         self.sample_time_s = sample_time_s
         self.certificate = certificate
-        # Samples left out because the event loop, the sensor or the actuator took too long.
+        # Samples skipped because the event loop, the sensor or the actuator took too long.
         self.late_ticks = 0
         self._sensor = sensor
         self._actuator = actuator
@@ -111,19 +111,19 @@ class Loop:
         self._tuning = UNTUNED
         # The controller that `_tuning` describes.
         self._tuned: Controller | None = None
-        # The action that was applied last; None if none was.
+        # The last applied action; None before the first.
         self._applied: float | None = None
         self._is_stopping = False
         self._news = asyncio.Event()
 
     @property
     def is_shadow(self) -> bool:
-        """Whether it only computes."""
+        """Whether the loop computes without acting."""
         return self._is_shadow
 
     @property
     def mode(self) -> Mode:
-        """How its actions come about."""
+        """The origin of its actions."""
         if self._is_shadow:
             return Mode.SHADOW
         if self._is_open:
@@ -146,9 +146,9 @@ class Loop:
         return self._tuning
 
     def set_shadow(self, is_shadow: bool) -> None:
-        """Only compute from now on; or act, at once, and go on from the action that was applied last.
+        """Switch shadow mode on; or off, which acts at once, starting from the last applied action.
 
-        Raises ControlError if it should act and its law has no sound certificate.
+        Raises ControlError when it is switched off and the law has no sound certificate.
         """
         if is_shadow == self._is_shadow:
             return
@@ -156,7 +156,7 @@ class Loop:
         if not is_shadow:
             share = controller.smoothing_share
             check(self.certificate, controller.law, sample_time_s=self.sample_time_s, smoothing_share=share)
-            # What it computed meanwhile had no effect: an integral has run away from what is.
+            # The actions computed meanwhile had no effect, so the integral no longer matches the plant: restart it.
             controller.begin_again(self._applied)
             self._news.set()
         self._is_shadow = is_shadow
@@ -170,7 +170,7 @@ class Loop:
         """Run the loop. An error of the sensor or the actuator ends it."""
         clock = asyncio.get_running_loop().time
         await self._act(self.controller.action)
-        # What was there before the first action does not count.
+        # Discard the measurement from before the first action.
         await self._sensor.read()
         begin_s = clock()
         sequence = 0
@@ -178,7 +178,7 @@ class Loop:
             sequence += 1
             skipped = math.floor((clock() - begin_s) / self.sample_time_s) - sequence
             if skipped >= 0:
-                # A tick that is over is left out, not made up for: two at once would measure nothing.
+                # A missed tick is skipped, not made up for: two in a row would measure nothing.
                 self.late_ticks += skipped + 1
                 sequence += skipped + 1
             if await self._stops_before(begin_s + sequence * self.sample_time_s):
@@ -186,7 +186,7 @@ class Loop:
             await self._step(sequence, clock())
 
     async def _stops_before(self, at_s: float) -> bool:
-        """Wait until then; return whether the loop is to stop. If it has to act meanwhile, it does so at once."""
+        """Wait until `at_s`; return whether the loop is to stop. Leaving shadow mode meanwhile acts at once."""
         while not self._is_stopping:
             try:
                 async with asyncio.timeout_at(at_s):

@@ -1,4 +1,4 @@
-"""Poles and margins of a linear law on one plant, and on all plants at once that the data allow.
+"""Poles and margins of a linear law on one plant, and on all plants that the data allow at once.
 
 Plain numpy. Transfer functions and step responses, which need python-control, are in `stability`.
 """
@@ -23,14 +23,14 @@ Polynomial = Numbers
 # Numerator and denominator in z, highest power first, equally long.
 Fraction = tuple[Polynomial, Polynomial]
 
-# Factors of the gain at which loops are looked at, before the first instability is located by bisection.
+# Factors of the gain at which loops are tested, before bisection locates the first instability.
 RAISED: Numbers = np.array([1.08**step for step in range(1, 60)])
 LOWERED: Numbers = np.array([0.8**step for step in range(1, 17)])
 # Gains among which the highest stable one is searched.
 SEARCHED: Numbers = np.array([1e-3 * 1.08**step for step in range(120)])
 # Halvings of the interval in which an instability is located.
 BISECTIONS = 40
-# Samples up to which a delay margin is counted.
+# Largest delay margin that is computed, in samples.
 MAX_DELAY_MARGIN = 32
 # Points of the upper half of the unit circle at which a loop is tested for amplification.
 FREQUENCIES = 1024
@@ -38,7 +38,7 @@ FREQUENCIES = 1024
 
 @dataclass(frozen=True, slots=True)
 class Loops:
-    """Open loops as fractions in z, highest power first: a row for each plant, all of one order and delay."""
+    """Open loops as fractions in z, highest power first: a row for each plant, all with the same order and delay."""
 
     numerators: Numbers
     denominators: Numbers
@@ -55,7 +55,7 @@ class Loops:
 
 
 def loops_of(law: Law[Any], plants: Iterable[Plant], smoothing_share: float | None = None) -> list[Loops]:
-    """Return the open loops of the law with each of the plants, those of one order and delay together."""
+    """Return the open loops of the law with each plant, grouped by order and delay."""
     above, below = (np.trim_zeros(part, "b") for part in law_fraction(law))
     if smoothing_share is not None and smoothing_share != 1:
         above = np.convolve(above, [smoothing_share])
@@ -113,9 +113,9 @@ def largest_poles(groups: Sequence[Loops]) -> tuple[float, tuple[complex, ...]]:
 
 
 def gain_limits(groups: Sequence[Loops]) -> tuple[float, float]:
-    """Return between which factors of the gain, around 1, every loop is stable; all must be stable as they are.
+    """Return the range of gain factors around 1 within which every loop is stable; all must be stable at 1.
 
-    The lower one is 0 and the upper one infinite if no factor was found that makes a loop unstable.
+    The lower bound is 0 and the upper one infinite if no tested factor makes a loop unstable.
     """
     low, high = 0.0, math.inf
     for loops in groups:
@@ -125,7 +125,7 @@ def gain_limits(groups: Sequence[Loops]) -> tuple[float, float]:
 
 
 def _first_unstable(loops: Loops, begin: float, factors: Numbers, otherwise: float) -> float:
-    """Return the last stable factor on the way from `begin`, which is stable, along `factors`."""
+    """Return the last stable factor on the way along `factors` from `begin`, which is stable."""
     rows = len(loops.numerators)
     stacked = (loops.denominators[None] + factors[:, None, None] * loops.numerators[None]).reshape(
         -1, loops.numerators.shape[1]
@@ -147,7 +147,7 @@ def _first_unstable(loops: Loops, begin: float, factors: Numbers, otherwise: flo
 
 
 def highest_gain(groups: Sequence[Loops]) -> float:
-    """Return the factor up to which every loop is stable from almost no gain on; 0 if one is not even then."""
+    """Return the factor up to which every loop is stable from almost no gain on; 0 if one is unstable even there."""
     found = math.inf
     for loops in groups:
         if not are_stable(loops.scaled(float(SEARCHED[0]))).all():
@@ -157,7 +157,7 @@ def highest_gain(groups: Sequence[Loops]) -> float:
 
 
 def delay_margin(groups: Sequence[Loops]) -> float:
-    """Return by how many more samples of delay every loop stays stable; infinite if none ever amplifies."""
+    """Return the additional samples of delay with which every loop stays stable; infinite if none ever amplifies."""
     circle = np.exp(1j * np.linspace(0, np.pi, FREQUENCIES // 4))
     amplifying = []
     for loops in groups:
@@ -182,10 +182,10 @@ def closed_loop_poles(law: Law[Any], plant: Plant, smoothing_share: float | None
 
 
 def gain_margin(law: Law[Any], plant: Plant, smoothing_share: float | None = None) -> float:
-    """Return how many times larger the loop's gain may become before the loop is unstable, infinite if it never is.
+    """Return the factor by which the loop's gain may grow before the loop is unstable, infinite if it never is.
 
     Below 1 the loop is unstable, and would be stable with its gains times anything below the margin; 0 if no smaller
-    gains help.
+    gain stabilizes it.
     """
     numerator, denominator = loop_fraction(law, plant, smoothing_share)
     critical = _critical_gains(numerator, denominator)
@@ -201,10 +201,10 @@ def gain_margin(law: Law[Any], plant: Plant, smoothing_share: float | None = Non
 
 
 def delay_margin_samples(law: Law[Any], plant: Plant, smoothing_share: float | None = None) -> float:
-    """Return by how many whole samples the effect of an action may come later before the loop is unstable.
+    """Return the whole samples of additional delay that the loop tolerates before it is unstable.
 
-    0 if not even by one, or if the loop is unstable as it is; infinite if the loop amplifies at no frequency, so that
-    no delay matters; at most MAX_DELAY_MARGIN otherwise.
+    0 if it does not tolerate one, or is unstable already; infinite if the loop amplifies at no frequency, so that no
+    delay matters; at most MAX_DELAY_MARGIN otherwise.
     """
     numerator, denominator = loop_fraction(law, plant, smoothing_share)
     if not _is_stable(denominator + numerator):
@@ -232,7 +232,7 @@ def law_fraction(law: Law[Any]) -> Fraction:
         kp, ki, kd = law.kp, law.ki, law.kd
     else:
         raise ControlError(f"a {law.kind} law is not linear and has no transfer function")
-    # Zeros at the end would be poles at 0 that the loop does not have.
+    # Trailing zeros would add poles at 0 that the loop does not have.
     return _fraction([kp + ki + kd, -kp - 2 * kd, kd] if kd else [kp + ki, -kp] if kp else [ki], [1.0, -1.0])
 
 
@@ -248,7 +248,7 @@ def loop_fraction(law: Law[Any], plant: Plant, smoothing_share: float | None) ->
 
 
 def _fraction(numerator: list[float], denominator: list[float]) -> Fraction:
-    """Return polynomials in z, equally long, of polynomials in z^-1."""
+    """Convert polynomials in z^-1 to polynomials in z of equal length."""
     size = max(len(numerator), len(denominator))
     return (
         np.array(numerator + [0.0] * (size - len(numerator))),
@@ -263,13 +263,13 @@ def _is_stable(polynomial: Polynomial) -> bool:
 def _critical_gains(numerator: Polynomial, denominator: Polynomial) -> list[float]:
     """Return the positive factors k at which denominator + k numerator has a root on the unit circle, in order.
 
-    There -denominator / numerator is real, so denominator(z) numerator(1/z) is equal to its mirror image. Found this
-    way and not by python-control's `stability_margins`, which does not look at z = -1, where most sampled loops with
-    small delay lose their stability: a lambda-tuned PI loop, among others, would have an infinite margin.
+    There -denominator / numerator is real, so denominator(z) numerator(1/z) is equal to its mirror image.
+    python-control's `stability_margins` is not used because it ignores z = -1, where most sampled loops with small
+    delay lose their stability: a lambda-tuned PI loop, among others, would have an infinite margin.
     """
     product = np.convolve(denominator, numerator[::-1])
     mirrored = product - product[::-1]
-    # What is only rounding has its roots far from the circle, or anywhere.
+    # The roots of rounding errors are far from the circle, or anywhere.
     mirrored[np.abs(mirrored) < 1e-14 * np.sum(np.abs(product))] = 0
     roots = np.roots(mirrored)
     on_circle = np.concatenate([roots[np.abs(np.abs(roots) - 1) < 1e-4], [1.0, -1.0]])

@@ -1,4 +1,4 @@
-"""A model file: the plants of several loops, of which a reader names one."""
+"""A model file: the plants of several loops, from which a reader selects one by name."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def model_to_json(plants: Iterable[Plant | NoPlant]) -> dict[str, Any]:
 
 
 def read_model(text: str, loop: str | None = None, sample_time_s: float | None = None) -> Plant:
-    """Return the plant of a model file's text; name the loop, or the sample time, if it holds several.
+    """Return the plant of a model file's text; give the loop, or the sample time, if the file holds several.
 
     A loop that was identified in several experiments, or on several brokers, is named with as many of the words
-    before it as tell it apart: `rabbitmq/adaptive`, `prefetch/identification/rabbitmq/adaptive`. Loops in which no
-    plant was found are ignored if there are others. Raises ControlError if the text is not a model, or has not
-    exactly one such plant; it lists the names.
+    before it as make it unique: `rabbitmq/adaptive`, `prefetch/identification/rabbitmq/adaptive`. Loops in which no
+    plant was found are ignored if others exist. Raises ControlError if the text is not a model, or does not have
+    exactly one such plant; the error lists the names.
     """
     try:
         model = json.loads(text)
@@ -49,7 +49,7 @@ def read_model(text: str, loop: str | None = None, sample_time_s: float | None =
 
 
 def read_plants(model: object) -> list[Plant]:
-    """Return all plants of a model file's content; loops in which none was found are ignored.
+    """Return all plants of a model file's content; loops without a plant are ignored.
 
     Raises ControlError if it is not a model of plants.
     """
@@ -72,7 +72,7 @@ def _entries(model: object) -> list[Mapping[str, Any]]:
 
 
 def _name(entry: Mapping[str, Any]) -> str:
-    """Return the loop's name after what the pipeline says of where it ran: experiment, broker, further factors."""
+    """Return the loop's name after the factors of its run: experiment, broker, further factors."""
     factors = entry.get("factors") or {}
     others = [f"{name.rpartition('.')[2]}={value}" for name, value in factors.items() if name != "target.kind"]
     parts = [entry.get("experiment"), entry.get("target"), *others, entry.get("loop")]

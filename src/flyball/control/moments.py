@@ -1,7 +1,7 @@
 """Moments of samples, as least squares needs them: their number, means and covariances, per range of actions.
 
-Columns are those of the model: y(k), y(k-1) ..., then as many u(k-delay), u(k-delay-1) ..., and y(k+1) at last. Who
-reduced the samples to them, Spark or numpy, makes no difference.
+Columns are those of the model: y(k), y(k-1) ..., then as many u(k-delay), u(k-delay-1) ..., and finally y(k+1). Spark
+and numpy compute the same moments.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-# Ranges into which actions are divided, with about as many samples each, or into their levels if they are few.
+# Maximum number of ranges of actions, with about as many samples each; few levels have a range each.
 MOST_RANGES = 24
 FEWEST_IN_RANGE = 10
 # Samples of a block; every third block is kept for the test.
 BLOCK = 10
-# What changes by no more than this share of itself does not change.
+# A relative change up to this is rounding.
 ROUNDING = 1e-13
 
 Numbers = npt.NDArray[np.float64]
@@ -25,7 +25,7 @@ Numbers = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """How many pairs, and the means and covariances of what they are made of; for order 1 y(k), u(k) and y(k+1)."""
+    """The number of pairs, and means and covariances of their columns; for order 1 y(k), u(k) and y(k+1)."""
 
     count: float
     means: Numbers
@@ -33,13 +33,13 @@ class Moments:
 
     @property
     def order(self) -> int:
-        """How many past measurements there are, and as many actions."""
+        """Number of past measurements, and of past actions."""
         return (len(self.means) - 1) // 2
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Pairs whose action lies between `low` and `high`: those to fit and those to test with."""
+    """Pairs whose action is between `low` and `high`: those to fit and those to test with."""
 
     low: float
     high: float
@@ -58,7 +58,7 @@ def moments_of(columns: Numbers) -> Moments:
 
 
 def nothing(size: int = 3) -> Moments:
-    """Return the moments of no pair."""
+    """Return the moments of zero pairs."""
     return Moments(0.0, np.zeros(size), np.zeros((size, size)))
 
 
@@ -73,12 +73,12 @@ def merged(parts: Sequence[Moments]) -> Moments:
 
 
 def quantiles() -> list[float]:
-    """Return of which parts of all actions `edges_of` wants to know the highest."""
+    """Return the quantiles of the actions that `edges_of` needs."""
     return [part / MOST_RANGES for part in range(MOST_RANGES)]
 
 
 def edges_of(values: Sequence[float], pairs: int) -> list[float]:
-    """Return where ranges of actions begin, but the first, from the values at `quantiles`.
+    """Return the lower edges of all ranges of actions except the first, from the values at `quantiles`.
 
     Few pairs make few ranges: a mean of two or three samples would not show a bend.
     """
@@ -88,7 +88,7 @@ def edges_of(values: Sequence[float], pairs: int) -> list[float]:
 
 
 def ranges_of(columns: Numbers, is_test: npt.NDArray[np.bool_]) -> list[Range]:
-    """Return the ranges of actions of pairs, one in each column of the matrix, by the latest action that acts."""
+    """Divide pairs, one in each column of the matrix, into ranges by their latest effective action."""
     actions = columns[(len(columns) - 1) // 2]
     values = np.quantile(actions, quantiles(), method="inverted_cdf").tolist()
     numbers = np.searchsorted(edges_of(values, len(actions)), actions, side="right")

@@ -1,6 +1,6 @@
-"""The plant of a control loop: y(k+1) = a·y(k) + b·u(k - delay) + offset, how sure that is, and its JSON.
+"""The plant of a control loop: y(k+1) = a·y(k) + b·u(k - delay) + offset, its uncertainty, and its JSON.
 
-Where the model came from is not known here; a consumer that only reads one needs no scipy.
+Independent of the model's source; a consumer that only reads one needs no scipy.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ Matrix = tuple[tuple[float, ...], ...]
 
 
 class OperatingPoint(NamedTuple):
-    """Where the plant was while it was identified: the means."""
+    """The means of action and measurement during identification."""
 
     action: float
     measurement: float
 
 
 class Interval(NamedTuple):
-    """From where to where a parameter may be, by itself."""
+    """The confidence interval of one parameter alone."""
 
     low: float
     high: float
@@ -39,7 +39,7 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """How well one-step predictions fit: None where there was nothing to compare with."""
+    """Errors of one-step predictions; None without samples to compare with."""
 
     pairs: int
     rmse: float | None
@@ -48,7 +48,7 @@ class Errors:
 
 @dataclass(frozen=True, slots=True)
 class LinearRange:
-    """The actions for which one gain is good enough; `reason` says why it is not known better."""
+    """The actions for which one gain is accurate enough; `reason` says why the range is not known better."""
 
     lowest: float
     highest: float
@@ -59,7 +59,7 @@ class LinearRange:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One test of a model: what was measured, the limit it must keep, and what to do if it does not.
+    """One test of a model: the value, its limit, and a remedy if the test failed.
 
     `value` is None if the data did not suffice for the test.
     """
@@ -71,13 +71,13 @@ class Check:
 
     @property
     def is_passed(self) -> bool:
-        """Whether nothing speaks against the model here."""
+        """Whether the test found nothing against the model."""
         return self.reason is None
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnostics:
-    """The tests that a model has to pass before a certificate that rests on it is sound."""
+    """The tests that a model must pass before a certificate based on it is sound."""
 
     checks: tuple[Check, ...] = ()
 
@@ -112,12 +112,13 @@ class Diagnostics:
 class Plant:
     """A model of how a measurement follows an action: y(k+1) = a·y(k) + b·u(k - delay) + offset.
 
-    `delay` counts samples beyond the usual one. Of a higher order, `ar` has the factors of y(k-1), y(k-2) ... and
+    `delay` counts samples beyond the usual one. For a higher order, `ar` has the factors of y(k-1), y(k-2) ... and
     `bs` those of u(k-delay-1), u(k-delay-2) ..., as many of each. `covariance` is that of the estimates in the order
-    a, ar, b, bs; without one the parameters count as sure. `curve` says where the measurement settles for some
-    actions, and `curve_pairs` from how many samples that is known. `alternatives` are plants with other delays that
-    the same data allow, and `steepest_ratio` says how much steeper than `gain` the curve may be somewhere.
-    `diagnostics` are the tests that the model has passed or failed. Raises ControlError for what no plant can be.
+    a, ar, b, bs; without one the parameters count as exact. `curve` is the steady-state measurement for some actions,
+    and `curve_pairs` the number of samples behind each. `alternatives` are plants with other delays that the same
+    data allow, and `steepest_ratio` is the factor by which the curve may be steeper than `gain` somewhere.
+    `diagnostics` are the tests that the model has passed or failed. Raises ControlError for parameters that no plant
+    can have.
     """
 
     a: float
@@ -167,14 +168,14 @@ class Plant:
 
     @property
     def objections(self) -> tuple[str, ...]:
-        """Why no certificate that rests on this model is sound; a plant that is given, not identified, has none."""
+        """Why no certificate based on this model is sound; empty for a plant that was given instead of identified."""
         if self.diagnostics is not None:
             return self.diagnostics.objections
         return () if self.covariance is None else (DIAGNOSTICS_MISSING,)
 
     @property
     def order(self) -> int:
-        """How many past measurements, and as many actions, the next one depends on."""
+        """The number of past measurements, and of actions, that the next one depends on."""
         return 1 + len(self.ar)
 
     @property
@@ -189,15 +190,15 @@ class Plant:
 
     @property
     def gain(self) -> float:
-        """By how much the measurement changes in the end for one unit of action; infinite if the plant integrates."""
+        """The change of the settled measurement per unit of action; infinite if the plant integrates."""
         rise, left = math.fsum(self.all_b), 1 - math.fsum(self.all_a)
         return rise / left if left else math.copysign(math.inf, rise)
 
     def boundary(self, count: int = 16) -> list[tuple[float, float]]:
         """Return (a, b), and `count` points around it on the boundary of its confidence set, an ellipse.
 
-        The ellipse is (θ-θ̂)ᵀ C⁻¹ (θ-θ̂) = 2·F(2, degrees of freedom), for a and b together. Without a covariance
-        there is only the centre.
+        The ellipse is (θ-θ̂)ᵀ C⁻¹ (θ-θ̂) = 2·F(2, degrees of freedom), for a and b together. Without a covariance the
+        result is only the centre.
         """
         centre = (self.a, self.b)
         if self.covariance is None or self.degrees_of_freedom is None:
@@ -207,10 +208,11 @@ class Plant:
         return [centre, *((self.a + da, self.b + db) for da, db in _around(axes, count))]
 
     def variants(self, count: int = 16) -> list[Plant]:
-        """Return this plant, and others on the boundary of the confidence set of all its a and b together.
+        """Return this plant, and others on the boundary of the joint confidence set of all its a and b.
 
-        Of the first order there are `count`, those of `boundary`. Of a higher one it is an ellipsoid, and there are
-        `count` in the plane of each two of its principal axes. They are sure: they have no covariance.
+        For the first order there are `count`, those of `boundary`. For a higher one the set is an ellipsoid, and
+        there are `count` in the plane of each two of its principal axes. They have no covariance: they count as
+        exact.
         """
         if self.covariance is None or self.degrees_of_freedom is None:
             return [self]
@@ -275,7 +277,9 @@ class Plant:
 
     @staticmethod
     def from_json(entry: Mapping[str, Any]) -> Plant:
-        """Return the plant of an entry in a model file; raises ControlError if it is none, or has no parameters."""
+        """Return the plant of an entry in a model file; raises ControlError if it is not one, or has no
+        parameters.
+        """
         if not isinstance(entry, Mapping):
             raise ControlError("the model holds a plant that is not a JSON object")
         if entry.get("reason") is not None:
@@ -322,7 +326,7 @@ class Plant:
 
 @dataclass(frozen=True, slots=True)
 class NoPlant:
-    """A loop whose samples gave no plant, and why."""
+    """A loop whose samples did not yield a plant, and why."""
 
     loop: str
     sample_time_s: float
@@ -343,7 +347,7 @@ def set_size(parameters: int, degrees_of_freedom: int, confidence_ratio: float) 
     """Return p·F(p, ν), the squared size of a confidence set in standard deviations, for an even number p.
 
     F beyond x has the probability z^(ν/2) Σ_{j<p/2} (ν/2)_j/j!·(1-z)^j with z = ν/(ν + p·x): an incomplete beta
-    function with one whole argument. So no table of the distribution is needed; for p = 2 it is z^(ν/2).
+    function with one integer argument. So no table of the distribution is needed; for p = 2 it is z^(ν/2).
     """
     half = degrees_of_freedom / 2
     low, high = 0.0, 1.0
@@ -365,7 +369,7 @@ def _beyond(z: float, half: float, terms: int) -> float:
 
 
 def _axes(covariance: Numbers) -> Numbers:
-    """Return the principal axes of the ellipsoid of one standard deviation as columns, whatever the units."""
+    """Return the principal axes of the ellipsoid of one standard deviation as columns, independent of the units."""
     errors = np.sqrt(np.maximum(np.diag(covariance), 0))
     units = np.where(errors > 0, errors, 1)
     lengths, directions = np.linalg.eigh(covariance / np.outer(units, units))

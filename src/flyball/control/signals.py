@@ -11,7 +11,7 @@ import random
 
 from flyball.errors import ControlError
 
-# By the bits of a register: which of them to add so that it runs through all states but 0.
+# Taps of the feedback shift register by its length: with them it runs through all states but 0.
 _TAPS = {
     3: (3, 2),
     4: (4, 3),

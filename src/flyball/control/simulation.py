@@ -1,6 +1,6 @@
-"""Closed loops in the computer: a controller on a plant that is known, with noise and disturbances, sample by sample.
+"""Simulated closed loops: a controller on a known plant, with noise and disturbances, sample by sample.
 
-Time is the number of the sample. The plants of the prefetch paper and of its critique are here, by name.
+Time is the index of the sample. The plants of the prefetch paper and of its critique are here, by name.
 """
 
 from __future__ import annotations
@@ -18,32 +18,34 @@ from flyball.errors import ControlError
 
 
 class SimulatedPlant(ABC):
-    """A plant that answers an action with the next output.
+    """A plant that computes the next output from past outputs and actions.
 
-    Noise comes from outside, a standard normal number a sample.
+    The caller supplies the noise: one standard normal number per sample.
     """
 
     __slots__ = ()
 
-    # Past outputs, and as many actions, that are needed.
+    # Number of past outputs, and of actions, that `output` needs.
     memory_samples: int = 1
 
     @abstractmethod
     def output(self, outputs: Sequence[float], actions: Sequence[float], noise: float) -> float:
-        """Return the next output after these outputs and actions, the latest being the last."""
+        """Return the next output after these outputs and actions, in chronological order."""
 
     @abstractmethod
     def with_capacity(self, ratio: float) -> Self:
-        """Return a plant that gives `ratio` times the output for the same action."""
+        """Return a plant with `ratio` times the output for the same action."""
 
     def measured(self, output: float, noise: float) -> float:
-        """Return what the sensor makes of an output."""
+        """Return the sensor's reading of an output."""
         return output
 
 
 @dataclass(frozen=True)
 class LinearPlant(SimulatedPlant):
-    """y(k+1) = a y(k) + b u(k) + offset + noise. The sensor may have noise of its own, which the plant forgets."""
+    """y(k+1) = a y(k) + b u(k) + offset + noise. The sensor may have noise of its own, which does not enter
+    y(k+1).
+    """
 
     model: Plant
     process_noise: float = 0.0
@@ -72,9 +74,9 @@ class LinearPlant(SimulatedPlant):
 
 @dataclass(frozen=True)
 class WindowPlant(SimulatedPlant):
-    """A window by Little's law: rate = most_per_s u / (u + half_at), without memory, with noise in proportion.
+    """A window by Little's law: rate = most_per_s u / (u + half_at), without memory, with proportional noise.
 
-    The window is filled at once within a sample; a handler that saturates bends the curve.
+    The window fills within a sample; a handler that saturates bends the curve.
     """
 
     most_per_s: float
@@ -89,17 +91,17 @@ class WindowPlant(SimulatedPlant):
         return replace(self, most_per_s=ratio * self.most_per_s)
 
     def action_for(self, rate_per_s: float) -> float:
-        """Return the window that gives this rate, which is less than the most there is."""
+        """Return the window for this rate, which must be below the maximum."""
         return rate_per_s * self.half_at / (self.most_per_s - rate_per_s)
 
     def slope_at(self, action: float) -> float:
-        """Return by how much one more message of window raises the rate there."""
+        """Return the increase of the rate per additional message of window at this action."""
         return self.most_per_s * self.half_at / (action + self.half_at) ** 2
 
 
 # The model that the prefetch paper prints.
 SEED_MODEL = Plant(a=0.26, b=59.73)
-# A window's curve as the paper's authors measured it earlier: 400 messages a second lie between 1 and 2.
+# A window's curve as the paper's authors measured it earlier: 400 messages a second are between 1 and 2.
 SEED_CURVE = WindowPlant(most_per_s=1250.0, half_at=3.34, noise_ratio=0.05)
 # The paper's model with the noise that it reports, the same noise in the sensor only, and a quarter of it; and the
 # curve.
@@ -113,7 +115,9 @@ PLANTS: dict[str, SimulatedPlant] = {
 
 @dataclass(frozen=True, slots=True)
 class Disturbance:
-    """A change before sample `at_sample`: of the setpoint, or of the capacity to `capacity_ratio` times the first."""
+    """A change before sample `at_sample`: of the setpoint, or of the capacity to `capacity_ratio` times the
+    original.
+    """
 
     at_sample: int
     setpoint: float | None = None
@@ -122,7 +126,7 @@ class Disturbance:
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """Each sample of a run: the setpoint, the plant's output, what the sensor saw, the action then."""
+    """A run, by sample: the setpoint, the plant's output, the measurement, and the following action."""
 
     setpoints: list[float]
     outputs: list[float]
@@ -139,17 +143,17 @@ def simulate(
     is_integer: bool = False,
     disturbances: Iterable[Disturbance] = (),
 ) -> Simulation:
-    """Run the controller on the plant for `steps` samples, beginning with what its first action gives.
+    """Run the controller on the plant for `steps` samples, starting with the output of its first action.
 
-    `is_integer` rounds actions before the plant sees them, as a prefetch count must be; the controller does not know.
-    The same seed gives the same noise, whatever the controller.
+    `is_integer` rounds actions before the plant sees them, as a prefetch count must be; the controller is not aware
+    of it. The same seed gives the same noise, whatever the controller.
     """
     if steps < 1:
         raise ControlError(f"a simulation has one sample or more, not {steps}")
     noises = np.random.default_rng(seed).standard_normal(steps).tolist()
     due = _by_sample(disturbances)
     taken = _taken(controller.action, is_integer)
-    # Before the loop began nothing happened for as long as the plant remembers.
+    # Before the start the plant was idle for as long as it remembers.
     before = plant.memory_samples
     outputs, actions = [0.0] * before, [0.0] * (before - 1) + [taken]
     setpoints, measurements = [], []
@@ -170,7 +174,7 @@ def simulate(
 
 
 def open_loop_measurements(plant: SimulatedPlant, actions: Sequence[float], *, seed: int) -> list[float]:
-    """Return what is measured before each of these actions, the first of which has been there before."""
+    """Return the measurement before each of these actions; the first action was applied before the start."""
     noises = np.random.default_rng(seed).standard_normal(len(actions)).tolist()
     outputs, taken = [0.0] * plant.memory_samples, [actions[0]] * plant.memory_samples
     measurements = []

@@ -1,6 +1,6 @@
 """Transfer functions and step response of a linear law on a linear plant.
 
-Built on python-control, which is slow to import: only what draws a loop needs this module. Poles and margins are in
+Built on python-control, which is slow to import: only plots of a loop need this module. Poles and margins are in
 `margins`.
 """
 
@@ -28,7 +28,7 @@ def law_transfer(law: Law[Any], sample_time_s: float) -> control.TransferFunctio
 
 
 def open_loop(law: Law[Any], plant: Plant, smoothing_share: float | None = None) -> control.TransferFunction:
-    """Return law, plant and the filter of the measurement, if there is one, in a row."""
+    """Return law, plant and the measurement filter, if any, in series."""
     return _transfer(loop_fraction(law, plant, smoothing_share), plant.sample_time_s)
 
 
@@ -43,7 +43,7 @@ def step_response(
 ) -> tuple[list[float], list[float]]:
     """Return the measurements and actions of `steps` samples after the setpoint rose from 0 to 1.
 
-    There is neither noise nor a limit. The measurement of the moment itself is the first.
+    There is neither noise nor a limit. The first measurement is at the step itself.
     """
     if steps < 2:
         raise ControlError(f"a step response has two samples or more, not {steps}")
@@ -66,7 +66,7 @@ def _with_feedforward(
     from_error: control.TransferFunction,
     back: control.TransferFunction,
 ) -> control.TransferFunction:
-    """Return the loop from setpoint to what `from_error` leads to; a feedforward goes there past the law."""
+    """Return the loop from setpoint to the output of `from_error`; a feedforward bypasses the law."""
     if not isinstance(law, Proportional):
         return control.feedback(from_error, back)
     if not law.kp:

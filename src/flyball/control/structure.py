@@ -1,4 +1,6 @@
-"""The delay and the order of a plant, from the moments of lagged samples, and which others the data allow as well."""
+"""The delay and the order of a plant, from the moments of lagged samples, and the alternatives that the data
+allow.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,12 @@ from flyball.control.lagged import LagMoments, Lags
 from flyball.control.least_squares import Fit, least_squares
 from flyball.control.moments import ROUNDING, Moments, Numbers
 
-# Another delay belongs to what the data allow unless its likelihood is less than exp(-ALLOWED / 2) of the best one's.
+# Another delay is consistent with the data unless its likelihood is less than exp(-ALLOWED / 2) of the best one's.
 ALLOWED = 14.0
 # A higher order is not tried with fewer rows.
 ROWS_PER_PARAMETER = 10
-# A higher order is taken if each step grows the likelihood by exp(NEEDED / 2): less may be chance, as many delays are
-# tried.
+# A higher order is chosen if each step multiplies the likelihood by at least exp(NEEDED / 2): less may be chance,
+# as many delays are tried.
 NEEDED = 16.0
 
 
@@ -40,9 +42,9 @@ class Structure:
 
 
 def choose(lagged: LagMoments, *, delay: int | None = None, order: int | None = None) -> Structure | None:
-    """Return the structure that fits best; what is given is not searched. None if no structure can be fitted.
+    """Return the structure that fits best; a given value is not searched. None if no structure can be fitted.
 
-    A delay that is given does not hide others that fit as well, or better.
+    A given delay does not hide others that fit as well, or better.
 
     All candidates are compared on the same rows, so that their likelihoods are comparable.
     """
@@ -75,9 +77,9 @@ def selected(moments: Moments, columns: Sequence[int]) -> Moments:
 
 
 def residual_sum(moments: Moments, regressors: Sequence[int], target: int) -> tuple[float, int]:
-    """Return the residual sum of squares of a regression, and how many independent regressors there are.
+    """Return the residual sum of squares of a regression, and the number of independent regressors.
 
-    Regressors that depend on each other, as the lags of an action that rarely changes, count once.
+    Linearly dependent regressors, such as the lags of an action that rarely changes, count once.
     """
     index = list(regressors)
     own = moments.covariance[np.ix_(index, index)]
@@ -109,6 +111,6 @@ def _candidate(moments: Moments, lags: Lags, delay: int, order: int) -> Candidat
     if fit is None:
         return None
     variance = float(moments.covariance[0, 0])
-    # A perfect fit, of a simulation without noise, has rounding for residuals.
+    # The residuals of a perfect fit, of a simulation without noise, are rounding errors.
     residual = max(fit.variance * fit.freedom / moments.count, 1e-20 * variance, 1e-300)
     return Candidate(delay, order, fit, moments.count * math.log(residual))

@@ -1,6 +1,6 @@
-"""The proportional-integral law in continuous time, for loops whose samples come when they come.
+"""The proportional-integral law in continuous time, for loops with irregular sample times.
 
-Its gains are per second, and each step is given the time. Where samples come at a fixed pace, use `laws`: designs and
+Its gains are per second, and each step receives the time. For loops with a fixed sample time use `laws`: designs and
 certificates are made for those.
 """
 
@@ -16,7 +16,7 @@ class PiState:
     """State of the law between two steps."""
 
     integral: float
-    # When the last step was, in seconds.
+    # Time of the last step, in seconds.
     at: float
 
 
@@ -24,8 +24,8 @@ class PiState:
 class PiLaw:
     """action = feedforward + kp * error + integral of ki_per_s * error, within limits.
 
-    The integral stands still while it could only do harm: where the action is at a limit and the error pushes it
-    further, so that the way back begins at once, and while the loop is open, that is, when the
+    Conditional integration: the integral is frozen where the action is at a limit and the error pushes it further, so
+    that the action leaves the limit as soon as the error changes sign, and while the loop is open, that is, when the
     plant does not use all that the action allows.
     """
 
@@ -37,7 +37,7 @@ class PiLaw:
     def step(
         self, state: PiState, measurement: float, now: float, *, feedforward: float = 0.0, is_open: bool = False
     ) -> tuple[PiState, float]:
-        """Return the next state and the action to take until the next step."""
+        """Return the next state and the action until the next step."""
         error = self.setpoint - measurement
         integral = state.integral
         if not is_open:

@@ -12,24 +12,24 @@ from typing import Any
 
 
 class Mode(enum.StrEnum):
-    """How the action of a sample came about."""
+    """The origin of a sample's action."""
 
-    # A signal for identification was applied; no law decides.
+    # A signal for identification was applied; no law was involved.
     OPEN = "open"
-    # The law decided and nothing was applied.
+    # The law computed an action, which was not applied.
     SHADOW = "shadow"
     ACTIVE = "active"
-    # The law acts although no certificate says that it is sound.
+    # The law acts although no certificate proves it sound.
     FORCED = "forced"
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """The settings of a loop, which seldom change. Empty texts are unknown, an infinite limit is none."""
+    """The settings of a loop, which seldom change. An empty text is unknown; an infinite limit does not limit."""
 
     # The law as JSON; see `law_to_json`.
     gains: str = ""
-    # Hash of the gains, to compare and to group by.
+    # Hash of the gains, for comparing and grouping.
     fingerprint: str = ""
     # Version of the model that the gains were designed for.
     model_version: str = ""
@@ -39,7 +39,7 @@ class Tuning:
 
 UNTUNED = Tuning()
 
-# Longer gains, such as those of a signal that is played, are recorded by their kind and fingerprint.
+# Longer gains, such as those of a signal for identification, are recorded by their kind and fingerprint.
 MAX_GAINS_LENGTH = 1000
 
 _FINGERPRINT_LENGTH = 12

@@ -1,4 +1,4 @@
-"""All that the data say a plant may be: its confidence set, other delays, and a steeper part of its curve."""
+"""All plants that the data allow: the confidence set, other delays, and a steeper part of the curve."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import dataclasses
 from flyball.control.plant import Plant
 
 BOUNDARY_PLANTS = 24
-# How far from the estimate to the boundary of its confidence set the plants lie that are looked at.
+# Tested plants are at these parts of the way from the estimate to the boundary of its confidence set.
 RINGS = (1 / 3, 2 / 3, 1.0)
 # The same for plants of a higher order, in the plane of each two axes of the ellipsoid.
 PLANE_PLANTS = 8
@@ -15,9 +15,9 @@ PLANE_RINGS = (0.5, 1.0)
 
 
 def confidence_set(plant: Plant) -> list[Plant]:
-    """Return the plant as estimated, first, and plants all over its confidence set.
+    """Return the estimated plant, first, and plants throughout its confidence set.
 
-    Those of its alternatives follow, which have other delays, and all of them again with the gain that the steepest
+    The same for its alternatives, which have other delays, and then all of them again with the gain that the steepest
     part of the curve may have.
     """
     found = [one for each in (plant, *plant.alternatives) for one in _own_set(each)]

@@ -1,6 +1,6 @@
-"""The proof that a law holds a plant: poles and margins over everything that the data say the plant may be.
+"""The proof that a law stabilizes a plant: poles and margins over all plants that the data allow.
 
-What comes out is a `Certificate`, which is stored with the gains.
+The result is a `Certificate`, which is stored with the gains.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from flyball.control.plant import Plant
 from flyball.control.uncertainty import confidence_set
 from flyball.errors import ControlError
 
-# From which action until which a curve is straight, and its slope.
+# First and last action of a straight piece of a curve, and its slope.
 Segment = tuple[float, float, float]
 
 
@@ -38,16 +38,18 @@ def certify(
     """Return the certificate of a law on a plant, over the whole confidence set of the plant's parameters.
 
     The largest pole, the gain margin and the delay margin are the worst of the estimate, of 24 plants around it on
-    the boundary of the set, and of as many at one and at two thirds of the way there. The boundary alone would do for
-    P and I laws, whose poles depend on a and b in one direction; a pair of complex poles may be worst inside. Between
-    these plants margins change little: they are continuous, and the gain margin says what happens along b anyway.
+    the boundary of the set, and of as many at one and at two thirds of the way there. The boundary alone would
+    suffice for P and I laws, whose poles depend on a and b in one direction; a pair of complex poles may be worst
+    inside. Between these plants margins change little: they are continuous, and the gain margin covers changes of b
+    anyway.
 
-    Laws that need no model are verified without one if `plant` is None: see `model_free` for what that covers. With a
-    plant they are taken as integral action on a plant of this memory and delay and a static gain of 1, with the
-    largest loop gain that the law can have; an elasticity above 1, which a curve that is not concave may have at its
-    operating point, counts. For a scheduled law the gain is the largest ratio of the plant's slope to the slope that
-    the law assumes, over the plant's measured curve within the limits, or over its linear range. Such laws change
-    their gain as they run; on plants with memory this proves each gain that they can have, not changing it quickly.
+    Laws that need no model are verified without one if `plant` is None: see `model_free` for the plants that this
+    covers. With a plant they are treated as integral action on a plant with this memory and delay and a static gain
+    of 1, with the largest loop gain that the law can have; an elasticity above 1, which a curve that is not concave
+    may have at its operating point, counts. For a scheduled law the gain is the largest ratio of the plant's slope to
+    the slope that the law assumes, over the plant's measured curve within the limits, or over its linear range. Such
+    laws change their gain as they run; on plants with memory this proves each gain that they can have, not fast
+    changes of the gain.
 
     `smoothing_share` is that of the controller's filter of measurements. Raises ControlError for a law whose gains
     mean nothing without a plant, and for a plant on which the action has no effect.
@@ -66,7 +68,7 @@ def certify(
 
 
 def describe(plant: Plant) -> str:
-    """Return the plant as an equation, and how sure it is."""
+    """Return the plant as an equation, with its uncertainty."""
     terms = [(a, f" y({_time(-k)})") for k, a in enumerate(plant.all_a)]
     terms += [(b, f" u({_time(-plant.delay - k)})") for k, b in enumerate(plant.all_b)]
     text = "".join(
@@ -88,7 +90,7 @@ def _verified(
     if largest < 1:
         low, high = gain_limits(loops)
         if len(plants) == 1 or not math.isfinite(high):
-            # Exactly, also beyond the factors that were looked at.
+            # Exact, also beyond the tested factors.
             margin = min(gain_margin(linear, each, smoothing_share) for each in plants)
         else:
             margin = min(high, nominal_gain_margin)

@@ -1,4 +1,4 @@
-"""Control laws, and how they stand in documents: `{"kind": "pi", "kp": 0.002, "ki": 0.006}`."""
+"""Control laws, and their JSON form: `{"kind": "pi", "kp": 0.002, "ki": 0.006}`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Control laws: functions from state and measurement to action.
 
-A law is a constant; what it remembers between two steps is a state that it is handed back. Samples come at a fixed
-pace, so gains are per sample. Limits, filters and holding still are the controller's business.
+A law is a constant; its memory between two steps is a state that the caller passes back. The sample time is fixed, so
+gains are per sample. Limits, filters and freezing the action belong to the controller.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Reading:
 
     setpoint: float
     measurement: float
-    # Whether a larger action would have an effect; if not, the measurement says nothing about the action.
+    # Whether a larger action would have an effect; if not, the measurement carries no information about the action.
     can_rise: bool = True
 
     @property
@@ -40,23 +40,23 @@ class Law(ABC, Generic[State]):
 
     @abstractmethod
     def begin(self, action: float, reading: Reading | None) -> State:
-        """Return the state from which the law goes on where the action is now.
+        """Return the state from which the law continues with this action.
 
-        With a reading, the last one, the next action follows from this one without a bump, whatever has chosen it.
-        Without one the loop begins here.
+        With a reading, the last one, the next action follows without a bump, whatever chose the present one. Without
+        a reading the loop starts.
         """
 
     @abstractmethod
     def step(self, state: State, reading: Reading) -> tuple[State, float]:
-        """Return the next state and the wanted action, which may lie outside of what the actuator can do."""
+        """Return the next state and the wanted action, which may be outside the actuator's range."""
 
     @abstractmethod
     def settle(self, state: State, action: float) -> State:
-        """Return the state if not the action that was wanted last was taken but this one: nothing winds up."""
+        """Return the state after this action was applied instead of the wanted one, to prevent integral windup."""
 
 
 def check_gains(law: Law[Any]) -> None:
-    """Raise ControlError if a field of the law is a number that is none."""
+    """Raise ControlError if a numeric field of the law is not finite."""
     for field in dataclasses.fields(law):  # type: ignore[arg-type]  # every law is a dataclass
         value = getattr(law, field.name)
         if isinstance(value, float | int) and not math.isfinite(value):

@@ -1,7 +1,7 @@
 """The linear laws: P, I, PI and PID, with error e = setpoint - measurement.
 
-All but P have integral action and so no lasting error. In the velocity form a law adds to the action that was really
-taken, so limits cannot wind it up; the positional form keeps its integral apart.
+All but P have integral action and so no steady-state error. In the velocity form a law adds to the applied action, so
+limits cannot wind it up; the positional form keeps its integral separately.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import ClassVar, Literal, Self
 from flyball.control.laws.law import Law, Reading, check_gains
 from flyball.errors import ControlError
 
-# A law without memory starts from another action by an offset, of which this share is left after each step.
+# A law without memory starts from another action with an offset that decays by this factor per step.
 BUMP_SHARE = 0.8
 
 
@@ -66,7 +66,7 @@ class VelocityLaw(Law[Velocity]):
     def step(self, state: Velocity, reading: Reading) -> tuple[Velocity, float]:
         kp, ki, kd = self.gains()
         error = reading.error
-        # At the beginning there is no earlier error, and none is made up: it would be a kick.
+        # The first step has no earlier error; assuming one (such as 0) would cause a derivative kick.
         last, before = state.errors or (error, error)
         wanted = state.action + kp * (error - last) + ki * error + kd * (error - 2 * last + before)
         return Velocity(wanted, (error, last)), wanted
@@ -108,7 +108,7 @@ class ProportionalIntegral(VelocityLaw):
 
 @dataclass(frozen=True, slots=True)
 class Pid(VelocityLaw):
-    """u = kp e + ki Σe + kd (e - e1), the sum up to now, as increments."""
+    """u = kp e + ki Σe + kd (e - e1), the sum including e, in increments."""
 
     kind: ClassVar[str] = "pid"
 
@@ -126,14 +126,14 @@ class Pid(VelocityLaw):
     def as_printed(cls, kp: float, ki: float, kd: float) -> Self:
         """Return the law that the paper prints, u = kp e + ki Σ' e + kd e + kd (e - e1), the sum Σ' without e itself.
 
-        It is a PID law with another kp than the design meant: kp - ki + kd.
+        It is a PID law with another kp than the design intended: kp - ki + kd.
         """
         return cls(kp - ki + kd, ki, kd)
 
 
 @dataclass(frozen=True, slots=True)
 class Positional:
-    """State of the positional form: its integral, now and before the last step, and what it wanted then."""
+    """State of the positional form: its integral, now and before the last step, and the action it wanted then."""
 
     integral: float
     integral_before: float
@@ -145,7 +145,7 @@ class Positional:
 class PositionalPid(Law[Positional]):
     """u = kp e + integral + kd (e - e1), the integral growing by ki e.
 
-    At a limit the integral stands still while the error pushes further, so that the way back begins at once.
+    At a limit the integral is frozen while the error pushes further, so that the action can leave the limit at once.
     """
 
     kind: ClassVar[str] = "positional_pid"
@@ -177,7 +177,7 @@ class PositionalPid(Law[Positional]):
 
 
 def pid(kp: float, ki: float, kd: float, form: Literal["velocity", "positional"] = "velocity") -> Pid | PositionalPid:
-    """Return a PID law in the wanted form."""
+    """Return a PID law in the given form."""
     if form not in ("velocity", "positional"):
         raise ControlError(f"a PID law has the form velocity or positional, not {form!r}")
     return Pid(kp, ki, kd) if form == "velocity" else PositionalPid(kp, ki, kd)

@@ -1,6 +1,6 @@
-"""Little's law turned round: a window w and a rate y belong together by w = y W, so for a rate r take w r / y.
+"""Little's law inverted: a window w and a rate y are related by w = y W, so for a rate r use w r / y.
 
-Works on positive quantities, in ratios. It needs no model: units, and how fast the plant is, cancel out.
+Works on positive quantities, in ratios. It needs no model: units, and the speed of the plant, cancel out.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import ClassVar
 from flyball.control.laws.law import Law, Reading, check_gains
 from flyball.errors import ControlError
 
-# One sample, however odd, counts as no more than this many times too little or too much.
+# Largest ratio of setpoint to measurement, or its inverse, that one sample counts as: limits the effect of outliers.
 LARGEST_RATIO = 4.0
-# From nothing no factor leads away.
+# An action of 0 could not be increased by any factor.
 LEAST_ACTION = 1e-6
 
 
 def log_error(reading: Reading) -> float:
-    """Return ln(setpoint / measurement), within what one sample may say."""
+    """Return ln(setpoint / measurement), clamped to the limits for one sample."""
     most = math.log(LARGEST_RATIO)
     if reading.measurement <= 0 or reading.setpoint <= 0:
         return math.copysign(most, reading.error) if reading.error else 0.0
@@ -31,8 +31,8 @@ class Multiplicative(Law[float]):
     """u *= (r / y) ** exponent.
 
     In logarithms it is an integral law with the gain `exponent`, on a plant whose gain is the elasticity s of its
-    curve. Concave curves through the origin, as a window has, have 0 <= s <= 1: the pole 1 - exponent s is stable for
-    all of them, without a swing up to an exponent of 1.
+    curve. Concave curves through the origin, such as a window's, have 0 <= s <= 1: the pole 1 - exponent s is stable
+    for all of them, and does not oscillate up to an exponent of 1.
     """
 
     kind: ClassVar[str] = "multiplicative"

@@ -1,6 +1,6 @@
-"""Gain scheduling on an identified curve: the law asks the curve where the action must go, so a bend does not matter.
+"""Gain scheduling on an identified curve: the law looks up the next action on the curve, so a bend does not matter.
 
-The curve says where the measurement settles for each action. It must rise; flat parts are given a small slope.
+The curve is the steady-state measurement for each action. It must rise; flat parts get a small slope.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import ClassVar, Self
 from flyball.control.laws.law import Law, Reading, check_gains
 from flyball.errors import ControlError
 
-# No part of a curve made of measured points is flatter than this part of its steepest one: there the action could do
-# anything, and a step back from it would be a leap.
+# Minimum slope of a part of a measured curve, relative to its steepest part: on a flatter one the action could be
+# anything, and a step back from it would be a jump.
 LEAST_SLOPE_RATIO = 0.05
 
 
@@ -84,7 +84,7 @@ def _steepened(actions: Sequence[float], measurements: Sequence[float]) -> list[
 
 
 def _through(xs: Sequence[float], ys: Sequence[float], x: float) -> float:
-    """Return y at x on the line through the points; beyond the ends it goes straight on."""
+    """Return y at x on the line through the points, extrapolated beyond the ends."""
     place = min(max(bisect_right(xs, x) - 1, 0), len(xs) - 2)
     slope = (ys[place + 1] - ys[place]) / (xs[place + 1] - xs[place])
     return ys[place] + slope * (x - xs[place])

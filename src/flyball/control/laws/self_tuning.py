@@ -1,7 +1,7 @@
-"""A regulator that learns the plant while it controls it: recursive least squares, then a design with what was found.
+"""A self-tuning regulator: recursive least squares identifies the plant online, and the law is designed for it.
 
-In logarithms, where a curve's slope is its elasticity: a number without unit, 1 for a straight line through the
-origin, less where the curve bends, whatever plant it is. So nothing has to be set for a particular one.
+It works in logarithms, where a curve's slope is its elasticity: a number without unit, 1 for a straight line through
+the origin, less where the curve bends, for any plant. So nothing needs to be configured for a particular one.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from flyball.control.laws.multiplicative import LEAST_ACTION, log_error
 from flyball.errors import ControlError
 
 LEAST_MEASUREMENT = 1e-9
-# How uncertain the first guesses are.
+# Variance of the initial estimates.
 FIRST_VARIANCE = 1.0
-# Forgetting would let the covariance grow without bound while nothing changes; one odd sample would then be trusted
-# at once.
+# Forgetting would let the covariance grow without bound while nothing changes (estimator windup); one outlier would
+# then be trusted at once.
 MOST_VARIANCE = 10.0
 
 
@@ -28,11 +28,11 @@ class Estimate:
 
     elasticity: float
     offset: float
-    # Of the elasticity with itself, of both, of the offset with itself; in units of the noise.
+    # Variance of the elasticity, covariance of both, variance of the offset; in units of the noise.
     covariance: tuple[float, float, float]
 
     def updated(self, log_action: float, log_measurement: float, forgetting: float) -> Estimate:
-        """Return the estimate after one more sample; what is older counts `forgetting` times as much as before."""
+        """Return the estimate after one more sample; older samples are weighted by `forgetting`."""
         p11, p12, p22 = self.covariance
         # gain = P x / (forgetting + x' P x) with x = (ln u, 1)
         first, second = p11 * log_action + p12, p12 * log_action + p22
@@ -51,7 +51,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """State of the regulator: the action, and what it has learned, or None before the first sample."""
+    """State of the regulator: the action and the estimate, None before the first sample."""
 
     action: float
     estimate: Estimate | None
@@ -59,7 +59,7 @@ class Tuning:
 
 @dataclass(frozen=True, slots=True)
 class SelfTuning(Law[Tuning]):
-    """ln u += (1 - pole) / elasticity * ln(r / y), with the elasticity as it is estimated now, within its limits.
+    """ln u += (1 - pole) / elasticity * ln(r / y), with the present estimate of the elasticity, within its limits.
 
     The limits bound the gain, so that a wrong estimate cannot make the loop unstable: where no plant has an
     elasticity above 1 the loop's gain is at most (1 - pole) / lowest_elasticity. Without proportional part it is
@@ -95,15 +95,15 @@ class SelfTuning(Law[Tuning]):
         return Tuning(max(action, LEAST_ACTION), state.estimate)
 
     def clipped(self, estimate: Estimate) -> float:
-        """Return the elasticity that is acted upon."""
+        """Return the elasticity that the law uses."""
         return min(max(estimate.elasticity, self.lowest_elasticity), self.highest_elasticity)
 
     def _learned(self, state: Tuning, reading: Reading) -> Estimate | None:
         if reading.measurement < LEAST_MEASUREMENT or not reading.can_rise:
-            # Nothing came, or as much as there was: that says nothing about the curve.
+            # The measurement is 0 or limited by something else: it carries no information about the curve.
             return state.estimate
         log_action, log_measurement = math.log(state.action), math.log(reading.measurement)
         if state.estimate is None:
-            # The first guess is Little's law: twice the window, twice the rate.
+            # The initial guess is Little's law: twice the window, twice the rate.
             return Estimate(1.0, log_measurement - log_action, (FIRST_VARIANCE, 0.0, FIRST_VARIANCE))
         return state.estimate.updated(log_action, log_measurement, self.forgetting)
