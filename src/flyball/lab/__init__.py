@@ -1,1 +1,1 @@
-"""The lab: runs experiments on brokers and keeps what nodes and clients recorded of them."""
+"""The lab: runs experiments on brokers and stores the traces of nodes and clients."""

@@ -1,6 +1,6 @@
-"""The client of the workload `adaptive` that consumes: an adaptive consumer, the network before it, and its checks.
+"""The consuming client of the workload `adaptive`: an adaptive consumer, a relay that delays its network, and checks.
 
-Needs aio-pika. How the loop is set up and disturbed is the workload's to say.
+Needs aio-pika. The workload decides how the loop is set up and disturbed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LOOP = "adaptive"
 
 
 async def adapt(workload: AdaptiveLoop, client: Client, queue: QueueRef) -> None:
-    """Consume the queue with a control loop until the run stops. Raises LabError when something is wrong."""
+    """Consume the queue with a control loop until the run stops. Raises LabError on a failure."""
     broker = Target.model_validate(client.set_up["broker"])
     async with AsyncExitStack() as opened:
         relay = None
@@ -53,14 +53,14 @@ async def adapt(workload: AdaptiveLoop, client: Client, queue: QueueRef) -> None
 
 
 def url_of(broker: Target) -> str:
-    """Return the address of a broker as AMQP libraries want it."""
+    """Return the address of a broker in the form that AMQP libraries expect."""
     user, password, vhost = (quote(part, safe="") for part in (broker.user, broker.password, broker.vhost))
     host = f"[{broker.host}]" if ":" in broker.host else broker.host
     return f"amqp://{user}:{password}@{host}:{broker.port}/{vhost}"
 
 
 class _Adapting:
-    """The consumer while it runs: what it makes of messages and of samples."""
+    """The running consumer: handles its messages and samples."""
 
     def __init__(
         self, workload: AdaptiveLoop, client: Client, queue: QueueRef, relay: Relay | None, samples: SampleWriter
@@ -109,7 +109,7 @@ class _Adapting:
                 law=law_from_json(law) if is_closed else None,
                 certificate=certificate_from_json(certificate) if is_closed and certificate else None,
                 sample_time_s=workload.sample_time_s,
-                # A rate is not a window: its limits follow from the goal.
+                # The limits of a pacer, whose action is a rate, follow from the goal.
                 limits=None if is_pacer else Limits(workload.lowest, workload.highest),
                 start=None if is_pacer else workload.start or workload.lowest,
                 record=self._note,
@@ -136,7 +136,7 @@ class _Adapting:
         return actuators[workload.actuator]()
 
     async def handle(self, message: IncomingMessage) -> None:
-        """Be the handler: check the message and take some time for it."""
+        """Handle a message: check it and take the simulated handler time."""
         received_ns = time.perf_counter_ns()
         client, workload = self._client, self._workload
         try:
@@ -149,7 +149,7 @@ class _Adapting:
     def _note(self, sample: Sample) -> None:
         self._samples.record(sample)
         if self._player is not None:
-            # Not the sample's number: a sample that was left out must not take a step with it.
+            # Not the sample's number: a skipped sample must not skip a step of the signal.
             self._player.place += 1
         while self._changes and self._changes[0].at_sample <= sample.sequence:
             change = self._changes.pop(0)
@@ -159,18 +159,18 @@ class _Adapting:
                 self._change_capacity(change.capacity_ratio)
 
     def _change_capacity(self, ratio: float) -> None:
-        """Make all that lies between two messages of one place in the window longer by the inverse."""
+        """Divide the round trip and the handler time of each message by this ratio."""
         self._handler_time_s = self._workload.handler_time_s / ratio
         if self._relay is not None:
             self._relay.round_trip_s = self._workload.round_trip_ms / 1000 / ratio
 
 
 class _Player(Window):
-    """A window that follows a signal, whatever the controller wants, and holds its last value in the end."""
+    """A window that follows a signal, whatever the controller wants, and finally holds its last value."""
 
     def __init__(self, actions: Sequence[float]) -> None:
         super().__init__()
-        # Number of samples taken.
+        # Number of samples so far.
         self.place = 0
         self._actions = actions
 

@@ -1,6 +1,6 @@
-"""Waits for points in time, to some microseconds where an event loop's own timers know only milliseconds.
+"""Waits for points in time to some microseconds, where an event loop's own timers have milliseconds.
 
-One timer of the system serves all waiters. Times are those of `time.perf_counter_ns`. Only for Linux.
+One kernel timer serves all waiters. Times are those of `time.perf_counter_ns`. Only for Linux.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Alarm:
-    """Wakes tasks of one event loop. Make it inside the loop, and close it there."""
+    """Wakes tasks of one event loop. Create and close it inside the loop."""
 
     def __init__(self) -> None:
-        # What `perf_counter_ns` counts on Linux.
+        # The clock of `perf_counter_ns` on Linux.
         self._timer: int = _libc.timerfd_create(_CLOCK_MONOTONIC, _TIMER_FLAGS)
         if self._timer < 0:
             raise OSError(ctypes.get_errno(), "timerfd_create")
@@ -51,7 +51,7 @@ class Alarm:
         self._waiting.clear()
 
     def close(self) -> None:
-        """Close the timer. No waiter may be left."""
+        """Close the timer. There must be no waiters."""
         if self._timer >= 0:
             self._loop.remove_reader(self._timer)
             os.close(self._timer)
@@ -61,7 +61,7 @@ class Alarm:
         try:
             os.read(self._timer, 8)
         except BlockingIOError:
-            # It was set again since it expired.
+            # The timer was set again after it expired.
             return
         waiting = self._waiting
         now_ns = time.perf_counter_ns()

@@ -22,7 +22,7 @@ from flyball.lab.pipeline_models import MakeProfile
 from flyball.lab.pipeline_models import profiled as make_by_pipeline
 from flyball.lab.workloads.workload import EarlierRun
 
-# The search for a reference has come to its end in the last part of its run.
+# The search for a reference has converged in the last part of its run.
 SETTLED_RATIO = 0.5
 
 # Small and large, as in the paper.
@@ -30,9 +30,9 @@ CLASSES = 2
 
 
 def profiled(earlier: Sequence[EarlierRun], make_profile: MakeProfile = make_by_pipeline) -> dict[str, Any]:
-    """Return the `profile` of runs without control, `classes` by key, and the `reference` that others have found.
+    """Return the `profile` of runs without control, `classes` by key, and the `reference` found by the other runs.
 
-    Raises LabError if nothing was recorded of what requests cost.
+    Raises LabError if the costs of requests were not recorded.
     """
     watched = [run for run in earlier if _policy(run) not in CONTROLLED]
     if not watched:
@@ -49,7 +49,7 @@ def _policy(run: EarlierRun) -> str:
 
 
 def _reference(runs: Sequence[EarlierRun]) -> float | None:
-    """Return the middle of the references that control has held at the end of these runs, None if there are none."""
+    """Return the median of the references that control held at the end of these runs, None without runs."""
     found = []
     for run in runs:
         measured = run.manifest["measured"]

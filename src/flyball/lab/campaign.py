@@ -1,6 +1,6 @@
-"""Makes all runs of a plan that are not there yet, one after the other, and keeps what came out.
+"""Makes all missing runs of a plan, one after the other, and stores their results.
 
-Decides when a run is kept, discarded or not tried again; how one is made is the runner's business.
+Decides whether a run is kept, discarded or not retried; the runner makes it.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ class Watcher(Protocol):
     """Receives the progress of a campaign."""
 
     def begin(self, run: PlannedRun) -> None:
-        """A run begins."""
+        """A run starts."""
 
     def live(self, live: Live) -> None:
-        """The run that is being made gets on."""
+        """The present run has made progress."""
 
     def end(self, run: PlannedRun, manifest: Mapping[str, Any]) -> None:
-        """The run is complete: now, or since an earlier time."""
+        """The run is complete: now, or from an earlier invocation."""
 
     def fail(self, run: PlannedRun, reason: str, folder: Path) -> None:
-        """The run has failed; what is left of it lies in the folder."""
+        """The run has failed; the folder contains what is left of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A run that failed, why, and where its logs are."""
+    """A failed run, the reason, and the folder of its logs."""
 
     run_id: str
     reason: str
@@ -46,10 +46,10 @@ class Failure:
 
 
 def run_all(plan: Plan, results: Results, watcher: Watcher, *, keeps_going: bool) -> list[Failure]:
-    """Make all runs that are missing; return those that failed, of which there is one unless it `keeps_going`.
+    """Make all missing runs; return those that failed, at most one unless it `keeps_going`.
 
-    On KeyboardInterrupt the run that is being made is stopped gracefully and discarded. Raises LabError, before
-    anything is run, if what an earlier experiment has to give is missing or of no use.
+    On KeyboardInterrupt the present run is stopped gracefully and discarded. Raises LabError before the first run if
+    required results of an earlier experiment are missing or unusable.
     """
     failures: list[Failure] = []
     prepared = _prepared([run for run in plan.runs if not results.is_complete(run)], results)
@@ -79,7 +79,7 @@ def run_all(plan: Plan, results: Results, watcher: Watcher, *, keeps_going: bool
 
 
 def _prepared(runs: Sequence[PlannedRun], results: Results) -> dict[str, PlannedRun]:
-    """Return the runs with what their workloads take from the experiment that this one needs."""
+    """Return the runs with the parameters that their workloads derive from the experiment that this one needs."""
     earlier = results.earlier_runs() if runs else []
     found = {}
     for run in runs:
@@ -93,5 +93,5 @@ def _prepared(runs: Sequence[PlannedRun], results: Results) -> dict[str, Planned
 
 
 def _place(target: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what a manifest says of where it ran: two foreign targets are two plants."""
+    """Return where a run took place, by its manifest: two foreign targets are two plants."""
     return (target["kind"], *target.get("addresses", ()))

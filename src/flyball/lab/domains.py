@@ -1,4 +1,4 @@
-"""The lab's side of a domain of nodes: a clustered queue, places for clients, and their final state."""
+"""The lab's interface to a domain of nodes: its clustered queue, places for clients, and its final state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flyball.client.http import AWAY, Line, Place, path_of, reason_of
 from flyball.errors import ClusterError, LabError, RequestError
 from flyball.lab.drivers.session import Target
 
-# All members of a clustered queue are there by then.
+# Time for all members of a clustered queue to join.
 READY_LIMIT_S = 30.0
 PLACE_TRIES = 20
 LOOK_S = 0.1
@@ -25,7 +25,7 @@ LONGEST_ANSWER_BYTES = 16 * 2**20
 
 
 async def create_cluster(targets: Sequence[Target], name: str) -> None:
-    """Create a clustered queue with a member on each of the nodes; on return all of them know. Raises LabError."""
+    """Create a clustered queue with a member on each of the nodes, and wait until all know it. Raises LabError."""
     nodes = [target.name for target in targets]
     try:
         async with asyncio.timeout(READY_LIMIT_S):
@@ -44,7 +44,7 @@ async def create_cluster(targets: Sequence[Target], name: str) -> None:
 
 
 async def placed(targets: Sequence[Target], queue_name: str, role: str) -> Target:
-    """Return where the domain wants a client to go. Raises LabError."""
+    """Return the node that the domain chooses for a client. Raises LabError."""
     first = targets[0]
     placer = HttpPlacer([Address(target.host, target.ports["http"]) for target in targets])
     wish = PlacementRequest(queue_name, role, first.vhost, first.user, first.password.encode())
@@ -65,24 +65,24 @@ async def placed(targets: Sequence[Target], queue_name: str, role: str) -> Targe
 
 
 class DomainWatch:
-    """Looks at a domain while clients use it: how many members its queue has, and how many messages they exchange."""
+    """Polls a domain while clients use it: the members of its queue, and the messages that they exchange."""
 
     def __init__(self, target: Target) -> None:
-        """Watch through one node, which has to be there all the time."""
+        """Poll through one node, which must be up all the time."""
         self._target = target
         self._began_s = time.monotonic()
         self._members: list[tuple[float, int]] = []
-        # Messages that members have given to others, by the names of their nodes.
+        # Messages handed over to other members, by node name.
         self._given: dict[str, int] = {}
 
     async def run(self) -> None:
-        """Look again and again until cancelled. Raises LabError."""
+        """Poll until cancelled. Raises LabError."""
         while True:
             await self._look()
             await asyncio.sleep(WATCH_S)
 
     async def found(self) -> dict[str, Any]:
-        """Read the state once more, and return what run.json says of the domain. Raises LabError."""
+        """Read the state once more, and return the domain's entry in run.json. Raises LabError."""
         await self._look()
         return {
             "nodes": max(count for _, count in self._members),
@@ -115,13 +115,13 @@ async def _facts(line: Line) -> Mapping[str, Any]:
 
 
 async def _until(line: Line, condition: Callable[[Mapping[str, Any]], bool]) -> None:
-    # There is no event for a domain that has reached the wanted state.
+    # The domain has no event for reaching the wanted state.
     while not condition(await _facts(line)):  # noqa: ASYNC110
         await asyncio.sleep(LOOK_S)
 
 
 def _nodes_up(facts: Mapping[str, Any]) -> set[str]:
-    """Return the nodes that serve and can be reached by others, none while they have no leader."""
+    """Return the nodes that serve and are reachable by others; empty while they have no leader."""
     up = {node["name"] for node in facts["nodes"] if node["state"] == "up" and "link" in node["addresses"]}
     return up if facts["leader"] else set()
 

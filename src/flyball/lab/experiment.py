@@ -1,6 +1,6 @@
-"""An experiment as a TOML file describes it: what is loaded, how, which factors are varied, how it is shown.
+"""The description of an experiment, a TOML file: target, workload, varied factors and views.
 
-Knows what may be written and where the files lie; it runs nothing and plans nothing.
+Validates descriptions and finds their files; runs nothing and plans nothing.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from flyball.lab.papers import current_name
 from flyball.lab.workloads import WORKLOADS, find_workload
 
 SHIPPED = Path(__file__).parent / "experiments"
-# The parts of a description whose values can be varied.
+# The sections of a description whose values can be varied.
 SECTIONS = ("target", "workload", "clients", "noise", "run")
-# What `quick.sweep` says if a quick run is to have all levels.
+# Value of `quick.sweep` for a quick run with all levels.
 ALL = "all"
 
-# Settings of a node that the lab chooses: a data folder of its own, ports that are free.
+# Settings of a node that the lab sets itself: its own data folder, free ports.
 OWN_SETTINGS = ("config", "data", "store", "name", "amqp", "amqps", "telesto", "thorbang", "http", "link")
 
-# One value of a factor. A table varies several values together: its `label` names it.
+# One value of a factor. A table varies several values together and is named by its `label`.
 Level = bool | int | float | str | dict[str, Any]
 
-# Values by their dotted names, as in `workload.clients`.
+# Values by dotted names, such as `workload.clients`.
 Values = Mapping[str, object]
 
 
@@ -82,7 +82,7 @@ Levels = Annotated[list[Level], Field(min_length=1), AfterValidator(_check_level
 
 
 class Part(BaseModel):
-    """A part of a description: unknown keys are refused, nothing changes later."""
+    """A section of a description: unknown keys are refused, and values are immutable."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
@@ -91,21 +91,21 @@ class TargetPart(Part):
     """The system under load."""
 
     kind: Literal["flyball", "domain", "rabbitmq", "auction", "foreign"] = "flyball"
-    # Number of nodes, each with a store of its own, or all with one if they are a domain; client i goes to node i mod
-    # nodes unless its workload has it placed.
+    # Number of nodes, each with a store of its own, or one shared store in a domain; client i connects to node i mod
+    # nodes unless its workload places it.
     nodes: Count = 1
-    # Options of the clustered queue of a domain. Its members are on all nodes; the provisioner `lab` starts more of
+    # Options of the clustered queue of a domain. It has members on all nodes; the provisioner `lab` starts more of
     # them.
     cluster: dict[str, Any] = {}
     store: Annotated[str, AfterValidator(_check_store)] = "embedded"
-    # Settings of `flyball serve` by their names; for RabbitMQ lines of its rabbitmq.conf; for the auction site those
-    # of `SiteSettings`.
+    # Settings of `flyball serve` by name; for RabbitMQ lines of its rabbitmq.conf; for the auction site those of
+    # `SiteSettings`.
     settings: dict[str, Any] = {}
-    # Where nodes run, in turn; empty is this machine.
+    # Hosts of the nodes, used in turn; empty is this machine.
     hosts: tuple[Host, ...] = ()
-    # Where a foreign server listens: it is not started.
+    # Addresses of a foreign server, which is not started.
     addresses: tuple[Annotated[str, AfterValidator(_check_address)], ...] = ()
-    # What reports call a server that the lab did not start; its address if empty.
+    # Name in reports for a server that the lab did not start; empty is its address.
     label: str = ""
     user: str = "guest"
     password: str = "guest"
@@ -166,21 +166,21 @@ def _check_settings(settings: Values) -> None:
 
 
 class ClientsPart(Part):
-    """Where the clients run."""
+    """Processes of clients, and their hosts."""
 
-    # Processes of clients; 0: chosen by the number of clients.
+    # Number of client processes; 0 chooses it by the number of clients.
     workers: Annotated[int, Field(ge=0)] = 0
     hosts: tuple[Host, ...] = ()
 
 
 class NoisePart(Part):
-    """Busy neighbours while it runs."""
+    """CPU load by other processes during a run."""
 
     processes: Annotated[int, Field(ge=0)] = 0
 
 
 class RunPart(Part):
-    """How often and how long."""
+    """Repetitions and durations."""
 
     repetitions: Count = 3
     warm_up_s: Seconds = 5.0
@@ -190,7 +190,7 @@ class RunPart(Part):
 
 
 class View(Part):
-    """How a result is shown."""
+    """A chart or table of a result."""
 
     kind: Literal[
         "curve",
@@ -220,7 +220,7 @@ class View(Part):
 
 
 class Reference(Part):
-    """A published figure, to compare ours with."""
+    """A published figure for comparison."""
 
     label: str
     factors: dict[str, bool | int | float | str] = {}
@@ -228,22 +228,22 @@ class Reference(Part):
     request: str = "all"
     source: Literal["clients", "nodes"] = "clients"
     mean: float
-    # The lower end of the interval of 90 %, as an offset from the mean.
+    # The lower end of the 90 % interval, as an offset from the mean.
     low: float | None = None
     high: float | None = None
 
 
 class Experiment(Part):
-    """A whole description. `name` and `path` come from where it lies."""
+    """A whole description. `name` and `path` follow from its file."""
 
     name: str
     path: Path
     title: str
     about: str = ""
     source: str = ""
-    # Why its results differ from those that were published.
+    # Why its results differ from the published ones.
     differs: str = ""
-    # The name of the experiment whose results this one begins with.
+    # The name of the experiment whose results this one builds on.
     needs: Annotated[str, AfterValidator(_check_name)] = ""
     target: TargetPart = TargetPart()
     workload: dict[str, Any]
@@ -257,11 +257,11 @@ class Experiment(Part):
 
     @property
     def slug(self) -> str:
-        """The name as part of file names and run ids."""
+        """The name in the form for file names and run ids."""
         return slug_of(self.name)
 
     def changed(self, values: Values) -> Self:
-        """Return the experiment with other values, by dotted names. Raises LabError that names a wrong one."""
+        """Return the experiment with other values, by dotted names. Raises LabError that names an invalid one."""
         document = self.model_dump(by_alias=True)
         for key, value in values.items():
             _put(document, key, value, self.path)
@@ -278,12 +278,12 @@ class Experiment(Part):
             raise _explained(self.path, error) from None
 
     def cells(self) -> Iterator[dict[str, Level]]:
-        """Yield all combinations of levels; one without factors if nothing is swept."""
+        """Yield all combinations of levels; one empty combination if nothing is swept."""
         for levels in itertools.product(*self.sweep.values()):
             yield dict(zip(self.sweep, levels, strict=True))
 
     def at(self, cell: Mapping[str, Level]) -> Self:
-        """Return the experiment with the values of a cell. Raises LabError if they do not fit together."""
+        """Return the experiment with the values of a cell. Raises LabError if they conflict."""
         values: dict[str, object] = {}
         for factor, level in cell.items():
             values.update(values_of(factor, level))
@@ -313,14 +313,14 @@ def _check_workload(experiment: Experiment) -> None:
 
 
 def values_of(factor: str, level: Level) -> dict[str, object]:
-    """Return what a level sets, by dotted names."""
+    """Return the values that a level sets, by dotted names."""
     if isinstance(level, dict):
         return {key: value for key, value in _flattened(level) if key != "label"}
     return {factor: level}
 
 
 def label_of(level: Level) -> bool | int | float | str:
-    """Return what a level is called in results."""
+    """Return the name of a level in results."""
     if isinstance(level, dict):
         return str(level["label"])
     if isinstance(level, str) and level.startswith(("postgresql://", "postgres://")):
@@ -329,7 +329,7 @@ def label_of(level: Level) -> bool | int | float | str:
 
 
 def slug_of(text: object) -> str:
-    """Return the text in the characters of run ids."""
+    """Return the text reduced to the characters of run ids."""
     if isinstance(text, bool):
         text = "on" if text else "off"
     return re.sub(r"[^a-z0-9._]+", "-", str(text).lower()).strip("-.") or "x"
@@ -358,14 +358,14 @@ def load(path: Path, name: str | None = None) -> Experiment:
 
 
 def _root_curve(document: dict[str, Any], path: Path) -> None:
-    """A file with a recorded rate is next to the description, wherever the lab is called."""
+    """Resolve the path of a recorded rate relative to the description, not to the working directory."""
     workload = document.get("workload")
     if isinstance(workload, dict) and isinstance(workload.get("rate_curve"), str):
         workload["rate_curve"] = str(path.parent / workload["rate_curve"])
 
 
 def find(name: str) -> Experiment:
-    """Return the experiment of that name, if it is shipped, or in that file. Raises LabError."""
+    """Return the shipped experiment with that name, or the one in that file. Raises LabError."""
     path = Path(name)
     if path.suffix == ".toml":
         return load(path)
@@ -378,19 +378,19 @@ def find(name: str) -> Experiment:
 
 
 def shipped_experiments() -> list[Experiment]:
-    """Return the experiments that come with Flyball, by name. Raises LabError if one of them is wrong."""
+    """Return the experiments that are shipped with Flyball, by name. Raises LabError if one of them is invalid."""
     return [load(path, name) for name, path in paths_in(SHIPPED).items()]
 
 
 def paths_in(folder: Path) -> dict[str, Path]:
-    """Return the files of all experiments in a folder and below it, by name: their places in it."""
+    """Return the files of all experiments in a folder tree, by name: their relative path without suffix."""
     if not folder.is_dir():
         raise LabError(f"{folder} is not a folder; give one that holds TOML files")
     return {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.toml"))}
 
 
 def experiments_in(folder: Path) -> tuple[list[Experiment], list[LabError]]:
-    """Return all experiments in a folder and below it, and what is wrong with the files that are none."""
+    """Return all experiments in a folder tree, and the errors of invalid files."""
     experiments: list[Experiment] = []
     mistakes: list[LabError] = []
     for name, path in paths_in(folder).items():
@@ -402,7 +402,7 @@ def experiments_in(folder: Path) -> tuple[list[Experiment], list[LabError]]:
 
 
 def _check(experiment: Experiment) -> None:
-    """Check what parts of a description say of each other. Raises LabError."""
+    """Check that the sections of a description are consistent. Raises LabError."""
     path = experiment.path
     quick = experiment.changed(quick_values(experiment)).swept(quick_sweep(experiment) or experiment.sweep)
     for described in (experiment, quick):
@@ -423,13 +423,13 @@ def _check(experiment: Experiment) -> None:
 
 
 def quick_values(experiment: Experiment) -> dict[str, object]:
-    """Return what the description itself wants to be different in a quick run, without the sweep."""
+    """Return the values that the description changes in a quick run, without the sweep."""
     values = {key: value for key, value in experiment.quick.items() if key != "sweep"}
     return dict(_flattened(values))
 
 
 def quick_sweep(experiment: Experiment) -> dict[str, list[Level]] | None:
-    """Return the sweep that the description wants in a quick run, None if it does not say."""
+    """Return the description's sweep for a quick run, None if it does not define one."""
     if "sweep" not in experiment.quick:
         return None
     if experiment.quick["sweep"] == ALL:
@@ -438,7 +438,7 @@ def quick_sweep(experiment: Experiment) -> dict[str, list[Level]] | None:
 
 
 def insisted(experiment: Experiment, values: Values, levels: Mapping[str, list[Level]]) -> Experiment:
-    """Return the experiment with these values and levels, which hold in a quick run as well."""
+    """Return the experiment with these values and levels, which override its quick values as well."""
     quick: dict[str, Any] = quick_values(experiment)
     quick |= {key: value for key, value in values.items() if key in quick}
     if "sweep" in experiment.quick:
@@ -459,7 +459,7 @@ def _no_factor(factor: str, experiment: Experiment) -> str:
 
 
 def _flattened(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield values by dotted names, however the file has written them: as tables or with quoted names."""
+    """Yield values by dotted names, whether the file has tables or quoted dotted names."""
     for key, value in document.items():
         if isinstance(value, dict):
             yield from _flattened(value, f"{prefix}{key}.")
@@ -481,10 +481,10 @@ def _put(document: dict[str, Any], key: str, value: object, path: Path) -> None:
 
 
 def _explained(path: Path, error: ValidationError, prefix: str = "", part: type[BaseModel] | None = None) -> LabError:
-    """Say in one line what is wrong where; `part` is what was checked, if it is not the whole description."""
-    # A misspelt key is also a missing one: say the former.
+    """Return the first error in one line; `part` is the validated section, if not the whole description."""
+    # A misspelt key also causes a missing one: report the former.
     first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
-    # People count from 1; and a union's members are not part of the place in the file.
+    # Positions are counted from 1; a union's members are not part of the place in the file.
     places = [str(place + 1 if isinstance(place, int) else place) for place in first["loc"]]
     key = ".".join(place for place in [prefix, *places] if place and not place.startswith(("function-", "dict[")))
     if first["type"] == "extra_forbidden":

@@ -1,6 +1,6 @@
-"""The simplest figures of one run, from the calls that its clients recorded: enough to see whether it makes sense.
+"""Basic figures of one run, from the calls that its clients recorded: enough for a sanity check.
 
-Everything more, with intervals, is the pipeline's business.
+The pipeline computes all others, with confidence intervals.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ COLUMNS = ["intended_us", "late_ns", "response_ns", "weight"]
 
 
 def figures_of(traces: Path, from_us: int, until_us: int) -> dict[str, float]:
-    """Return the calls per second that were answered in the window, and their mean response time."""
+    """Return the rate of calls answered in the window, per second, and their mean response time."""
     count = 0.0
     latency_ns = 0.0
     for path in sorted(traces.glob("calls-*.parquet")):

@@ -1,7 +1,7 @@
-"""Decides from the requests and answers of clients whether messages were lost, doubled or put out of order.
+"""Checks the requests and answers of clients for messages that were lost, duplicated or reordered.
 
-One pass over the operations, as they happen or from a file; some twenty bytes are kept for each message that is done
-with. Knows neither protocols nor brokers, only what was asked and what was answered.
+One pass over the operations, live or from a file; about twenty bytes are kept per completed message. Independent of
+protocols and brokers: it sees only requests and answers.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from flyball.errors import LabError
 # Violations that are explained; further ones are only counted.
 KEPT_VIOLATIONS = 100
 
-# The producer in whose name faults are noted.
+# The pseudo-producer of operations that record faults.
 UPHEAVAL = "upheaval"
 
-# A node that is stopped gracefully writes down all that it has taken first: such a stop excuses less than a crash.
+# A node that is stopped gracefully first stores everything that it has accepted: such a stop excuses less than a
+# crash.
 GRACEFUL = frozenset({"stop"})
 
 
@@ -33,53 +34,53 @@ class Kind(StrEnum):
 
     # A producer sends a message.
     PUBLISH = "publish"
-    # The broker has promised to keep it.
+    # The broker has confirmed it: it must not lose the message.
     CONFIRMED = "confirmed"
-    # The broker has said that it could not promise it: it may have the message or not.
+    # The broker has refused it: it may have the message or not.
     REFUSED = "refused"
-    # The answer will never come, since the connection broke.
+    # The outcome is unknown because the connection broke.
     UNKNOWN = "unknown"
-    # A consumer was given the message.
+    # A consumer received the message.
     DELIVERED = "delivered"
-    # The consumer asks that the message be removed.
+    # The consumer sends an ack.
     ACK = "ack"
-    # The broker has answered that it is.
+    # The broker has confirmed the ack.
     ACKED = "acked"
     # The broker has answered that the message is no longer the consumer's.
     ACK_REFUSED = "ack refused"
-    # The broker has read an acknowledgement that has no answer: it has answered what was asked after it.
+    # The broker has read an ack that has no answer of its own: it has answered a later request.
     ACK_TAKEN = "ack taken"
-    # The message was dead-lettered: a crash in the midst of that may leave two of it.
+    # The message was dead-lettered: a crash during that may leave two copies.
     DEAD_LETTERED = "dead-lettered"
-    # Another member of its clustered queue has it now, or was to have it: it comes when it comes.
+    # It was handed over to another member of its clustered queue, or was about to be: its order is not guaranteed.
     HANDED_OVER = "handed over"
-    # The message was seen in its queue when all was over.
+    # The message was in its queue at the end.
     FOUND = "found"
-    # The number of messages in a queue without clients: the operation's number, in the name of UPHEAVAL.
+    # The number of messages in a queue without clients, as the operation's number; the producer is UPHEAVAL.
     COUNTED = "counted"
-    # From here on a node or its store is out of order, and may forget its deliveries. If a queue is
-    # named, it is about that one only.
+    # From here on a node or its store is faulty, and may forget its deliveries. If a queue is named, only that one is
+    # affected.
     DISTURBED = "disturbed"
-    # That is over.
+    # The fault is over.
     CALM = "calm"
 
 
 class Operation(NamedTuple):
-    """One thing that was asked or answered. Operations are numbered in the order in which they were noted."""
+    """A request or an answer. Operations are numbered in the order in which they were recorded."""
 
     position: int
     at_s: float
     kind: Kind
     producer: str
-    # Messages of a producer are numbered from 0 on, each number once.
+    # Messages of a producer are numbered from 0, each number once.
     number: int
-    # The consumer, or what was disturbed.
+    # The consumer, or the fault.
     who: str = ""
     # The queue, or the member of a clustered one: within it a consumer gets a producer's messages in order.
     queue: str = ""
-    # The broker's mark; None where its protocol has none.
+    # The broker's redelivered flag; None where its protocol has none.
     is_redelivered: bool | None = None
-    # The transaction that a message is published or acknowledged in.
+    # The transaction in which a message is published or acknowledged.
     transaction: str = ""
 
     def __str__(self) -> str:
@@ -101,25 +102,25 @@ class Operation(NamedTuple):
 
 
 class Fault(StrEnum):
-    """A promise that was broken."""
+    """A kind of broken guarantee."""
 
-    # Confirmed, and neither removed on a consumer's request nor in the queue at the end.
+    # Confirmed, but neither acked by a consumer nor in the queue at the end.
     LOST = "lost"
-    # Delivered again after its removal was answered, removed twice, or delivered again without a mark.
+    # Delivered again after its ack was confirmed, acked twice, or redelivered without the flag.
     DOUBLED = "doubled"
-    # Delivered after a later message of its producer, although it was neither a redelivery nor handed over.
+    # Delivered after a later message of its producer, although it was neither redelivered nor handed over.
     REORDERED = "reordered"
     # Delivered or answered although it was never published.
     PHANTOM = "phantom"
-    # Acknowledged in a transaction and gone, while what was published in the same transaction is not there.
+    # A transaction acked a message, which is gone, but its publishes are missing.
     TORN = "torn"
-    # Refused although nothing was out of order and its queue had room.
+    # Refused although there was no fault and its queue was not full.
     REFUSED = "refused"
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A broken promise and the operations that show it."""
+    """A broken guarantee and the operations that show it."""
 
     fault: Fault
     says: str
@@ -133,11 +134,11 @@ class Violation:
 class Verdict:
     """Result of a check of a history."""
 
-    # How many operations of each kind there were.
+    # Number of operations of each kind.
     counts: dict[Kind, int]
-    # How many promises of each kind were broken; empty if all was well.
+    # Number of violations of each kind; empty if there were none.
     faults: dict[Fault, int]
-    # The first of them, explained.
+    # The first violations, explained.
     violations: tuple[Violation, ...]
 
     @property
@@ -153,30 +154,32 @@ class Verdict:
 
 
 class Checker:
-    """Takes the operations of a history in their order; `finish` says what they have shown."""
+    """Processes the operations of a history in order; `finish` returns the verdict."""
 
     def __init__(self, may_refuse: Callable[[str], bool] = lambda queue: True) -> None:
-        """`may_refuse` says of a queue whether it refuses messages for reasons of its own, as a full one does."""
+        """`may_refuse` returns whether a queue refuses messages for reasons of its own, for instance because it is
+        full.
+        """
         self._may_refuse = may_refuse
         self._producers: dict[str, _Producer] = {}
-        # Those whose outcome is unknown.
+        # Transactions with unknown outcome.
         self._transactions: dict[str, _Transaction] = {}
-        # By queue: how many messages were in it, unless something has happened to them since.
+        # Last count by queue, unless its messages have changed since.
         self._counted: dict[str, Operation] = {}
-        # By producer, queue and consumer: the latest message that came for the first time.
+        # By producer, queue and consumer: the latest message that was delivered for the first time.
         self._last: dict[tuple[str, str, str], Operation] = {}
         self._counts: Counter[Kind] = Counter()
         self._faults: Counter[Fault] = Counter()
         self._violations: list[Violation] = []
-        # By what they are and the queue that they are about, "" for all.
+        # Active faults by description and affected queue, "" for all.
         self._disturbances: Counter[tuple[str, str]] = Counter()
-        # By queue, "" for all: where the last of its disturbances has ended.
+        # By queue, "" for all: position of the end of its last fault.
         self._calm_since: dict[str, int] = {}
-        # Where the last disturbance that was not a graceful stop was noted.
+        # Position of the last fault that was not a graceful stop.
         self._last_crash = -1
 
     def note(self, operation: Operation) -> None:
-        """Take the next operation. Raises LabError if the record itself makes no sense."""
+        """Process the next operation. Raises LabError if the history itself is inconsistent."""
         self._counts[operation.kind] += 1
         if operation.kind in (Kind.DISTURBED, Kind.CALM):
             self._note_upheaval(operation)
@@ -192,7 +195,7 @@ class Checker:
                 self._note_answer(producer, operation)
 
     def finish(self) -> Verdict:
-        """Return what the history has shown, taken that it ends here."""
+        """Return the verdict, provided that the history ends here."""
         for producer in self._producers.values():
             for operations in producer.open.values():
                 if _is_lost(operations):
@@ -246,7 +249,7 @@ class Checker:
         if kind is Kind.ACK and operation.transaction:
             self._of_transaction(operation).acked.append(operation)
         elif kind in (Kind.ACKED, Kind.ACK_REFUSED, Kind.CONFIRMED, Kind.REFUSED) and operation.transaction:
-            # The broker has said what became of it.
+            # The broker has reported the outcome.
             self._transactions.pop(operation.transaction, None)
         if kind is Kind.DELIVERED:
             self._note_delivery(producer, operation)
@@ -273,7 +276,7 @@ class Checker:
             self._report(Fault.REFUSED, "nothing was out of order", operations[0], operation)
 
     def _check_taken(self, producer: _Producer, operation: Operation) -> None:
-        """A message whose acknowledgement was read does not come again after a graceful stop."""
+        """After a graceful stop, a message whose ack was read must not be delivered again."""
         for earlier in producer.open.get(operation.number, ()):
             if earlier.kind is Kind.ACK_TAKEN and self._last_crash < earlier.position and not self._is_crashed():
                 self._report(Fault.DOUBLED, "it came again after its acknowledgement was read", earlier, operation)
@@ -283,14 +286,16 @@ class Checker:
         return any(what not in GRACEFUL for what, _ in self._disturbances)
 
     def _may_be_two(self, producer: _Producer, operation: Operation) -> bool:
-        """Return whether a crash may have left a message both in its queue and where it was dead-lettered to."""
+        """Return whether a crash may have left copies of a message both in its queue and at its dead-letter
+        target.
+        """
         number = operation.number
         return number in producer.dead_lettered and (
             self._last_crash > producer.published_at[number] or self._is_crashed()
         )
 
     def _check_transaction(self, transaction: _Transaction) -> None:
-        """All or nothing: nothing that it has removed is gone while something that it has published is not there."""
+        """Check atomicity: no message that a transaction acked may be gone while one that it published is missing."""
         missing = [one for one in transaction.published if not self._producers[one.producer].was_seen(one.number)]
         if not missing:
             return
@@ -330,7 +335,9 @@ class Checker:
             self._report(Fault.REORDERED, "a later message of the same producer came first", latest, operation)
 
     def _was_disturbed_since(self, operation: Operation) -> bool:
-        """Return whether the broker may have forgotten this delivery, or let this message be overtaken on its way."""
+        """Return whether the broker may have forgotten this delivery, or reordered the message, since the
+        operation.
+        """
         concerned = "", operation.queue
         return any(self._calm_since.get(queue, -1) > operation.position for queue in concerned) or any(
             queue in concerned for _, queue in self._disturbances
@@ -351,7 +358,7 @@ class _Transaction:
 
 
 class _Producer:
-    """The messages of one producer: in full while they are open, in a few bytes when they are removed."""
+    """The messages of one producer: complete while they are open, a few bytes each once they are removed."""
 
     def __init__(self) -> None:
         self.published = 0
@@ -359,7 +366,7 @@ class _Producer:
         # By number: the position of its publish.
         self.published_at = array("q")
         self.dead_lettered: set[int] = set()
-        # By number: the position of the answer that it was removed; -1 before.
+        # By number: the position of the confirmed ack; -1 before.
         self._removed_at = array("q")
         self._removed_s = array("d")
         self._removed_by = array("l")
@@ -375,7 +382,7 @@ class _Producer:
         self._removed_by.append(0)
 
     def keep(self, operation: Operation) -> None:
-        """Keep the operation for as long as its message is open."""
+        """Keep the operation as long as its message is open."""
         operations = self.open.get(operation.number)
         if operations is not None:
             operations.append(operation)
@@ -392,7 +399,7 @@ class _Producer:
         return operations is None or any(one.kind in (Kind.DELIVERED, Kind.FOUND) for one in operations)
 
     def is_gone_since(self, ack: Operation) -> bool:
-        """Return whether a confirmed message was not seen again after it was acknowledged."""
+        """Return whether a confirmed message was not seen again after this ack."""
         operations = self.open.get(ack.number, ())
         return any(one.kind is Kind.CONFIRMED for one in operations) and not any(
             one.position > ack.position and one.kind in (Kind.DELIVERED, Kind.FOUND, Kind.ACKED) for one in operations
@@ -413,7 +420,7 @@ class _Producer:
         self.open.pop(number, None)
 
     def removal(self, operation: Operation) -> Operation | None:
-        """Return the answer that the operation's message was removed, if there was one."""
+        """Return the confirmed ack of the operation's message, None without one."""
         number = operation.number
         position = self._removed_at[number]
         if position < 0:
@@ -423,14 +430,14 @@ class _Producer:
 
 
 def _is_lost(operations: Iterable[Operation]) -> bool:
-    """Return whether a message without a confirmed removal should be somewhere, and is not."""
+    """Return whether a message without a confirmed ack should exist, but was not found."""
     kinds = Counter(operation.kind for operation in operations)
     perhaps_removed = kinds[Kind.ACK] > kinds[Kind.ACK_REFUSED]
     return bool(kinds[Kind.CONFIRMED]) and not perhaps_removed and not kinds[Kind.FOUND]
 
 
 def check(operations: Iterable[Operation]) -> Verdict:
-    """Return what a whole history shows."""
+    """Return the verdict on a complete history."""
     checker = Checker()
     for operation in operations:
         checker.note(operation)
@@ -439,7 +446,7 @@ def check(operations: Iterable[Operation]) -> Verdict:
 
 @dataclass(slots=True)
 class Recorder:
-    """Numbers operations in the order in which the clients of this process note them, from any thread."""
+    """Numbers operations in the order in which the clients of this process record them. Thread-safe."""
 
     sink: Callable[[Operation], None]
     clock: Callable[[], float] = time.monotonic
@@ -449,7 +456,7 @@ class Recorder:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def publish(self, producer: str, queue: str = "", transaction: str = "") -> int:
-        """Note that the producer sends its next message; return the number that it has to carry."""
+        """Record that the producer sends its next message; return the number to put into it."""
         with self._lock:
             number = self._published.get(producer, 0)
             self._published[producer] = number + 1
@@ -467,17 +474,17 @@ class Recorder:
         is_redelivered: bool | None = None,
         transaction: str = "",
     ) -> None:
-        """Note anything else about a message."""
+        """Record any other operation on a message."""
         with self._lock:
             self._note(kind, producer, number, who, queue, is_redelivered, transaction)
 
     def count(self, queue: str, messages: int) -> None:
-        """Note the number of messages in a queue without clients."""
+        """Record the number of messages in a queue without clients."""
         with self._lock:
             self._note(Kind.COUNTED, UPHEAVAL, messages, queue=queue)
 
     def upheaval(self, kind: Kind, what: str, queue: str = "") -> None:
-        """Note that a fault begins (DISTURBED) or is over (CALM), of one queue or of all."""
+        """Record the start (DISTURBED) or the end (CALM) of a fault of one queue, or of all."""
         with self._lock:
             self._note(kind, UPHEAVAL, 0, what, queue)
 
@@ -505,7 +512,7 @@ def to_line(operation: Operation) -> str:
 
 
 def from_lines(lines: Iterable[str]) -> Iterator[Operation]:
-    """Yield the operations of a file. Raises LabError at a line that is none."""
+    """Yield the operations of a file. Raises LabError at an invalid line."""
     for position, line in enumerate(lines):
         try:
             at_s, kind, *rest = json.loads(line)

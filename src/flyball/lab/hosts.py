@@ -1,6 +1,6 @@
-"""Where commands of the lab run: on this machine, or on another one over ssh.
+"""Hosts for the lab's processes: this machine, or another one over ssh.
 
-Knows how to start a process with pipes there and how to get its files, nothing of experiments.
+Starts processes with pipes and copies their files; independent of experiments.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ VERSION_THERE = "import flyball; print(flyball.__version__)"
 CLOCK_THERE = "import sys, time\nfor _ in sys.stdin: print(time.time(), flush=True)"
 CLOCK_READINGS = 8
 CLOCK_WARNING_S = 0.01
-# Beyond this much, what is recorded there lies outside of the measured time.
+# With a larger difference, records of that machine are outside the measured time.
 CLOCK_LIMIT_S = 1.0
 SSH_FAILED = 255
 PART_BYTES = 2**20
@@ -40,32 +40,32 @@ class Host(Protocol):
     """A machine that runs commands for the lab."""
 
     name: str
-    # Where others reach what listens on it.
+    # Address at which others connect to its servers.
     address: str
-    # Where servers of others are to listen on it.
+    # Address on which its servers listen for others.
     listens_on: str
 
     async def check(self) -> list[str]:
-        """Raise LabError if it cannot be used; return warnings otherwise."""
+        """Raise LabError if the host cannot be used; return warnings otherwise."""
         ...
 
     async def make_folder(self) -> str:
-        """Make an empty folder there and return its path."""
+        """Create an empty folder there and return its path."""
         ...
 
     async def start(self, module: str, folder: str, errors: IO[bytes]) -> asyncio.subprocess.Process:
-        """Run a Python module of ours in the folder, with pipes for its input and output.
+        """Run a module of Flyball in the folder, with pipes for its input and output.
 
-        The module promises to end when its input does, so that nothing outlives the lab.
+        The module must end when its input does, so that no process outlives the lab.
         """
         ...
 
     async def fetch(self, folder: str, into: Path) -> None:
-        """Copy what lies in a folder there into one here. A missing folder counts as an empty one."""
+        """Copy a folder's content from there to a local one. A missing folder counts as empty."""
         ...
 
     async def remove(self, folder: str) -> None:
-        """Remove a folder there with all that is in it."""
+        """Remove a folder there with its content."""
         ...
 
 
@@ -93,7 +93,7 @@ class ThisMachine:
 
 
 class SshHost:
-    """Runs commands on another machine with the system's ssh, which must not have to ask for anything.
+    """Runs commands on another machine with the system's ssh, which must work without prompts.
 
     `ssh://user@host:port?python=...&folder=...&address=...&config=...`: the interpreter that has Flyball there, the
     folder for temporary files, the address under which clients reach its nodes, and a configuration file for ssh.
@@ -150,7 +150,7 @@ class SshHost:
             raise LabError(f"{self.name} did not report its time: {error}") from error
         finally:
             await _end(process)
-        # A quick answer leaves the least room for a difference that does not show.
+        # The quickest answer has the smallest uncertainty, so the largest minimum is the best bound.
         return max(differences_s)
 
     async def make_folder(self) -> str:
@@ -183,7 +183,7 @@ class SshHost:
             raise LabError(f"cannot reach {self.name}: there is no ssh on this machine; install it") from None
 
     async def _run(self, command: str) -> bytes:
-        """Run a command of the shell there and return what it prints. Raises LabError."""
+        """Run a shell command there and return its output. Raises LabError."""
         process = await self._start_there(command, asyncio.subprocess.PIPE)
         try:
             async with asyncio.timeout(COMMAND_LIMIT_S):
@@ -196,7 +196,7 @@ class SshHost:
         return output
 
     async def _receive(self, command: str, into: IO[bytes]) -> None:
-        """Write what a command of the shell there prints, however much it is. Raises LabError."""
+        """Stream the output of a shell command there into a file. Raises LabError."""
         with tempfile.TemporaryFile() as errors:
             process = await self._start_there(command, errors)
             assert process.stdout is not None
@@ -225,15 +225,15 @@ class SshHost:
 
 
 def host_at(url: str) -> Host:
-    """Return the host with that address."""
+    """Return the host for that address."""
     return SshHost(url)
 
 
 def own_address_towards(host: Host) -> str:
-    """Return the address under which that host reaches this machine."""
+    """Return this machine's address as seen from that host."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            # Nothing is sent: it only chooses a way.
+            # Connecting a UDP socket sends nothing; it only selects a route.
             probe.connect((host.address, 9))
             return str(probe.getsockname()[0])
     except OSError as error:
@@ -257,13 +257,13 @@ async def _start(
         cwd=folder,
         env=_environment(),
         limit=2**26,
-        # Ctrl-C on the terminal is for the lab, which then stops the others gracefully.
+        # Ctrl-C in the terminal is for the lab only, which then stops the others gracefully.
         start_new_session=True,
     )
 
 
 def _environment() -> dict[str, str]:
-    """Return this process's environment for one that works in another folder."""
+    """Return this process's environment with absolute paths, for a process in another folder."""
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     if folders := environment.get("PYTHONPATH"):
         environment["PYTHONPATH"] = os.pathsep.join(os.path.abspath(folder) for folder in folders.split(os.pathsep))
@@ -276,7 +276,7 @@ def _copy(folder: Path, into: Path) -> None:
 
 
 def _unpack(packed: IO[bytes], into: Path) -> None:
-    """Unpack files; what is none, or would lie elsewhere, is left out."""
+    """Unpack files; skip anything else, and paths outside of the target folder."""
     packed.seek(0)
     root = into.resolve()
     root.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
-"""Runs one node for the lab, on whatever machine: `python -m flyball.lab.node_agent`.
+"""Runs one node for the lab, on any host: `python -m flyball.lab.node_agent`.
 
-The first line of its standard input says what to run; it reports on its standard output where the node listens, what
-it has used whenever asked, and if it dies. When its input ends, the node is stopped gracefully: no node outlives
-the lab. Independent of experiments.
+The first line of its standard input describes the node; on its standard output it reports where the node listens, its
+resource usage on request, and its death. When its input ends, the node is stopped gracefully: no node outlives the
+lab. Independent of experiments.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Wait = Callable[[], object]
 
 
 class Server:
-    """A node that runs: its process and where it listens."""
+    """A running node: its process and addresses."""
 
     def __init__(
         self,
@@ -45,21 +45,22 @@ class Server:
         store: str = "",
     ) -> None:
         self.process = process
-        # Where it is found, if it is a store.
+        # Its address, if it is a store.
         self.store = store
         self.wait = wait
         self.version = version
         self.addresses = addresses
 
     def usage(self) -> dict[str, object]:
-        """Return the CPU time of the node and of its store, and the most memory that the two had."""
+        """Return the CPU time of the node and of its store, and the peak memory of both."""
         own = self.process.cpu_times()
         store_cpu_s = own.children_user + own.children_system
-        # What the system itself has kept of the node; its store shares memory, which a plain sum would count often.
+        # The kernel's peak for the node; for the store PSS, since a plain sum would count shared memory several
+        # times.
         memory_bytes = _peak_bytes(self.process.pid)
         for child in self.process.children(recursive=True):
             with contextlib.suppress(psutil.Error):
-                # With those that have ended below it, as PostgreSQL's workers do.
+                # Including ended children, as PostgreSQL's workers.
                 store_cpu_s += sum(child.cpu_times()[:4])
                 memory_bytes += child.memory_full_info().pss
         return {"cpu_s": own.user + own.system, "store_cpu_s": store_cpu_s, "peak_bytes": memory_bytes}
@@ -77,14 +78,14 @@ def _flyball_node(assignment: dict[str, Any], folder: Path) -> Iterator[Server]:
     """Run `flyball serve` on free ports with its data below the folder."""
     listener = f"{assignment['listens_on']}:0"
     command = [sys.executable, "-m", "flyball", "serve", "--name", assignment["name"], "--data", str(folder / "data")]
-    # The measured settings, not those of a service on this machine.
+    # Ignore the settings of a service on this machine.
     command += ["--config", os.devnull]
     for protocol in ("amqp", "telesto", "thorbang"):
         command += [f"--{protocol}", listener]
-    # No console is open while it is measured.
+    # Without the console, which would use CPU during the measurement.
     for name, value in {"http": "off", **assignment["settings"]}.items():
         command += _flag(name, value)
-    # By the environment: a store's address may hold a password, and any user can list processes.
+    # In the environment: the store's address may contain a password, and any user can list processes.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("FLYBALL_")}
     environment["FLYBALL_STORE"] = assignment["store"]
     with _started(command, folder, assignment["name"], environment) as server:
@@ -93,7 +94,7 @@ def _flyball_node(assignment: dict[str, Any], folder: Path) -> Iterator[Server]:
 
 @contextmanager
 def _domain_node(assignment: dict[str, Any], folder: Path) -> Iterator[Server]:
-    """Run a node of a domain, which may start others: those end with it."""
+    """Run a node of a domain, which may start others; those are ended with it."""
     flags = [part for name, value in assignment["settings"].items() for part in _flag(name, value)]
     provisioners = folder / "provisioners.toml"
     arguments = json.dumps([*_flag("thorbang", "127.0.0.1:0"), *flags])
@@ -107,7 +108,7 @@ def _domain_node(assignment: dict[str, Any], folder: Path) -> Iterator[Server]:
             finally:
                 started = server.process.children(recursive=True)
     finally:
-        # Not before: it would start others in their places.
+        # Not before: it would replace them.
         _end_all(started)
 
 
@@ -141,7 +142,7 @@ def _auction_site(assignment: dict[str, Any], folder: Path) -> Iterator[Server]:
 def _started(
     command: list[str], folder: Path, name: str, environment: dict[str, str], text: str = ""
 ) -> Iterator[Server]:
-    """Run a command of ours that prints where it listens, with `text` as its input, until the context ends."""
+    """Run a command of Flyball that prints its addresses, with `text` as its input, until the context ends."""
     log_path = folder / "logs" / f"{name}.log"
     log_path.parent.mkdir(exist_ok=True)
     with log_path.open("wb") as log:
@@ -175,7 +176,7 @@ def _flag_text(value: object) -> str:
 
 
 def _read_until_ready(process: subprocess.Popen[str]) -> list[str] | None:
-    """Return what it says until it is ready, None if it ends before."""
+    """Return the process's output until it is ready, None if it ends before."""
     assert process.stdout is not None
     said: list[str] = []
     for line in process.stdout:
@@ -186,7 +187,7 @@ def _read_until_ready(process: subprocess.Popen[str]) -> list[str] | None:
 
 
 def _addresses_in(said: list[str]) -> dict[str, tuple[str, int]]:
-    """Return where a node says that it listens, by protocol."""
+    """Return a node's addresses from its output, by protocol."""
     addresses: dict[str, tuple[str, int]] = {}
     for line in said:
         found = re.fullmatch(r"(\w+) on (.+):([0-9]+)", line)
@@ -196,7 +197,7 @@ def _addresses_in(said: list[str]) -> dict[str, tuple[str, int]]:
 
 
 def _store_in(said: list[str]) -> str:
-    """Return the address that a store gives for nodes, empty if it is none."""
+    """Return the address of a store for nodes, empty if the output has none."""
     found = (re.search(r"--store '([^']+)'", line) for line in said)
     return next((match[1] for match in found if match is not None), "")
 
@@ -248,13 +249,13 @@ def last_words(folder: Path) -> str:
 
 
 def _say(event: str, **facts: object) -> None:
-    # One write: the thread that watches the node speaks too.
+    # One write: the thread that watches the node writes too.
     sys.stdout.write(json.dumps({"event": event, **facts}) + "\n")
     sys.stdout.flush()
 
 
 def _watch(server: Server, folder: Path, is_over: threading.Event) -> None:
-    """Report when the node ends without a command to stop."""
+    """Report when the node ends without being stopped."""
     with contextlib.suppress(psutil.Error):
         server.wait()
     if not is_over.is_set():
@@ -275,7 +276,7 @@ def main() -> int:
             watch.start()
             _say("ready", version=server.version, addresses=server.addresses, store=server.store)
             for _ in sys.stdin:
-                # A node that has just died is reported by the task that watches it.
+                # The watching thread reports a node that has just died.
                 with contextlib.suppress(psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
                     _say("usage", **server.usage())
             is_over.set()

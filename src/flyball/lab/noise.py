@@ -1,4 +1,4 @@
-"""A busy neighbour: `python -m flyball.lab.noise` keeps one core busy until its standard input ends."""
+"""CPU load as by another tenant: `python -m flyball.lab.noise` keeps one core busy until its standard input ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The papers whose measurements `flyball lab reproduce` repeats: their names, and where they were published."""
+"""The papers whose measurements `flyball lab reproduce` repeats: their names and publications."""
 
 from __future__ import annotations
 
@@ -48,6 +48,6 @@ PAPERS = (
 
 
 def current_name(name: str) -> str:
-    """Return the name of a paper's experiment, or of the paper, for what may be a former one."""
+    """Return the current name of a paper, or of its experiment, from the current or a former one."""
     folder, slash, rest = name.partition("/")
     return next((paper.name for paper in PAPERS if paper.former_name == folder), folder) + slash + rest

@@ -1,6 +1,6 @@
-"""A process that works for the lab and speaks JSON lines with it over its standard input and output.
+"""A child process of the lab that exchanges JSON lines with it over standard input and output.
 
-Sends such a process commands, watches it and ends it; independent of what it does.
+Sends such a process commands, watches it and ends it; independent of its task.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Event = dict[str, Any]
 
 
 class Peer:
-    """One such process. It is ended when its context is left, whatever has happened."""
+    """One such process. It is ended when its context is left, also after an error."""
 
     def __init__(self, name: str, host: Host, module: str, folder: str, log: Path, end_limit_s: float) -> None:
         self.name = name
         self.host = host
-        # Where it works, on its host.
+        # Its working directory on its host.
         self.folder = folder
         self._module = module
         self._log = log
@@ -48,7 +48,7 @@ class Peer:
         await self.end()
 
     def expect_news(self, within_s: float | None) -> None:
-        """Fail from now on when it is silent for this time; None allows any silence."""
+        """Fail from now on after this time without output; None allows any silence."""
         self._silence_s = within_s
         if self._reading is not None:
             self._reading.reschedule(self._deadline())
@@ -57,7 +57,7 @@ class Peer:
         return None if self._silence_s is None else asyncio.get_running_loop().time() + self._silence_s
 
     async def send(self, command: dict[str, object]) -> None:
-        """Send a line. A process that has ended is found by `listen`, not here."""
+        """Send a line. `listen` detects a process that has ended."""
         assert self._process is not None
         assert self._process.stdin is not None
         try:
@@ -67,7 +67,7 @@ class Peer:
             return
 
     async def listen(self, handle: Callable[[Event], None]) -> None:
-        """Hand over what it says until it ends gracefully. Raises LabError if it fails, falls silent or dies."""
+        """Pass its events to `handle` until it ends gracefully. Raises LabError if it fails, falls silent or dies."""
         assert self._process is not None
         assert self._process.stdout is not None
         while line := await self._next_line(self._process.stdout):
@@ -92,11 +92,11 @@ class Peer:
             self._reading = None
 
     def may_end(self) -> None:
-        """From now on it may end by itself."""
+        """Allow it to end without a request from now on."""
         self._is_to_end = True
 
     async def end(self) -> None:
-        """Close its input, upon which it ends; if it does not within its limit, kill it. May be called twice."""
+        """Close its input, which ends it; kill it if it exceeds its time limit. May be called twice."""
         process = self._process
         if process is None:
             return

@@ -1,4 +1,4 @@
-"""Models of the pipeline, as a process makes them of the results of an experiment: the lab meets it through files."""
+"""Models that the pipeline computes, in a process of its own, from an experiment's results; exchanged as files."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ MakeProfile = Callable[[Path, str, int], Document]
 
 @functools.cache
 def identified(folder: Path) -> Document:
-    """Return what `flyball pipeline identify` finds in a folder of results. Raises LabError if it fails."""
+    """Return the result of `flyball pipeline identify` for a folder of results. Raises LabError if it fails."""
     return _model(folder, "identify", "model.json")
 
 
 @functools.cache
 def profiled(folder: Path, unit: str, class_count: int) -> Document:
-    """Return what `flyball pipeline profile` finds in a folder of results. Raises LabError if it fails."""
+    """Return the result of `flyball pipeline profile` for a folder of results. Raises LabError if it fails."""
     return _model(folder, "profile", "profile.json", "--unit", unit, "--classes", str(class_count))
 
 

@@ -1,6 +1,6 @@
-"""Which runs an experiment consists of, in which order, how long they take, and how it becomes a quick one.
+"""The runs of an experiment, their order and duration, and the reduction to a quick experiment.
 
-Plain computation: nothing is run or written here.
+Pure computation: runs and writes nothing.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from flyball.lab.workloads import make_workload
 
 # Target duration of a quick experiment.
 QUICK_S = 60.0
-# Rather than take longer, it has fewer cells.
+# Cells are removed rather than exceeding this duration.
 QUICK_LIMIT_S = 80.0
 QUICK_LEAST_S = 1.5
 QUICK_MOST_S = 10.0
 QUICK_LEVELS = 4
 QUICK_LEVELS_OF_SEVERAL = 3
-# Messages in the store before a quick run, and prepared for all clients together.
+# Limits in a quick run: messages in the store, and messages prepared for all clients together.
 QUICK_STORED_MESSAGES = 2_000
 STORED_MESSAGES = "workload.stored_messages"
 PREPARED_MESSAGES = "workload.prepared_messages"
 
 TIMES = ("run.warm_up_s", "run.length_s", "run.cool_down_s")
-# When such a number is itself a factor, its largest level becomes this and the others go down with it.
+# If such a number is itself a factor, its largest level becomes this and the others are scaled with it.
 QUICK_LARGEST: dict[str, int | float] = {STORED_MESSAGES: 10_000, **dict.fromkeys(TIMES, 0.5 * QUICK_MOST_S)}
 
 LONGEST_SLUG = 80
 
-# How long a first node takes to start and stop. Guesses, for the expected time only.
+# Time to start and stop the first node. Estimates, for the expected duration only.
 START_S = {
     "embedded": 4.5,
     "postgresql": 2.0,
@@ -80,7 +80,7 @@ class PlannedRun:
     repetition: int
     seed: int
     is_quick: bool
-    # What its workload takes from the experiment that this one needs.
+    # Parameters that its workload derived from the experiment that this one needs.
     prepared: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -91,7 +91,7 @@ class PlannedRun:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All runs of an experiment, in the order in which they are made."""
+    """All runs of an experiment, in order of execution."""
 
     experiment: Experiment
     runs: tuple[PlannedRun, ...]
@@ -108,7 +108,7 @@ class Plan:
 
 
 def plan(experiment: Experiment, *, is_quick: bool = False) -> Plan:
-    """Lay out the runs. The same description gives the same plan."""
+    """Plan the runs. The same description results in the same plan."""
     if is_quick:
         experiment = quickened(experiment)
     cells = list(experiment.cells())
@@ -116,7 +116,7 @@ def plan(experiment: Experiment, *, is_quick: bool = False) -> Plan:
     order = random.Random(experiment.run.seed)
     runs: list[PlannedRun] = []
     for repetition in range(1, experiment.run.repetitions + 1):
-        # All cells once, in an order of their own, then again: what drifts with time then hits all cells alike.
+        # Each repetition has all cells in a new random order, so that drift over time affects all cells alike.
         numbers = list(range(len(cells)))
         order.shuffle(numbers)
         for number in numbers:
@@ -134,7 +134,7 @@ def plan(experiment: Experiment, *, is_quick: bool = False) -> Plan:
 
 
 def in_order(experiments: Sequence[Experiment]) -> list[Experiment]:
-    """Return the experiments as they are, but each after the one that it needs. Raises LabError if that cannot be."""
+    """Return the experiments in order, but each after the one it needs. Raises LabError for a cyclic dependency."""
     waiting, done = list(experiments), list[Experiment]()
     while waiting:
         missing = {experiment.name for experiment in waiting}
@@ -147,7 +147,7 @@ def in_order(experiments: Sequence[Experiment]) -> list[Experiment]:
 
 
 def start_s(experiment: Experiment) -> float:
-    """Return about how long it takes until the clients of a run can begin, and to stop all afterwards."""
+    """Return the approximate time to start the target until the clients of a run can start, and to stop it."""
     target = experiment.target
     kind = target.store.partition(":")[0] if target.kind == "flyball" else target.kind
     kind = "postgresql" if kind == "postgres" else kind
@@ -160,13 +160,13 @@ def start_s(experiment: Experiment) -> float:
 
 
 def _number(experiment: Experiment, name: str) -> int:
-    """Return a number of the workload, 0 if it has none of that name."""
+    """Return a number of the workload, 0 if it has no such parameter."""
     found = experiment.workload.get(name, 0)
     return found if isinstance(found, int) else 0
 
 
 def quickened(experiment: Experiment) -> Experiment:
-    """Return the experiment scaled down to about a minute; what its description wants for this comes first."""
+    """Return the experiment scaled down to about a minute; its description's quick values take precedence."""
     wanted = quick_values(experiment)
     chosen_sweep = quick_sweep(experiment)
     values: dict[str, object] = {}
@@ -182,7 +182,7 @@ def quickened(experiment: Experiment) -> Experiment:
 
 
 def _least_s(quick: Experiment) -> float:
-    """Return how long it takes with the shortest runs that still make sense."""
+    """Return the duration with the shortest runs that still make sense."""
     return sum(start_s(quick.at(cell)) + QUICK_LEAST_S for cell in quick.cells()) * quick.run.repetitions
 
 
@@ -196,7 +196,7 @@ def _smaller(sweep: Mapping[str, list[Level]]) -> dict[str, list[Level]]:
 
 
 def _quick_times(experiment: Experiment, quick: Experiment) -> dict[str, object]:
-    """Return the times of each run, so that all of them take about a minute."""
+    """Return the times of each run such that all runs take about a minute."""
     overheads_s = [start_s(quick.at(cell)) for cell in quick.cells()]
     left_s = QUICK_S / quick.run.repetitions - sum(overheads_s)
     each_s = min(max(left_s / len(overheads_s), QUICK_LEAST_S), QUICK_MOST_S)
@@ -212,14 +212,14 @@ def _fewer_levels(sweep: Mapping[str, list[Level]]) -> dict[str, list[Level]]:
 
 
 def _spread(levels: list[Level], most: int) -> list[Level]:
-    """Return the first level, the last, and some between."""
+    """Return the first level, the last, and some between them."""
     if len(levels) <= most:
         return levels
     return [levels[round(place * (len(levels) - 1) / (most - 1))] for place in range(most)]
 
 
 def _scaled(levels: list[Level], largest: int | float | None) -> list[Level]:
-    """Return the levels with the largest of them at that, if they are numbers and it is above."""
+    """Scale the levels down to this largest one, if they are numbers and exceed it."""
     numbers = [level for level in levels if isinstance(level, int | float)]
     if largest is None or len(numbers) < len(levels) or max(numbers) <= largest:
         return levels
@@ -228,7 +228,7 @@ def _scaled(levels: list[Level], largest: int | float | None) -> list[Level]:
 
 
 def _cell_slugs(cells: list[dict[str, Level]]) -> list[str]:
-    """Return a name for each cell, of the characters of run ids: readable if that is possible, unique always."""
+    """Return a unique name for each cell, in the characters of run ids, readable if possible."""
     slugs = []
     for cell in cells:
         parts = [f"{slug_of(factor.rpartition('.')[2])}-{slug_of(label_of(level))}" for factor, level in cell.items()]
@@ -239,7 +239,7 @@ def _cell_slugs(cells: list[dict[str, Level]]) -> list[str]:
 
 
 def definition_of(laid_out: Plan) -> dict[str, object]:
-    """Return all that makes the results what they are, by dotted names; titles and views are not part of it."""
+    """Return everything that influences the results, by dotted names; titles and views are not part of it."""
     experiment = laid_out.experiment
     definition: dict[str, object] = {"flyball": flyball.__version__, "is_quick": laid_out.is_quick}
     for section in ("target", "workload", "clients", "noise", "run"):

@@ -1,6 +1,6 @@
-"""A private RabbitMQ node on free ports of the loopback address: what Flyball is compared with.
+"""A private RabbitMQ node on free ports of the loopback address, for comparison with Flyball.
 
-It keeps everything in a folder of the caller and leaves no process behind, its port mapper included.
+It keeps its files in a folder of the caller and leaves no process behind, not even its port mapper.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ API_LIMIT_S = 60.0
 
 
 class RabbitMqFailed(Exception):
-    """RabbitMQ did not start, or refused a request of administration."""
+    """RabbitMQ did not start, or refused a request to its management API."""
 
 
 class RabbitMq:
@@ -42,12 +42,12 @@ class RabbitMq:
     def __init__(self, process: psutil.Process, port: int, api_port: int) -> None:
         self.process = process
         self.port = port
-        # Where its HTTP API of administration is.
+        # Address of its management API.
         self.api_address = Address(HOST, api_port)
         self.version: str = self.api("GET", "/overview")["rabbitmq_version"]
 
     def api(self, method: str, path: str, body: object = None) -> Any:
-        """Ask the HTTP API of administration; `path` comes after /api. Raises RabbitMqFailed with its complaint."""
+        """Call the management API; `path` is relative to /api. Raises RabbitMqFailed with its error message."""
         credentials = base64.b64encode(f"{ADMINISTRATOR}:{ADMINISTRATOR}".encode()).decode()
         headers = {"Authorization": f"Basic {credentials}", "Content-Type": "application/json"}
         connection = http.client.HTTPConnection(*self.api_address, timeout=API_LIMIT_S)
@@ -66,7 +66,7 @@ class RabbitMq:
 def rabbitmq(folder: Path, settings: str = "", plugins: Sequence[str] = ()) -> Iterator[RabbitMq]:
     """Run a node that keeps its files in the folder; `settings` are further lines of its rabbitmq.conf.
 
-    It has the API of administration, and further plugins.
+    The management plugin is enabled, and the given plugins.
     """
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
@@ -82,7 +82,8 @@ def rabbitmq(folder: Path, settings: str = "", plugins: Sequence[str] = ()) -> I
 def _write_settings(folder: Path, port: int, api_port: int, settings: str, plugins: Sequence[str]) -> None:
     (folder / "empty").touch()
     (folder / "plugins").write_text(f"[{','.join(['rabbitmq_management', *plugins])}].\n")
-    # Statistics would cost what is measured; without the collector a node works as one without the API.
+    # Collecting statistics would affect the measurement; with the collector disabled a node performs as without the
+    # API.
     (folder / "rabbitmq.conf").write_text(
         f"listeners.tcp.1 = {HOST}:{port}\n"
         f"management.tcp.ip = {HOST}\n"
@@ -108,14 +109,14 @@ def _environment(folder: Path, dist_port: int, mapper_port: int) -> dict[str, st
         "RABBITMQ_CONF_ENV_FILE": str(folder / "empty"),
         "RABBITMQ_ADVANCED_CONFIG_FILE": str(folder / "advanced.config"),
         "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
-        # The script then becomes the node instead of being its parent.
+        # The script then execs the node instead of staying its parent.
         "RUNNING_UNDER_SYSTEMD": "true",
     }
 
 
 @contextmanager
 def _port_mapper(port: int, environment: dict[str, str]) -> Iterator[None]:
-    """Run Erlang's port mapper. A node would start one by itself, and leave it behind."""
+    """Run Erlang's port mapper (epmd). A node would otherwise start one and leave it running."""
     mapper = subprocess.Popen(
         ["epmd"], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
@@ -154,7 +155,7 @@ def _node(folder: Path, environment: dict[str, str]) -> Iterator[subprocess.Pope
             raise RabbitMqFailed(f"RabbitMQ did not start: {said}")
         yield node
     finally:
-        # Its files are no longer needed, so it need not put them in order, which takes longer than its start.
+        # Killed, since its files are no longer needed: a graceful stop takes longer than the start.
         helpers = psutil.Process(node.pid).children(recursive=True) if node.poll() is None else []
         node.kill()
         for helper in helpers:
@@ -173,9 +174,9 @@ def _is_served(port: int) -> bool:
 
 @contextmanager
 def free_ports(count: int) -> Iterator[list[int]]:
-    """Find unused ports, below those that the system gives to outgoing connections.
+    """Find unused ports, below the system's range for outgoing connections.
 
-    No other caller, in any process, gets the same ones here before this is left.
+    They are reserved against other callers, in any process, until the context is left.
     """
     ports: list[int] = []
     with ExitStack() as marks:
@@ -184,7 +185,7 @@ def free_ports(count: int) -> Iterator[list[int]]:
             mark = marks.enter_context(socket.socket(socket.AF_UNIX))
             with socket.socket() as probe:
                 try:
-                    # A name that is not a file: it ends with this process at the latest.
+                    # An abstract socket name as a lock: it is released with this process at the latest.
                     mark.bind(f"\0flyball-port-{port}")
                     probe.bind((HOST, port))
                 except OSError:

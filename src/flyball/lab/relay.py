@@ -1,7 +1,7 @@
-"""A network that takes its time: passes bytes between clients and a server, each way half a round trip late.
+"""A simulated network delay: forwards bytes between clients and a server, delayed by half a round trip each way.
 
-Bytes keep their order and stay what they are. Independent of their contents; memory is bounded, a sender that is too
-fast is made to wait.
+Order and content of the bytes are unchanged. Independent of protocols; memory is bounded by backpressure on a fast
+sender.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Self, cast
 from flyball.lab.alarm import Alarm
 
 HOST = "127.0.0.1"
-# Bytes in transit in one direction of a connection before its sender has to wait.
+# Bytes in transit in one direction of a connection before reading from its sender is paused.
 MOST_BYTES = 4 * 2**20
 
 
 class Relay:
-    """Listens on a port of its own while its context is open; each client is connected to the server.
+    """Listens on a port of its own while its context is open, and connects each client to the server.
 
-    When one side has closed, the other is closed as soon as all that was in transit has arrived.
+    When one side has closed, the other is closed as soon as everything in transit has arrived.
     """
 
     def __init__(self, host: str, port: int, round_trip_s: float) -> None:
-        # May be changed at any time: it holds for bytes that come from then on, which do not overtake others.
+        # May be changed at any time: it applies to bytes received from then on, which do not overtake earlier ones.
         self.round_trip_s = round_trip_s
         self.host = HOST
         self.port = 0
@@ -36,7 +36,7 @@ class Relay:
 
     @property
     def under_way_bytes(self) -> int:
-        """How many bytes have come and not gone on yet."""
+        """Number of bytes received and not forwarded yet."""
         return sum(end.under_way_bytes for end in self._ends)
 
     async def __aenter__(self) -> Self:
@@ -53,7 +53,7 @@ class Relay:
         for passage in self._passages:
             passage.cancel()
         try:
-            # What went wrong while it was open is not the relay's, and goes on as it is.
+            # An exception in the context's body is not the relay's: it propagates unchanged.
             await self._tasks.__aexit__(None, None, None)
         finally:
             self._alarm.close()
@@ -66,7 +66,7 @@ class Relay:
         return near
 
     async def _connect(self, near: _End) -> None:
-        """Be the way between a client and the server until both have closed."""
+        """Connect a client with the server until both have closed."""
         far = _End(self)
         self._ends |= {near, far}
         try:
@@ -76,7 +76,7 @@ class Relay:
                 directions.create_task(near.pass_on_to(far))
                 directions.create_task(far.pass_on_to(near))
         except OSError:
-            # There is no server: the client learns it by the end of its connection.
+            # The server is unavailable: closing its connection notifies the client.
             near.close()
         except BaseException:
             near.abort()
@@ -89,7 +89,7 @@ class Relay:
             self._ends -= {near, far}
 
     def due_ns(self) -> int:
-        """Return when bytes that come now are to go on."""
+        """Return when bytes received now are to be forwarded."""
         return time.perf_counter_ns() + int(self.round_trip_s * 1e9 / 2)
 
     async def until(self, at_ns: int) -> None:
@@ -97,12 +97,12 @@ class Relay:
 
 
 class _End(asyncio.Protocol):
-    """One of the two connections of a passage, and what came in there and is in transit."""
+    """One of the two connections of a passage, and its received bytes in transit."""
 
     def __init__(self, relay: Relay) -> None:
         self.is_open = asyncio.Event()
         self._relay = relay
-        # When to go on, and what; nothing at all is the end.
+        # Due times and data; empty data marks the end.
         self._under_way: deque[tuple[int, bytes]] = deque()
         self.under_way_bytes = 0
         self._has_come = asyncio.Event()
@@ -111,11 +111,11 @@ class _End(asyncio.Protocol):
         self._is_held_up = False
         self._has_ended = False
         self._transport: asyncio.Transport | None = None
-        # The other end, once it knows that no more comes from here.
+        # The other end, once the relay will forward nothing more from here.
         self._other: _End | None = None
 
     async def pass_on_to(self, other: _End) -> None:
-        """Hand over to the other end what comes in here, when it is due, until all of it has gone."""
+        """Forward received bytes to the other end when they are due, until all are forwarded."""
         while True:
             while not self._under_way:
                 self._has_come.clear()
@@ -132,12 +132,12 @@ class _End(asyncio.Protocol):
             self._note_gone(len(data))
 
     def close(self) -> None:
-        """End the connection when all that was written has gone."""
+        """Close the connection after flushing its output."""
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """End the connection now, whatever is in transit."""
+        """Abort the connection, whatever is in transit."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -155,12 +155,12 @@ class _End(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         self._end()
-        # It may still want to receive what the other side sends.
+        # Half-closed: it may still receive what the other side sends.
         return True
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
-        # What was meant for it has nowhere to go, and must not hold up the other direction.
+        # Data for this end has nowhere to go, and must not block the other direction.
         self._takes_more.set()
         if self._other is not None:
             self._other.close()

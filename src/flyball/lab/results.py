@@ -1,6 +1,6 @@
-"""The folder of an experiment's results: what is complete in it, what belongs to it, what failed.
+"""The folder of an experiment's results: complete and failed runs, and the definition that they belong to.
 
-The pipeline reads it and nothing else of the lab. Knows files, not how runs are made.
+It is the only interface between the lab and the pipeline. Handles files only; the runner makes runs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from flyball.lab.workloads import EarlierRun
 VERSION = 1
 MANIFEST = "run.json"
 DESCRIPTION = "experiment.json"
-# What the results were made with, to find out whether further ones fit.
+# The definition that the results were made with, to check whether further ones match.
 DEFINITION = "definition.json"
 SHOWN_DIFFERENCES = 3
 
@@ -35,14 +35,14 @@ class Results:
         self._command = command
 
     def open(self, *, is_fresh: bool) -> None:
-        """Make the folder, or go on with what lies in it.
+        """Create the folder, or continue with its content.
 
-        Raises LabError if that was made in another way; `is_fresh` deletes it, unless what this experiment needs
-        is missing.
+        Raises LabError if that was made with another definition; `is_fresh` deletes it, unless results that this
+        experiment needs are missing.
         """
         definition = definition_of(self._plan)
         if is_fresh:
-            # What could not be made again is not deleted.
+            # Raises if required results are missing: without them the deleted runs could not be made again.
             self.earlier_runs()
             self._throw_away()
         elif (self.folder / DEFINITION).exists():
@@ -61,7 +61,7 @@ class Results:
         write_json(self.folder / DESCRIPTION, {**description_of(self._plan), "command": self._command})
 
     def _throw_away(self) -> None:
-        # A file that is not a result of ours stays: an --out may be anything.
+        # Delete only folders with results of the lab: --out may be any folder.
         if (self.folder / DEFINITION).exists():
             shutil.rmtree(self.folder)
 
@@ -80,9 +80,10 @@ class Results:
             )
 
     def earlier_runs(self) -> list[EarlierRun]:
-        """Return the runs of the experiment that this one needs, from the same `out`; none if it needs nothing.
+        """Return the runs of the experiment that this one needs, from the same `out`; empty if it needs none.
 
-        Raises LabError that says what to run first if they are not all there, or were made in another way than these.
+        Raises LabError with the command to run first if some are missing, or were made with other settings than
+        these.
         """
         experiment = self._plan.experiment
         if not experiment.needs:
@@ -102,14 +103,14 @@ class Results:
         return found
 
     def _lacking(self, folder: Path, run_count: int) -> str:
-        """Say whether runs are missing in `folder`; nothing if all are there."""
+        """Describe which runs are missing in `folder`; empty if none."""
         if not (folder / DESCRIPTION).exists():
             return "are not there"
         wanted = read_json(folder / DESCRIPTION)["run_count"]
         return f"are not complete: {run_count} of {wanted} runs" if run_count < wanted else ""
 
     def _unlike(self, folder: Path) -> str:
-        """Say how the results in `folder` were made, if that was not as these are to be made."""
+        """Describe how the definition of the results in `folder` differs from this one's; empty if it does not."""
         if not (folder / DEFINITION).exists():
             return ""
         ours, theirs = definition_of(self._plan), read_json(folder / DEFINITION)
@@ -120,11 +121,11 @@ class Results:
         return ""
 
     def is_complete(self, run: PlannedRun) -> bool:
-        """Whether the run was made before."""
+        """Whether the run has results already."""
         return (self.folder / f"run={run.run_id}" / MANIFEST).exists()
 
     def begin(self, run: PlannedRun) -> Path:
-        """Return the empty folder in which the run is made; it has its final name only when it is complete."""
+        """Return the empty folder for the run; it gets its final name only when the run is complete."""
         folder = self.folder / f".run={run.run_id}"
         for old in (folder, self.folder / f"failed={run.run_id}", self.folder / f"run={run.run_id}"):
             shutil.rmtree(old, ignore_errors=True)
@@ -139,14 +140,14 @@ class Results:
         return folder.rename(self.folder / f"run={run.run_id}")
 
     def fail(self, run: PlannedRun, reason: str) -> Path:
-        """Keep what is there of a failed run next to the others, where the pipeline takes it for nothing."""
+        """Keep the remains of a failed run next to the others, under a name that the pipeline ignores."""
         folder = self.folder / f".run={run.run_id}"
         (folder / "reason.txt").write_text(reason + "\n", encoding="utf-8")
         shutil.rmtree(folder / "traces", ignore_errors=True)
         return folder.rename(self.folder / f"failed={run.run_id}")
 
     def discard(self, run: PlannedRun) -> None:
-        """Delete what is there of a run that was interrupted."""
+        """Delete the remains of an interrupted run."""
         shutil.rmtree(self.folder / f".run={run.run_id}", ignore_errors=True)
 
     def manifest(self, run: PlannedRun) -> dict[str, Any]:
@@ -155,7 +156,7 @@ class Results:
 
 
 def description_of(plan: Plan) -> dict[str, object]:
-    """Return what the pipeline is to know of an experiment."""
+    """Return the description of an experiment for the pipeline."""
     experiment = plan.experiment
     return {
         "version": VERSION,
@@ -175,7 +176,7 @@ def description_of(plan: Plan) -> dict[str, object]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a file that the lab has written. Raises LabError if it is damaged."""
+    """Read a file that the lab wrote. Raises LabError if it is damaged."""
     try:
         document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -184,7 +185,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_json(path: Path, document: Mapping[str, object]) -> None:
-    """Write a file that is whole or not there."""
+    """Write a file atomically."""
     partial = path.with_name(f".{path.name}")
     partial.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     os.replace(partial, path)

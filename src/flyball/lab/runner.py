@@ -1,7 +1,7 @@
-"""Makes one run: starts what is put under load and the clients, watches all of them, and collects what they recorded.
+"""Makes one run: starts the target and the clients, watches all processes, and collects their traces.
 
-Whatever goes wrong while it runs (a process that dies or falls silent, a failed call, a message that is lost or
-comes twice) ends the run at once with a LabError that says what it was.
+Any failure (a process that dies or falls silent, a failed call, a lost or duplicated message) ends the run at once
+with a LabError that describes it.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ from flyball.lab.workloads import Workload, make_workload
 
 CLIENTS_PER_WORKER = 50
 WORKERS_PER_CORE = 2
-# A worker that is busy for a larger part of the time may be what limits the result.
+# A worker that is busy for a larger share of the time may limit the result.
 BOTTLENECK_RATIO = 0.85
 
 CONNECT_LIMIT_S = 120.0
 # Workers report every second or more often.
 SILENCE_LIMIT_S = 15.0
-# A worker has this time to stop or finish, counted from the last message that moved.
+# Time for a worker to stop or finish, counted from the last message sent or received.
 OBEY_LIMIT_S = 60.0
-# When nothing has moved for this time after the senders have stopped, what is missing is lost.
+# Without any progress for this time after the senders have stopped, missing messages are lost.
 DRAIN_IDLE_S = 5.0
-# When clients fail, the nodes have this time to report that they are the cause.
+# When clients fail, time for the nodes to report that they are the cause.
 BLAME_S = 0.5
-# More than the node agent gives its node to stop: an agent that is killed would leave it behind.
+# More than the node agent gives its node to stop: a killed agent would leave the node running.
 NODE_END_S = 90.0
 WORKER_END_S = 10.0
-# Workers get the command to start this time ahead, so that all begin together.
+# Workers receive the start time this long in advance, so that all start together.
 LEAD_S = 0.3
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Live:
-    """How a run gets on."""
+    """Progress of a run."""
 
     stage: str
     calls_per_s: float
@@ -68,7 +68,7 @@ OnProgress = Callable[[Live], None]
 
 
 class Worker:
-    """A process of clients, as the runner sees it."""
+    """The runner's view of a process of clients."""
 
     def __init__(self, peer: Peer, clients: Sequence[int]) -> None:
         self.peer = peer
@@ -78,11 +78,11 @@ class Worker:
         self.has_stopped = asyncio.Event()
         self.is_done = asyncio.Event()
         self.outcome: Event = {}
-        # Times (UTC, in seconds) and the CPU time used until then.
+        # UTC times, in seconds, and the CPU time used until then.
         self.cpu_samples: list[tuple[float, float]] = []
 
     def handle(self, event: Event) -> None:
-        """Take what the process says. Raises LabError at a failed call."""
+        """Process an event. Raises LabError for a failed call."""
         kind = event["event"]
         if kind == "ready":
             self.is_ready.set()
@@ -91,7 +91,7 @@ class Worker:
         if self.counts["failed"]:
             raise LabError(f"{self.peer.name}: {self.counts['failed']} calls failed")
         if "cpu_s" in event:
-            # By its own clock, as its traces: what is received late was not sent late.
+            # By the worker's own clock, as its traces: late reception does not mean that it was sent late.
             self.cpu_samples.append((event.get("at_s", time.time()), event["cpu_s"]))
         if kind == "stopped":
             self.has_stopped.set()
@@ -102,7 +102,7 @@ class Worker:
             self.is_done.set()
 
     def busy_ratio(self, from_us: int, until_us: int) -> float:
-        """Return which part of the measured time the process was busy, as far as its reports show."""
+        """Return the share of the measured time for which the process was busy, as far as its reports cover it."""
         within = [sample for sample in self.cpu_samples if from_us <= sample[0] * 1e6 <= until_us]
         if len(within) < 2:
             within = [self.cpu_samples[0], self.cpu_samples[-1]]
@@ -113,10 +113,9 @@ class Worker:
 
 
 def worker_count(experiment: Experiment, client_count: int, core_count: int, least: int = 1) -> int:
-    """Return how many processes the clients are spread over: what is asked for, else one for every 50 of them.
+    """Return the number of processes for the clients: the configured one, else one per 50 clients.
 
-    More than two for each core would only take the time of the nodes. Never more than there are clients, nor fewer
-    than are needed at `least`.
+    More than two per core would only compete with the nodes for CPU. At most one per client, and at least `least`.
     """
     hosts = max(1, len(experiment.clients.hosts))
     wanted = experiment.clients.workers
@@ -127,7 +126,7 @@ def worker_count(experiment: Experiment, client_count: int, core_count: int, lea
 
 
 async def make_run(run: PlannedRun, folder: Path, on_progress: OnProgress) -> dict[str, Any]:
-    """Make the run and leave its traces and logs in the folder; return its manifest. Raises LabError if it fails."""
+    """Make the run, with traces and logs in the folder; return its manifest. Raises LabError if it fails."""
     made = _Run(run, folder, on_progress)
     try:
         return await made.make()
@@ -139,14 +138,14 @@ async def make_run(run: PlannedRun, folder: Path, on_progress: OnProgress) -> di
 
 
 def _first(error: BaseException) -> BaseException:
-    """Return what went wrong first; the rest of a group followed from it."""
+    """Return the first cause; the rest of a group followed from it."""
     while isinstance(error, BaseExceptionGroup):
         error = next((one for one in error.exceptions if isinstance(one, LabError)), error.exceptions[0])
     return error
 
 
 class _Run:
-    """One run while it is made."""
+    """A run in progress."""
 
     def __init__(self, run: PlannedRun, folder: Path, on_progress: OnProgress) -> None:
         self._run = run
@@ -169,7 +168,7 @@ class _Run:
         self._started_at = datetime.now(UTC)
 
     async def make(self) -> dict[str, Any]:
-        """Do it all. Processes are ended when this returns or raises."""
+        """Make the run. Its processes are ended when this returns or raises."""
         here = ThisMachine()
         node_hosts = [host_at(url) for url in self._experiment.target.hosts] or [here]
         client_hosts = [host_at(url) for url in self._experiment.clients.hosts] or [here]
@@ -179,7 +178,7 @@ class _Run:
             try:
                 async with asyncio.TaskGroup() as tasks:
                     self._say("starting")
-                    # Workers first: they load what they need while the nodes start.
+                    # Workers first: they import modules while the nodes start.
                     await self._start_workers(client_hosts, running, tasks)
                     await self._start_nodes(node_hosts, client_hosts, running, tasks)
                     await self._assign(await self._set_up())
@@ -200,7 +199,7 @@ class _Run:
             except BaseException:
                 await asyncio.gather(*(peer.end() for peer in self._peers))
                 await running.aclose()
-                # What the nodes logged says why; a host that no longer answers must not hide the reason.
+                # The nodes' logs contain the reason; an unreachable host must not hide it.
                 with contextlib.suppress(LabError):
                     await asyncio.shield(self._collect(with_traces=False))
                 raise
@@ -208,7 +207,7 @@ class _Run:
         return self._manifest(window, usages, self._verdict())
 
     async def clear(self) -> None:
-        """Remove all folders of processes, as far as their hosts can be reached."""
+        """Remove all folders of processes on reachable hosts."""
         for host, folder in self._folders:
             with contextlib.suppress(LabError):
                 await host.remove(folder)
@@ -256,7 +255,7 @@ class _Run:
         await asyncio.gather(*(node.start() for node in self._own_nodes()))
 
     async def _start_store(self, host: Host, running: AsyncExitStack, tasks: asyncio.TaskGroup) -> str:
-        """Start what the nodes of a domain share, and return where they find it."""
+        """Start the store that the nodes of a domain share, and return its address."""
         peer = await self._peer(host, "store", "flyball.lab.node_agent", running, NODE_END_S)
         self._store = OwnStore(peer)
         tasks.create_task(peer.listen(self._store.handle))
@@ -294,7 +293,7 @@ class _Run:
             tasks.create_task(self._listen(worker))
 
     async def _assign(self, made: dict[str, Any]) -> None:
-        """Send the workers their assignments; on return all clients are connected."""
+        """Send the workers their assignments; all clients are connected on return."""
         self._say("connecting")
         for worker in self._workers:
             worker.peer.expect_news(CONNECT_LIMIT_S)
@@ -347,7 +346,7 @@ class _Run:
         return peers
 
     async def _let_run(self) -> tuple[tuple[int, int], list[tuple[Usage | None, Usage | None]]]:
-        """Let the clients run; return the measured window and what the nodes had used at its two ends."""
+        """Let the clients run; return the measured window and the nodes' usage at its two ends."""
         run = self._experiment.run
         start_us = _now_us() + int(LEAD_S * 1e6)
         from_us = start_us + int(run.warm_up_s * 1e6)
@@ -360,7 +359,7 @@ class _Run:
         before = await self._usages()
         self._say("measuring")
         if await self._pass_until(until_us):
-            # All clients have done all that they had to do.
+            # All clients have finished their work.
             until_us = max(_now_us(), from_us + 1)
         after = await self._usages()
         self._say("cooling down")
@@ -368,7 +367,7 @@ class _Run:
         return (from_us, until_us), list(zip(before, after, strict=True))
 
     async def _pass_until(self, at_us: int) -> bool:
-        """Let the time pass; return early, with True, when no client is left running."""
+        """Wait until that time; return early, with True, when no client is running."""
         while any(worker.counts["running"] for worker in self._workers):
             self._moved.clear()
             try:
@@ -398,7 +397,7 @@ class _Run:
                 return
 
     async def _await_workers(self, what: str, event_of: Callable[[Worker], asyncio.Event]) -> None:
-        """Wait until all have obeyed; a client that waits for an answer must not hang us."""
+        """Wait for the event of all workers; fail if a client's pending request makes no progress."""
         while True:
             before = self._total("sent"), self._total("received")
             try:
@@ -420,7 +419,7 @@ class _Run:
         await asyncio.gather(*(worker.peer.end() for worker in self._workers))
 
     def _verdict(self) -> Verdict:
-        """Raises LabError if a message was lost or came twice."""
+        """Return the tallies' verdict. Raises LabError if a message was lost or duplicated."""
         verdict = judge([worker.outcome["tally"] for worker in self._workers])
         if (verdict.lost and self._workload.drains) or verdict.doubled:
             raise LabError(f"{verdict.lost} messages of {verdict.sent} are lost, {verdict.doubled} duplicated")
@@ -429,7 +428,7 @@ class _Run:
         return verdict
 
     async def _collect(self, *, with_traces: bool) -> None:
-        """Fetch what processes have recorded and logged."""
+        """Fetch traces and logs of the processes."""
         for node in self._own_nodes():
             for folder in ("logs", "data/log"):
                 await node.peer.host.fetch(f"{node.peer.folder}/{folder}", self._logs)
@@ -530,7 +529,7 @@ def _node_facts(name: str, before: Usage | None, after: Usage | None) -> dict[st
 
 
 def environment() -> dict[str, object]:
-    """Return what this machine and its software are."""
+    """Return the properties of this machine and its software."""
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),

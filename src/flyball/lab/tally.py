@@ -1,6 +1,6 @@
 """Which messages were sent and which were received, exactly: a bit for each, by stream and sequence number.
 
-Processes keep tallies of their own; `judge` puts them together. Does no I/O.
+Each process keeps its own tally; `judge` combines them. Does no I/O.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Bitmap:
         try:
             had = self._bytes[place]
         except IndexError:
-            # More than is needed, so that a long row of numbers costs the same for each.
+            # Grow geometrically, so that the amortized cost per number is constant.
             self._bytes.extend(bytes(2 * place + 64 - len(self._bytes)))
             had = 0
         self._bytes[place] = had | bit
@@ -45,7 +45,7 @@ class Verdict:
     received: int
     lost: int
     doubled: int
-    # Messages that came although they were not confirmed.
+    # Messages that were received although they were not confirmed.
     unsent: int
 
 
@@ -58,14 +58,14 @@ class Tally:
         self._doubled = 0
 
     def sent(self, stream: str, sequence: int) -> None:
-        """Note a message that the server has confirmed."""
+        """Record a message that the server has confirmed."""
         bitmap = self._sent.get(stream)
         if bitmap is None:
             bitmap = self._sent[stream] = Bitmap()
         bitmap.add(sequence)
 
     def received(self, stream: str, sequence: int) -> bool:
-        """Note a message that came; return False if it had come before."""
+        """Record a received message; return False for a duplicate."""
         bitmap = self._received.get(stream)
         if bitmap is None:
             bitmap = self._received[stream] = Bitmap()
@@ -75,15 +75,15 @@ class Tally:
         return is_new
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as something that JSON can hold."""
+        """Return the tally in a form that JSON can represent."""
         return {"sent": _packed(self._sent), "received": _packed(self._received), "doubled": self._doubled}
 
 
 def judge(tallies: Iterable[Mapping[str, Any]]) -> Verdict:
-    """Return what the tallies of all processes, as `Tally.as_dict` gives them, say together.
+    """Return the verdict on the tallies of all processes, in the form of `Tally.as_dict`.
 
-    Lost is what was sent and never received; doubled is every time that a message came again; unsent is what
-    was received and never sent.
+    Lost messages were sent and never received; each repeated reception counts as doubled; unsent messages were
+    received and never sent.
     """
     sent: dict[str, int] = {}
     received: dict[str, int] = {}

@@ -1,6 +1,6 @@
-"""Systems that experiments put under load: brokers and sites that the lab starts, or servers that already run.
+"""Systems under load in experiments: brokers and sites that the lab starts, or servers that already run.
 
-Knows how they are started, asked what they use, and stopped; not what clients do with them.
+Starts and stops them and reads their resource usage; independent of the clients' work.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Node:
         # By protocol; a foreign server has one port, under every name.
         self.ports = ports
         self.version = version
-        # What the experiment says about it.
+        # The experiment's settings for it.
         self.settings: Mapping[str, object] = {}
-        # Options of the clustered queue that it shares with others; None if it shares none.
+        # Options of the clustered queue that it shares with others; None without one.
         self.cluster: Mapping[str, object] | None = None
 
     def target(self, protocol: str, user: str, password: str) -> dict[str, object]:
@@ -48,7 +48,7 @@ class Node:
         return {**place, "user": user, "password": password, "settings": self.settings, **more}
 
     async def usage(self) -> Usage | None:
-        """Return what it has used, None if that is unknown."""
+        """Return its resource usage, None if that is unknown."""
         return None
 
 
@@ -64,7 +64,7 @@ class OwnNode(Node):
         extra: Mapping[str, object] | None = None,
         store: str | None = None,
     ) -> None:
-        """Start it as the part says; `extra` settings hold where the part gives none, `store` in any case."""
+        """Prepare the node described by `part`; `extra` settings are defaults, `store` overrides the part's."""
         super().__init__(peer.name, address, {})
         self._store = part.store if store is None else store
         self.cluster = part.cluster if part.kind == "domain" else None
@@ -77,7 +77,7 @@ class OwnNode(Node):
         self._usages: asyncio.Queue[Usage] = asyncio.Queue()
 
     async def start(self) -> None:
-        """Send it its assignment; it serves on return. Needs a task that reads the peer."""
+        """Send it its assignment; it serves on return. Requires a task that listens to the peer."""
         self.peer.expect_news(START_LIMIT_S)
         await self.peer.send(
             {
@@ -93,12 +93,12 @@ class OwnNode(Node):
 
     def _settings(self) -> dict[str, object]:
         if self._part.kind in ("flyball", "domain") and self._listens_on != "127.0.0.1":
-            # Clients on other machines are those of this experiment only.
+            # guest may connect from other machines too: all clients belong to this experiment.
             return {"loopback_users": "none", **self._extra, **self._part.settings}
         return {**self._extra, **self._part.settings}
 
     def handle(self, event: Event) -> None:
-        """Take what the process says."""
+        """Process an event of its process."""
         if event["event"] == "ready":
             self.version = event["version"]
             self.ports = {protocol: port for protocol, (_, port) in event["addresses"].items()}
@@ -111,35 +111,35 @@ class OwnNode(Node):
         return await self._usages.get()
 
     async def stop(self) -> None:
-        """Stop it gracefully: its traces are complete afterwards."""
+        """Stop it gracefully, so that its traces are complete."""
         await self.peer.end()
 
 
 class OwnStore:
-    """The store of a domain, which the lab has started."""
+    """The store of a domain, started by the lab."""
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
-        # Where nodes find it, once it is started.
+        # Its address for nodes, once it is started.
         self.url = ""
         self._is_ready = asyncio.Event()
 
     async def start(self) -> None:
-        """It takes connections on return. Needs a task that reads the peer."""
+        """Start it; it accepts connections on return. Requires a task that listens to the peer."""
         self.peer.expect_news(START_LIMIT_S)
         await self.peer.send({"kind": "store", "name": self.peer.name})
         await self._is_ready.wait()
         self.peer.expect_news(None)
 
     def handle(self, event: Event) -> None:
-        """Take what the process says."""
+        """Process an event of its process."""
         if event["event"] == "ready":
             self.url = event["store"]
             self._is_ready.set()
 
 
 def foreign_nodes(part: TargetPart) -> list[Node]:
-    """Return servers that already run."""
+    """Return the servers that already run."""
     nodes = []
     for number, address in enumerate(part.addresses, 1):
         host, _, port = address.rpartition(":")

@@ -1,6 +1,6 @@
-"""Results of an earlier experiment for a control loop: the plant that it shows, gains for it, and their certificate.
+"""Results of an earlier experiment for a control loop: the plant, gains designed for it, and their certificate.
 
-The plant is identified by the pipeline. Needs scipy and python-control, and is slow to import for that.
+The pipeline identifies the plant. Needs scipy and python-control, and is therefore slow to import.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def tuned(
 ) -> dict[str, Any]:
     """Return `law_used`, the law with its gains, the `plant` they are for, and their `certificate`; None if unknown.
 
-    Raises LabError if the earlier runs do not show a plant, or if the law is not sound and has to be.
+    Raises LabError if no plant was identified in the earlier runs, or if the law must be sound and is not.
     """
     try:
         plant = plant_of(earlier, sample_time_s, identify) if earlier else None
@@ -53,7 +53,7 @@ def tuned(
 
 
 def plant_of(earlier: Sequence[EarlierRun], sample_time_s: float, identify: Identify) -> Plant:
-    """Return the plant that the pipeline has found in these runs. Raises LabError or ControlError."""
+    """Return the plant that the pipeline identified in these runs. Raises LabError or ControlError."""
     model = identify(earlier[0].traces.parent.parent)
     factors = [run.manifest.get("factors", {}) for run in earlier]
     plants = [plant for plant in model["plants"] if plant.get("factors", {}) in factors]
@@ -69,7 +69,7 @@ def plant_of(earlier: Sequence[EarlierRun], sample_time_s: float, identify: Iden
 
 
 def designed(law: Mapping[str, Any], plant: Plant | None) -> Law[Any]:
-    """Return the law that `law` asks for, with gains for the plant. Raises ControlError or LabError."""
+    """Return the law that `law` describes, designed for the plant if necessary. Raises ControlError or LabError."""
     if plant is None:
         raise LabError('a designed law needs a plant: name the experiment that identifies it, needs = "..."')
     return design_law(
@@ -82,7 +82,7 @@ def designed(law: Mapping[str, Any], plant: Plant | None) -> Law[Any]:
 
 
 def certified(law: Law[Any], plant: Plant | None) -> Certificate | None:
-    """Return the certificate of a law, None if it depends on a plant that is not known."""
+    """Return the certificate of a law, None if it depends on an unknown plant."""
     if loop_gain(law) is not None:
         return certify(law, None)
     return None if plant is None else certify(law, plant)

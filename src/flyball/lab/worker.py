@@ -1,6 +1,6 @@
-"""A process of clients: `python -m flyball.lab.worker`. It reads commands as lines of JSON, and answers the same way.
+"""A process of clients: `python -m flyball.lab.worker`. It reads commands and writes events as lines of JSON.
 
-It connects its clients, lets them run, and says what they have seen. When stdin closes it ends, so that no worker is
+It connects its clients, runs them, and reports their tallies. It ends when stdin is closed, so that no worker is
 left behind. Independent of experiments.
 """
 
@@ -31,9 +31,9 @@ from flyball.trace.calls import CallWriter
 LINE_LIMIT_BYTES = 2**28
 CONNECTING_AT_ONCE = 50
 CLOSE_LIMIT_S = 5.0
-# When no message has moved for this time after the end, clients wait for something that will not come.
+# Without any message for this time after the end, clients wait for something that will not arrive.
 STOP_LIMIT_S = 30.0
-# Clients begin one after the other within this time, so that they do not march in step.
+# Clients start one after the other within this time, so that they do not run in lockstep.
 START_SPREAD_S = 0.1
 
 Say = Callable[[dict[str, Any]], None]
@@ -55,17 +55,17 @@ class Assignment(BaseModel):
 
 
 class Abandoned(Exception):
-    """The input of commands has ended."""
+    """The input with commands has ended."""
 
 
 class Commands:
-    """The lines that come in."""
+    """Reads the input's lines."""
 
     def __init__(self, lines: asyncio.StreamReader) -> None:
         self._lines = lines
 
     async def next(self) -> dict[str, Any]:
-        """Return the next line. Raises Abandoned at the end of them."""
+        """Return the next command. Raises Abandoned at the end of the input."""
         line = await self._lines.readline()
         if not line:
             raise Abandoned
@@ -73,7 +73,7 @@ class Commands:
         return command
 
     async def expect(self, name: str) -> dict[str, Any]:
-        """Return the next command, which has to be this one."""
+        """Return the next command, which must have this name."""
         command = await self.next()
         if command.get("command") != name:
             raise LabError(f"expected the command {name}, got {json.dumps(command)}")
@@ -81,7 +81,7 @@ class Commands:
 
 
 class Worker:
-    """Some of a workload's clients, from connecting to the last line of the traces."""
+    """Some of a workload's clients, from connecting to the last record of the traces."""
 
     def __init__(self, assignment: Assignment, commands: Commands, say: Say) -> None:
         self._assignment = assignment
@@ -97,11 +97,11 @@ class Worker:
         self._cpu_s = 0.0
 
     async def run(self) -> None:
-        """Do it all. Raises LabError when something is not as it should be, and Abandoned."""
+        """Run the clients. Raises LabError on a failure, and Abandoned."""
         self._writer.start()
         try:
             await self._connect()
-            # What is there now stays; looking through it again and again would show in the latencies.
+            # Exempt existing objects from garbage collection: scanning them repeatedly would show in the latencies.
             gc.freeze()
             self._say({"event": "ready"})
             start = await self._commands.expect("start")
@@ -140,7 +140,7 @@ class Worker:
         self._clients = [task.result() for task in connecting]
 
     async def _close(self) -> None:
-        # What went wrong with them has been said, and a server that does not answer is not waited for.
+        # Their errors were reported before, and an unresponsive server is not waited for.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_LIMIT_S):
                 await asyncio.gather(*[session.close() for session in self._sessions], return_exceptions=True)
@@ -154,7 +154,7 @@ class Worker:
             senders: list[asyncio.Task[None]] = []
             listeners: list[asyncio.Task[None]] = []
             for place, client in enumerate(self._clients):
-                # An open loop's schedule tells them apart already.
+                # An open loop's schedule staggers them already.
                 delay_s = 0.0 if workload.is_open else START_SPREAD_S * place / len(self._clients)
                 group = listeners if workload.listens(client) else senders
                 group.append(tasks.create_task(self._behave(client, delay_s)))
@@ -183,7 +183,7 @@ class Worker:
             await self._workload.behave(client)
         self._running -= 1
         if self._running == 0:
-            # At once: a run that is over by itself is measured until now.
+            # At once: the measured time of a run whose clients have finished ends now.
             self._say({"event": "progress", **self._progress()})
 
     async def _report(self) -> None:
@@ -207,7 +207,7 @@ class Worker:
 
 @contextlib.contextmanager
 def _naming(number: int) -> Iterator[None]:
-    """Say which client it was in what goes wrong."""
+    """Add the client's number to a LabError."""
     try:
         yield
     except LabError as error:
@@ -215,7 +215,7 @@ def _naming(number: int) -> Iterator[None]:
 
 
 async def serve(commands: Commands, say: Say) -> int:
-    """Be a worker; return the exit code."""
+    """Run a worker; return the exit code."""
     try:
         assignment = Assignment.model_validate(await commands.next())
         await Worker(assignment, commands, say).run()

@@ -1,4 +1,4 @@
-"""How the clients of the lab speak to servers: a session for each protocol."""
+"""Protocol drivers of the lab's clients: a session for each protocol."""
 
 from __future__ import annotations
 
@@ -71,14 +71,14 @@ _CONNECT: dict[str, Callable[[Target], Awaitable[Session]]] = {
     "http": _http,
 }
 
-# Those of brokers: all words of a session mean something in them.
+# The protocols of brokers, which support all methods of a session.
 PROTOCOLS = ("thorbang", "telesto", "amqp")
 
 
 async def connect(protocol: str, target: Target) -> Session:
-    """Open a session with a server. Raises LabError when there is none, or none that lets us in.
+    """Open a session with a server. Raises LabError if the server is unreachable or refuses the login.
 
-    A session of http connects when it first asks for something.
+    A session of http connects at its first request.
     """
     try:
         async with asyncio.timeout(CONNECT_LIMIT_S):

@@ -1,6 +1,6 @@
-"""AMQP 0-9-1 for the clients of the lab, RabbitMQ and Flyball alike.
+"""AMQP 0-9-1 for the clients of the lab, for RabbitMQ and Flyball alike.
 
-A receiver is a queue of its own, named after the queue and its address. A put is a publish with its confirm, a take a
+A receiver is a queue of its own, named after the queue and its address. A put is a publish and its confirm, a take a
 basic.get without acknowledgement; streams publish and consume with many messages in flight.
 """
 
@@ -40,7 +40,7 @@ _M = TypeVar("_M", bound=wire.Method)
 
 
 class Delivery(NamedTuple):
-    """A message that came unasked, and when it was read."""
+    """A message from basic.deliver, and when it was read."""
 
     tag: int
     body: bytes
@@ -48,12 +48,12 @@ class Delivery(NamedTuple):
 
 
 class AmqpLink(asyncio.Protocol):
-    """A connection with one channel: one request in flight, any number of publishes and deliveries."""
+    """A connection with one channel: one synchronous request in flight, any number of publishes and deliveries."""
 
     def __init__(self) -> None:
         self.sent_ns = 0
         self.answered_ns = 0
-        # Publishes that are not confirmed yet, in order: what to call, with the time, when they are.
+        # Unconfirmed publishes in order: the callback to call with the time of the confirm.
         self.in_flight: dict[int, Callable[[int], None]] = {}
         self.deliveries: deque[Delivery] = deque()
         self._loop = asyncio.get_running_loop()
@@ -71,7 +71,9 @@ class AmqpLink(asyncio.Protocol):
         self._is_blocked = False
 
     async def log_in(self, target: Target, *, is_transactional: bool = False) -> None:
-        """Open connection and channel, in confirm mode, or in one where nothing counts until `commit`."""
+        """Open connection and channel, in confirm mode, or in transaction mode, where nothing counts until
+        `commit`.
+        """
         self._write(wire.PROTOCOL_HEADER)
         await self._expect(wire.ConnectionStart)
         response = f"\0{target.user}\0{target.password}".encode()
@@ -88,12 +90,12 @@ class AmqpLink(asyncio.Protocol):
             await self.ask(wire.ConfirmSelect(CHANNEL, False), wire.ConfirmSelectOk)
 
     async def commit(self) -> None:
-        """Let all count that was published and acknowledged since the last time; it is durable on return."""
+        """Commit all publishes and acks since the last commit; they are durable on return."""
         await self.ask(wire.TxCommit(CHANNEL), wire.TxCommitOk)
         self.in_flight.clear()
 
     async def ask(self, request: wire.Method, expected: type[_M]) -> _M:
-        """Send a request and return its answer, which has to be of that kind."""
+        """Send a request and return its answer, which must be of the expected type."""
         self._write(request.encode())
         return await self._expect(expected)
 
@@ -103,7 +105,7 @@ class AmqpLink(asyncio.Protocol):
         return await self._next_answer()
 
     def publish(self, routing_key: str, properties: bytes, body: bytes, confirmed: Callable[[int], None]) -> None:
-        """Publish to a queue; `confirmed` is called with the time when the broker has it."""
+        """Publish to a queue; `confirmed` is called with the time of the broker's confirm."""
         key = routing_key.encode()
         head = _PUBLISH_HEAD.pack(1, CHANNEL, 9 + len(key), _PUBLISH_KEY, 0)
         method = b"%b\0%c%b%b" % (head, len(key), key, _MANDATORY_AND_END)
@@ -117,11 +119,11 @@ class AmqpLink(asyncio.Protocol):
 
     @property
     def is_held_up(self) -> bool:
-        """Whether the broker takes nothing at present."""
+        """Whether the broker accepts nothing at present: its socket is full, or it sent connection.blocked."""
         return self._is_paused or self._is_blocked
 
     async def news(self) -> None:
-        """Return when something has come, or `wake` was called. Raises LabError when the connection ends."""
+        """Return when something has arrived, or `wake` was called. Raises LabError when the connection ends."""
         if self._end is not None:
             raise LabError(self._end)
         if self._news is None:
@@ -135,7 +137,7 @@ class AmqpLink(asyncio.Protocol):
             news.set_result(None)
 
     async def close(self) -> None:
-        """Close the connection gracefully, so that all acknowledgements count."""
+        """Close the connection gracefully, so that the broker processes all acks."""
         try:
             if self._end is None:
                 await self.ask(wire.ConnectionClose(0, 200, "", 0, 0), wire.ConnectionCloseOk)
@@ -144,7 +146,7 @@ class AmqpLink(asyncio.Protocol):
             await self.hang_up()
 
     async def hang_up(self) -> None:
-        """End the connection without a word."""
+        """Close the connection without connection.close."""
         if self._transport is not None:
             self._transport.close()
             await self._closed
@@ -243,7 +245,7 @@ class AmqpLink(asyncio.Protocol):
 
 
 class AmqpSession(Session):
-    """Takes the oldest message first. Addresses are numbers that the set-up chose."""
+    """Takes the oldest message first. The set-up chooses addresses."""
 
     protocol: ClassVar[Protocol] = Protocol.AMQP
 
@@ -294,7 +296,7 @@ class AmqpSession(Session):
             raise wrong(properties, "basic.get") from None
 
     async def get(self, queue: QueueRef) -> tuple[int, bytes] | None:
-        """Return the oldest message and the tag to acknowledge it with, None if there is none."""
+        """Return the oldest message and its delivery tag, None if the queue is empty."""
         answer = await self.link.ask_either(wire.BasicGet(CHANNEL, str(queue), False).encode())
         if isinstance(answer, wire.BasicGetEmpty):
             return None
@@ -303,18 +305,20 @@ class AmqpSession(Session):
         return answer.delivery_tag, answer.body
 
     async def consume(self, queue: QueueRef, prefetch: int, *, no_ack: bool) -> None:
-        """Let messages come, `prefetch` of them before they are acknowledged, 0 for any number; `link` has them."""
+        """Start a consumer with this prefetch, 0 for no limit; `link` collects its deliveries."""
         await self.link.ask(wire.BasicQos(CHANNEL, 0, prefetch, False), wire.BasicQosOk)
         request = wire.BasicConsume(CHANNEL, str(queue), "", False, no_ack, False, False, {})
         await self.link.ask(request, wire.BasicConsumeOk)
 
     def publish(self, queue: QueueRef, body: bytes, *, persistent: bool, confirmed: Callable[[int], None]) -> int:
-        """Publish without waiting, and return when that was; `confirmed` is called with the time of the confirm."""
+        """Publish without waiting and return the time of sending; `confirmed` is called with the time of the
+        confirm.
+        """
         self.link.publish(str(queue), _PERSISTENT if persistent else _TRANSIENT, body, confirmed)
         return self.link.sent_ns
 
     async def waiting_in(self, queue: QueueRef) -> int:
-        """Return how many messages of the queue wait for a consumer."""
+        """Return the number of ready messages in the queue."""
         return (await self._declare(str(queue), is_passive=True)).message_count
 
     async def close(self) -> None:

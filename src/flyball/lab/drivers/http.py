@@ -1,6 +1,6 @@
-"""HTTP/1.1 for the clients of the lab: one request at a time, over a connection that is kept or made for each.
+"""HTTP/1.1 for the clients of the lab: one request in flight, over a persistent connection or one per request.
 
-Just enough of the protocol for servers of applications: lengths, chunks, and bodies that end with the connection.
+Supports what application servers send: lengths, chunks, and bodies that end with the connection.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BODY_LIMIT_BYTES = 64 * 2**20
 
 
 class Answer(NamedTuple):
-    """A server's answer. Names of headers are in lower case; of equal ones the last counts."""
+    """A server's answer. Header names are in lower case; of duplicates the last counts."""
 
     status: int
     headers: dict[str, str]
@@ -31,25 +31,25 @@ class Answer(NamedTuple):
 
 
 class AnswerDecoder:
-    """Bytes in, answers out. What is not an answer is a LabError that shows it."""
+    """Decodes bytes into answers. Raises LabError, with an excerpt, for anything else."""
 
     def __init__(self) -> None:
         self._parser = httptools.HttpResponseParser(self)
         self._answers: deque[Answer] = deque()
         self._headers: dict[str, str] = {}
         self._body = bytearray()
-        # Bytes that came before the head was whole.
+        # Bytes received before the head was complete.
         self._head_bytes = 0
         self._is_begun = False
         self._has_head = False
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing has come of an answer that is not complete."""
+        """Whether no incomplete answer has been received."""
         return not self._is_begun
 
     def feed(self, data: bytes) -> None:
-        """Take what has come."""
+        """Parse received bytes."""
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
@@ -62,11 +62,11 @@ class AnswerDecoder:
             raise LabError(f"an answer is longer than {BODY_LIMIT_BYTES} bytes")
 
     def next_answer(self) -> Answer | None:
-        """Return the next whole answer, None until more is fed."""
+        """Return the next complete answer, None until more is fed."""
         return self._answers.popleft() if self._answers else None
 
     def end(self) -> Answer | None:
-        """Return the answer that ends with the connection, None if there is none. Raises LabError if it is cut."""
+        """Return the answer that ends with the connection, None without one. Raises LabError if it is truncated."""
         if not self._is_begun:
             return None
         if not self._has_head or {"content-length", "transfer-encoding"} & self._headers.keys():
@@ -74,7 +74,7 @@ class AnswerDecoder:
         self._is_begun = False
         return self._answer()
 
-    # What the parser calls
+    # Callbacks of the parser
 
     def on_message_begin(self) -> None:
         self._headers = {}
@@ -93,7 +93,7 @@ class AnswerDecoder:
 
     def on_message_complete(self) -> None:
         self._is_begun = False
-        # That an answer will follow, as status 1xx says, is not an answer yet.
+        # Status 1xx announces an answer, but is not one yet.
         if self._parser.get_status_code() >= 200:
             self._answers.append(self._answer())
 
@@ -106,14 +106,14 @@ class HttpLink(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.is_open = False
-        # Whether nothing has come back since the last request.
+        # Whether nothing was received since the last request.
         self.is_unheard = True
         self._decoder = AnswerDecoder()
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[Answer] | None = None
 
     async def ask(self, request: bytes) -> Answer:
-        """Send a request and return its answer. Raises ConnectionError if the connection ends instead."""
+        """Send a request and return its answer. Raises ConnectionError if the connection ends first."""
         if self._transport is None or not self.is_open:
             raise ConnectionError("the connection is closed")
         self._waiter = asyncio.get_running_loop().create_future()
@@ -122,7 +122,7 @@ class HttpLink(asyncio.Protocol):
         return await self._waiter
 
     def hang_up(self) -> None:
-        """End the connection at once, whatever is in progress. May be called twice."""
+        """Abort the connection, whatever is in progress. May be called twice."""
         self.is_open = False
         if self._transport is not None:
             self._transport.abort()
@@ -169,12 +169,12 @@ class HttpLink(asyncio.Protocol):
 
 
 class HttpSession(Session):
-    """One visitor of a site. It connects when it first asks, and again whenever the connection has ended."""
+    """One visitor of a site. It connects at its first request, and again whenever the connection has ended."""
 
     protocol: ClassVar[Protocol] = Protocol.HTTP
 
     def __init__(self, host: str, open_link: Callable[[], Awaitable[HttpLink]]) -> None:
-        """Ask the server that `open_link` connects to; `host` is what it is called in requests."""
+        """Use the server that `open_link` connects to; `host` is its name in the Host header."""
         super().__init__()
         self._host = host
         self._open_link = open_link
@@ -183,10 +183,11 @@ class HttpSession(Session):
     async def fetch(
         self, method: str, path: str, form: Mapping[str, object] | None = None, *, keeps_alive: bool = True
     ) -> Answer:
-        """Ask for a page, with a form in the body if there is one, and return the answer, whatever its status.
+        """Request a page, with a form in the body if given, and return the answer, whatever its status.
 
-        Raises OSError when the server cannot be reached or closes the connection, LabError when what it says is no
-        HTTP. After that, and after a cancellation, the connection is closed: a late answer belongs to no request.
+        Raises OSError if the server is unreachable or closes the connection, LabError if its answer is not HTTP.
+        After an error or a cancellation the connection is closed: a late answer would be mistaken for that of the
+        next request.
         """
         request = self._request(method, path, form, keeps_alive)
         self.sent_ns = time.perf_counter_ns()
@@ -207,7 +208,7 @@ class HttpSession(Session):
             try:
                 return await kept.ask(request)
             except ConnectionError:
-                # A server may close an idle connection whenever it likes, also when a request is already on its way.
+                # A server may close an idle connection at any time, even while a request is on its way: retry once.
                 if not kept.is_unheard:
                     raise
         self._link = await self._open_link()

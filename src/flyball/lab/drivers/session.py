@@ -1,6 +1,6 @@
-"""The interface of a protocol to workloads: one connection of one client, in words that fit all protocols.
+"""The interface of protocols to workloads: one connection of one client, in terms that fit all protocols.
 
-Lean on purpose: a client must cost less than the broker it measures. Independent of workloads; times only calls.
+Lean on purpose: a client must use less CPU than the broker it measures. Independent of workloads; times calls only.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from flyball.trace.schema import Protocol
 
 CONNECT_LIMIT_S = 30.0
 
-# How a server knows a queue: by an id that it gave, or by a name.
+# A server's reference to a queue: an id that it assigned, or a name.
 QueueRef: TypeAlias = "int | str"
 
-# The receiver of a message for the first client that asks. No address is 0.
+# Addresses a message to the first client that asks. No client has the address 0.
 ANY_RECEIVER = 0
 
-# Bytes of a wrong answer that are shown.
+# Bytes of a wrong answer in an error message.
 SHOWN_BYTES = 100
 
 
@@ -38,16 +38,16 @@ class Target(BaseModel):
     user: str = "guest"
     password: str = "guest"
     vhost: str = "/"
-    # What an experiment has it started with.
+    # Settings that the experiment gives the server.
     settings: dict[str, Any] = {}
-    # Where it listens for each protocol, as far as that is known.
+    # Its port for each protocol, as far as known.
     ports: dict[str, int] = {}
-    # Options of the clustered queue that it shares with others; None if it shares none.
+    # Options of the clustered queue that it shares with others; None without one.
     cluster: dict[str, Any] | None = None
 
 
 class Received(NamedTuple):
-    """A message as it was taken: from which address, in which context, and what it says."""
+    """A message that was taken: the sender's address, the context and the body."""
 
     sender: int
     context: int
@@ -55,10 +55,10 @@ class Received(NamedTuple):
 
 
 class Session(ABC):
-    """One connection, with one request in flight at most unless a method says otherwise.
+    """One connection, with at most one request in flight unless a method says otherwise.
 
-    Whatever is not the answer of a request that went well is a LabError that shows it. `sent_ns` and `answered_ns`
-    are when the last request left and when its answer was read, by `time.perf_counter_ns`.
+    An answer that does not report success raises LabError, with the answer. `sent_ns` and `answered_ns` are when the
+    last request was sent and when its answer was read, by `time.perf_counter_ns`.
     """
 
     protocol: ClassVar[Protocol]
@@ -70,26 +70,26 @@ class Session(ABC):
 
     @abstractmethod
     async def create_queue(self, name: str) -> QueueRef:
-        """Make a queue."""
+        """Create a queue."""
 
     @abstractmethod
     async def create_client(self, name: str, number: int) -> int:
-        """Make a client that messages can be addressed to, and return its address.
+        """Create a client that messages can be addressed to, and return its address.
 
-        `number` distinguishes it from others, for protocols whose servers give no addresses.
+        `number` distinguishes it from others, for protocols whose servers do not assign addresses.
         """
 
     @abstractmethod
     async def identify(self, address: int) -> None:
-        """Be the client of that address from now on."""
+        """Act as the client with that address from now on."""
 
     async def open_box(self, queue: QueueRef, address: int) -> None:
-        """See to it that the queue takes messages for that address. Most protocols need nothing for it."""
+        """Make the queue accept messages for that address. Most protocols need nothing for it."""
         return
 
     @abstractmethod
     async def put(self, queue: QueueRef, receiver: int, body: bytes, context: int = 0) -> None:
-        """Put a message for a receiver or for ANY_RECEIVER; return when the server has said that it has it."""
+        """Put a message for a receiver or for ANY_RECEIVER; return when the server has confirmed it."""
 
     @abstractmethod
     async def take(
@@ -97,12 +97,13 @@ class Session(ABC):
     ) -> Received | None:
         """Take a message for this client, None if there is none.
 
-        With a context only such a one, where the protocol can. A message to ANY_RECEIVER is sure to be found
-        only if `unaddressed`. Without `by_time` it is by priority, where the protocol has that.
+        With a context, take only messages with it, where the protocol can filter. A message to ANY_RECEIVER is sure
+        to be found only if `unaddressed`. Without `by_time` the order is by priority, where the protocol supports
+        that.
         """
 
     async def peek(self, queue: QueueRef, *, by_time: bool = True) -> Received | None:
-        """Look at a message and leave it there."""
+        """Read a message without removing it."""
         raise LabError(f"{self.protocol.name.lower()} cannot peek: use thorbang")
 
     @abstractmethod
@@ -128,10 +129,10 @@ class Exchange(asyncio.Protocol, ABC):
 
     @abstractmethod
     def is_complete(self, data: bytes) -> bool:
-        """Whether the bytes are one whole answer."""
+        """Whether the bytes are one complete answer."""
 
     async def ask(self, request: bytes) -> bytes:
-        """Send a request and return its answer. Raises LabError when the connection ends instead."""
+        """Send a request and return its answer. Raises LabError if the connection ends first."""
         transport = self._transport
         if transport is None or self._end is not None:
             raise LabError(self._end or "there is no connection")
@@ -179,6 +180,6 @@ class Exchange(asyncio.Protocol, ABC):
 
 
 def wrong(answer: object, request: str) -> LabError:
-    """Return the error for an answer that the request should not have got."""
+    """Return the error for an unexpected answer to a request."""
     text = repr(answer[:SHOWN_BYTES]) if isinstance(answer, bytes) else str(answer)
     return LabError(f"{request} was answered with {text}")

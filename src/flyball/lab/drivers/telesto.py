@@ -1,6 +1,6 @@
-"""Telesto for the clients of the lab: the plain protocol, so that any server of it will do.
+"""Telesto for the clients of the lab: the plain protocol, so that it works with any server.
 
-The requests that workloads repeat are packed here by hand; all others are the codec's.
+Requests that workloads repeat are packed here by hand; all others use the codec.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from flyball.errors import LabError, ProtocolError
 from flyball.lab.drivers.session import SHOWN_BYTES, Exchange, QueueRef, Received, Session, wrong
 from flyball.trace.schema import Protocol
 
-# What a message may have at most.
+# Maximum length of a message.
 MOST_BODY_CHARACTERS = 2000
 
 _LENGTH = struct.Struct(">h")
@@ -28,26 +28,26 @@ _MESSAGE_RESPONSE = wire.ReadMessageResponse.METHOD
 _TIME, _PRIORITY = int(wire.ReadMode.TIME), int(wire.ReadMode.PRIORITY)
 _NO_MESSAGE = int(wire.ErrorCode.NO_MESSAGES_RETRIEVED)
 _FULL_MODE = 1
-# Any id will do, as there is one request at a time.
+# Any id works, since only one request is in flight.
 _PACKET_ID = 1
 _MESSAGE_AT = 7
 _TEXT_AT = _MESSAGE_AT + 31
 
 
 class TelestoLink(Exchange):
-    """Answers begin with their length."""
+    """Answers start with their length."""
 
     def is_complete(self, data: bytes) -> bool:
         return len(data) > 1 and len(data) >= 2 + int.from_bytes(data[:2], "big")
 
 
 class TelestoSession(Session):
-    """Takes the newest message first, as the original's clients do. A connection is one client forever."""
+    """Takes the newest message first, as the original's clients do. A connection cannot change its client."""
 
     protocol: ClassVar[Protocol] = Protocol.TELESTO
 
     def __init__(self, link: TelestoLink, reconnect: Callable[[], Awaitable[TelestoLink]]) -> None:
-        """Speak over the link; `reconnect` gives another one to the same server."""
+        """Use the link; `reconnect` opens another one to the same server."""
         super().__init__()
         self._link = link
         self._reconnect = reconnect
@@ -131,7 +131,7 @@ def _decoded(answer: bytes) -> wire.Packet:
 
 
 def _shown(answer: bytes) -> object:
-    """Return what a person can read of a wrong answer."""
+    """Return the readable form of a wrong answer."""
     try:
         return _decoded(answer)
     except LabError:

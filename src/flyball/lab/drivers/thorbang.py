@@ -1,4 +1,4 @@
-"""ThorBangMQ for the clients of the lab: any server that speaks it, one request per write."""
+"""ThorBangMQ for the clients of the lab, with any server of the protocol; one request per write."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NO_RECEIVER = -1
 
 
 class ThorBangLink(Exchange):
-    """Answers end with a NUL."""
+    """Answers end with a NUL byte."""
 
     def is_complete(self, data: bytes) -> bool:
         return data[-1] == 0

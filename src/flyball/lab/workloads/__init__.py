@@ -1,4 +1,4 @@
-"""The workloads: what clients do in an experiment."""
+"""The workloads: the clients' behaviour in an experiment."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WORKLOADS: dict[str, type[Workload]] = {
 
 
 def find_workload(kind: object) -> type[Workload]:
-    """Return the workload of that kind: one of `WORKLOADS`, or `module:Class`. Raises LabError."""
+    """Return the workload class for a kind: one of `WORKLOADS`, or `module:Class`. Raises LabError."""
     text = str(kind)
     if text in WORKLOADS:
         return WORKLOADS[text]
@@ -57,7 +57,7 @@ def find_workload(kind: object) -> type[Workload]:
 
 
 def make_workload(parameters: Mapping[str, Any]) -> Workload:
-    """Return the workload of that `kind` with those parameters. Raises LabError that names what is wrong."""
+    """Return the workload of that `kind` with those parameters. Raises LabError that names the invalid one."""
     kind = parameters.get("kind")
     try:
         return find_workload(kind).model_validate(parameters)

@@ -1,7 +1,7 @@
-"""A consumer that adapts itself, over AMQP: publishers fill a queue by a schedule, a control loop takes from it.
+"""An adaptive consumer over AMQP: publishers fill a queue by a schedule, and a control loop consumes it.
 
-The settings of its loop are in `adaptive_loop`. The consumer is in `adaptive_client`, the gains that come from an
-earlier experiment in `tuning`: both need optional packages.
+The settings of its loop are in `adaptive_loop`. The consumer is in `adaptive_client`, the gains from an earlier
+experiment in `tuning`: both need optional packages.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ PACKAGES = ("aio_pika", "control", "scipy")
 
 
 class Adaptive(AdaptiveLoop):
-    """One consumer of one queue, in a process of its own, and many publishers that wait for no answer.
+    """One consumer of one queue, in a process of its own, and many publishers that do not wait for confirms.
 
-    Only deliveries are recorded as calls: what is looked at is what the consumer gets, a small part of what is
-    published.
+    Only deliveries are recorded as calls: the consumer's deliveries are what is studied, and a small part of all
+    published messages.
     """
 
     protocols: ClassVar[tuple[str, ...]] = ("amqp",)
@@ -56,7 +56,7 @@ class Adaptive(AdaptiveLoop):
         return PRODUCER if number < self._most_producers else ADAPTIVE
 
     def numbers_of_workers(self, worker_count: int) -> list[Sequence[int]]:
-        # The consumer has a process to itself: publishers would make it late.
+        # The consumer has its own process: publishers would delay it.
         if worker_count == 1:
             return super().numbers_of_workers(1)
         others = [range(worker, self._most_producers, worker_count - 1) for worker in range(worker_count - 1)]
@@ -72,11 +72,11 @@ class Adaptive(AdaptiveLoop):
                 raise LabError(f"workload adaptive needs {package}: pip install 'flyball[control]'")
 
     def prepare(self, earlier: Sequence[EarlierRun]) -> dict[str, Any]:
-        """Return the law with its gains as `law_used`, the plant that it is for and the `certificate`, if any."""
+        """Return the law with its gains as `law_used`, its `plant` and the `certificate`, if any."""
         if self.signal != "closed":
             return {}
         self.check_packages()
-        # Here, not above: it takes long to import, and needs packages that may not be installed.
+        # Imported lazily: it is slow, and needs packages that may not be installed.
         from flyball.lab.tuning import tuned
 
         return tuned(self.law, self.sample_time_s, earlier, allow_uncertified=self.allow_uncertified)
@@ -91,13 +91,13 @@ class Adaptive(AdaptiveLoop):
             await self._publish(client, client.session, queue)
             return
         self.check_packages()
-        # Here, not above: it needs packages that may not be installed.
+        # Imported lazily: it needs packages that may not be installed.
         from flyball.lab.adaptive_client import adapt
 
         await adapt(self, client, queue)
 
     def spans_of(self, number: int) -> list[tuple[float, float]]:
-        """Return from when to when, in seconds since the start, that publisher is at work."""
+        """Return the intervals, in seconds since the start, in which that publisher is active."""
         spans: list[tuple[float, float]] = []
         begin_s, ratio = 0.0, 1.0
         changes = [change for change in self.schedule if change.producers_ratio is not None]

@@ -17,14 +17,14 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Change(BaseModel):
-    """A disturbance, or another goal, at a sample. Ratios are to what the workload says."""
+    """A disturbance, or another goal, at a sample. Ratios are relative to the workload's values."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     at_sample: Annotated[int, Field(ge=1)]
     goal_per_s: Positive | None = None
     producers_ratio: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    # At a constant window the rate changes so: network and handler are slower by its inverse.
+    # The rate at a constant window is multiplied by this: network and handler times are divided by it.
     capacity_ratio: Positive | None = None
 
     @model_validator(mode="after")
@@ -39,39 +39,39 @@ class Change(BaseModel):
 
 
 class AdaptiveLoop(Workload):
-    """Parts of the loop of the workload `adaptive`, and its disturbances."""
+    """Settings of the loop of the workload `adaptive`, and its disturbances."""
 
     producers: Annotated[int, Field(ge=1)] = 25
-    # From one message of a publisher to the next, on average.
+    # Mean interval between the messages of a publisher.
     gap_s: Positive = 0.01
     gap_deviation_s: Seconds = 0.001
     body_bytes: Annotated[int, Field(ge=HEAD.size)] = 256
     persistent: bool = True
     # Maximum number of a publisher's unconfirmed messages.
     in_flight: Annotated[int, Field(ge=1)] = 1000
-    # Time that the publishers are alone before the loop begins.
+    # Time that the publishers run before the loop starts.
     fill_s: Seconds = 1.0
-    # Time that the handler of a message takes; handlers run in parallel.
+    # Duration of the simulated handler; handlers run in parallel.
     handler_time_s: Seconds = 0.001
-    # Of the network between consumer and broker, above that of this machine.
+    # Added network delay between consumer and broker.
     round_trip_ms: Seconds = 0.0
     sample_time_s: Positive = 1.0
     goal_per_s: Positive = 400.0
-    # A controller at work, or actions that are played from `lowest` to `highest` to learn what they do.
+    # A closed loop, or a signal between `lowest` and `highest` that identifies the plant.
     signal: Literal["closed", "staircase", "geometric", "random", "prbs"] = "closed"
-    # Actions to play, one for each sample; the last is held.
+    # Number of actions of the signal, one per sample; the last is held.
     levels: Annotated[int, Field(ge=2)] = 360
     lowest: Positive = 1.0
     highest: Positive = 360.0
-    # The first action; the lowest if it is not given.
+    # The first action; the default is the lowest.
     start: Positive | None = None
     # A law and its gains, or {kind = "designed", as = ...} for the plant that an earlier experiment identified.
     law: dict[str, Any] = Field(default_factory=lambda: {"kind": "multiplicative"})
     actuator: Literal["integer", "fractional", "pacer"] = "fractional"
-    # Run a law although it is not known to be stable, or known not to be.
+    # Run a law without a sound certificate.
     allow_uncertified: bool = False
     schedule: tuple[Change, ...] = ()
-    # The console at this address, host:port, shows the controller at work; reports log in as the target's user.
+    # Report the controller to the console at this address, host:port, with the target's user.
     report: Annotated[str, Field(pattern=r"^(\S+:\d+)?$")] = ""
 
     @field_validator("law")
@@ -99,7 +99,7 @@ class AdaptiveLoop(Workload):
         return self
 
     def sample_at_s(self, sample: int) -> float:
-        """Return when, since the start, this number of samples has been taken."""
+        """Return the time of a sample since the start."""
         return self.fill_s + sample * self.sample_time_s
 
 

@@ -1,7 +1,7 @@
-"""When a client means to send: after a pause that follows the last answer, or by a schedule that waits for no answer.
+"""Send times of a client: after a pause following the last answer, or by a schedule independent of answers.
 
-A schedule counts in arrivals: the k-th of all clients comes when the integral of the rate has reached k. That serves
-constant rates, recorded curves and chance alike. Does no I/O and reads no clock.
+A schedule counts arrivals: the k-th of all clients is due when the integral of the rate reaches k. That covers
+constant rates, recorded curves and random arrivals alike. Does no I/O and reads no clock.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Protocol
 
 
 class RateCurve:
-    """A rate over time: straight lines between points (seconds, arrivals per second), then the last rate forever."""
+    """A rate over time: linear between points (seconds, arrivals per second), then constant at the last rate."""
 
     def __init__(self, points: Sequence[tuple[float, float]]) -> None:
         self._points = list(points)
@@ -23,7 +23,9 @@ class RateCurve:
         self._before = 0.0
 
     def when(self, count: float) -> float:
-        """Return when a number of arrivals has come, in seconds; infinity if never. Call it with growing counts."""
+        """Return when a number of arrivals is reached, in seconds; infinity if never. Call it with increasing
+        counts.
+        """
         points = self._points
         while self._piece + 1 < len(points):
             (start_s, rate), (stop_s, next_rate) = points[self._piece : self._piece + 2]
@@ -38,28 +40,28 @@ class RateCurve:
 
 
 def _time_of(count: float, rate: float, slope: float) -> float:
-    """Return t with rate * t + slope * t² / 2 = count, in the form that is exact for slopes near 0."""
+    """Return t with rate * t + slope * t² / 2 = count, in a form that is numerically stable for slopes near 0."""
     return 2 * count / (rate + math.sqrt(max(0.0, rate * rate + 2 * slope * count)))
 
 
 class Arrivals(Protocol):
-    """Says when a client's next call is meant."""
+    """Computes when a client's next call is due."""
 
-    # Whether the schedule goes on while an answer is missing.
+    # Whether the schedule continues while an answer is outstanding.
     is_open: bool
 
     def next_s(self) -> float:
-        """Return the pause before the next call, or if it is open, its time since the start; in seconds."""
+        """Return the pause before the next call, or for an open loop its time since the start; in seconds."""
         ...
 
 
 class Thinking:
-    """A closed loop: every call follows the answer of the last one, after a pause."""
+    """A closed loop: every call follows the previous answer after a pause."""
 
     is_open = False
 
     def __init__(self, think_time_s: float, chance: random.Random | None) -> None:
-        """Pause for that long; with `chance`, exponentially distributed with that mean."""
+        """Pause for this time; with `chance`, exponentially distributed with this mean."""
         self._think_time_s = think_time_s
         self._chance = chance
 
@@ -86,14 +88,14 @@ class Scheduled:
 
 
 class Gaps:
-    """An open loop: gaps of their own between calls, normally distributed but above 0, during some spans of time."""
+    """An open loop: normally distributed positive intervals between calls, during some spans of time."""
 
     is_open = True
 
     def __init__(
         self, mean_s: float, deviation_s: float, spans: Sequence[tuple[float, float]], chance: random.Random
     ) -> None:
-        """Spans are from when to when, in seconds since the start, in order."""
+        """`spans` are (start, end) in seconds since the start, in order."""
         self._mean_s = mean_s
         self._deviation_s = deviation_s
         self._spans = list(spans)
@@ -108,7 +110,7 @@ class Gaps:
             return math.inf
         begin_s = self._spans[0][0]
         if self._at_s < begin_s:
-            # Anywhere in their first gap, so that those who begin together do not march in step.
+            # Anywhere in their first interval, so that clients that start together do not run in lockstep.
             self._at_s = begin_s + self._chance.random() * self._mean_s
         return self._at_s
 

@@ -1,6 +1,6 @@
-"""Visitors of the auction site, after RUBiS's client emulator: sessions on a transition table, with time to think.
+"""Visitors of the auction site, after RUBiS's client emulator: sessions on a transition table, with think times.
 
-A visitor that is refused, or waits for too long, thinks and goes on: that is a result, not a fault of the run.
+A visitor that is refused, or times out, thinks and continues: that is a result, not a failure of the run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NORMAL, SMALL_ONLY = "normal", "small_only"
 SMALL, LARGE = "small", "large"
 PACKAGES = ("jinja2", "psycopg_pool", "starlette", "uvicorn")
 WARM_UP_ROUNDS = 3
-# Taken for large where no profile says what is: RUBiS's heavy interactions.
+# Large interactions in the absence of a profile: RUBiS's heavy ones.
 LIKELY_LARGE = ("search_in_region", "about_me", "user_info", "bid_history")
 
 _KINDS = {SMALL: int(Kind.SMALL), LARGE: int(Kind.LARGE)}
@@ -43,14 +43,14 @@ class Crowd(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    # Since the start, before it is scaled.
+    # Since the start, before `time_scale` is applied.
     at_s: Positive
     clients: Count
     small_clients: Count
 
 
 class Auction(Workload):
-    """Visitors of two kinds: those who do as the mix says, and those who only ask for what is small."""
+    """Visitors of two kinds: those who follow the mix, and those whose requests are all small."""
 
     protocols: ClassVar[tuple[str, ...]] = ("http",)
 
@@ -59,14 +59,14 @@ class Auction(Workload):
     clients: Count = 100
     small_clients: Count = 0
     mix: Mix = "bidding"
-    # From an answer to the next request, on average; exponentially distributed.
+    # Mean time from an answer to the next request, exponentially distributed.
     think_time_s: Seconds = 7.0
     # Maximum time that a visitor waits for an answer.
     time_out_s: Positive = 8.0
-    # Whether visitors keep their connections while they think. A proxy before a site makes one for each request.
+    # Whether visitors keep their connections while they think. A proxy before a site opens one per request.
     keeps_alive: bool = False
     schedule: tuple[Crowd, ...] = ()
-    # Whether control finds a reference of its own instead of the one of the experiment in `needs`.
+    # Whether control searches for a reference instead of using the one of the experiment in `needs`.
     finds_reference: bool = False
     # Factor for all times in the schedule.
     time_scale: Positive = 1.0
@@ -92,7 +92,7 @@ class Auction(Workload):
         return NORMAL if number < self._most_clients else SMALL_ONLY
 
     def spans_of(self, number: int) -> list[tuple[float, float]]:
-        """Return from when to when, in seconds since the start, that visitor is there."""
+        """Return the intervals, in seconds since the start, in which that visitor is active."""
         is_small = number >= self._most_clients
         place = number - self._most_clients if is_small else number
         spans: list[tuple[float, float]] = []
@@ -116,7 +116,7 @@ class Auction(Workload):
         """Return the `profile` of the site, `classes` of its interactions by key, and the `reference` if known."""
         if not earlier:
             return {}
-        # Here, not above: it takes long to import.
+        # Imported lazily: it is slow.
         from flyball.lab.auction_profile import profiled
 
         return profiled(earlier)
@@ -145,7 +145,7 @@ class Auction(Workload):
 
 
 def classes_of(set_up: Mapping[str, Any]) -> dict[str, str]:
-    """Return which keys are small and large: as the profile has it, else as is likely."""
+    """Return the class of each key, small or large: from the profile, else an assumption."""
     classes: dict[str, str] = dict(set_up.get("classes", {}))
     for interaction in INTERACTIONS.values():
         classes.setdefault(interaction.key, LARGE if interaction.name in LIKELY_LARGE else SMALL)
@@ -153,7 +153,7 @@ def classes_of(set_up: Mapping[str, Any]) -> dict[str, str]:
 
 
 async def _warm_up(target: Target, limit_s: float) -> None:
-    """Ask for all there is some times: a site whose caches are cold shows only that. Raises LabError if it fails."""
+    """Request every page several times, so that caches are warm. Raises LabError if a request fails."""
     session = await connect("http", target)
     assert isinstance(session, HttpSession)
     sizes, random, memory = SiteSettings.model_validate(target.settings).sizes, Random(0), Memory()
@@ -173,7 +173,7 @@ def _since_begin_s(client: Client) -> float:
 
 
 class _Visitor:
-    """One client while it runs: where it is on its walk, and what it waits for."""
+    """A running client: its walk and its pending request."""
 
     def __init__(self, workload: Auction, client: Client, sizes: Sizes, classes: Mapping[str, str]) -> None:
         assert isinstance(client.session, HttpSession)
@@ -192,12 +192,12 @@ class _Visitor:
         return [name for name, one in INTERACTIONS.items() if self._classes[one.key] == SMALL]
 
     def hurry(self) -> None:
-        """Give up what is waited for: the run stops."""
+        """Abort the pending request: the run stops."""
         if self._waiting is not None and not self._waiting.expired():
             self._waiting.reschedule(asyncio.get_running_loop().time())
 
     async def visit(self, until_s: float) -> None:
-        """Go from page to page until that time since the start, or until the run stops."""
+        """Visit pages until that time since the start, or until the run stops."""
         client = self._client
         while not client.stopping:
             think_s = client.random.expovariate(1.0) * self._workload.think_time_s
@@ -217,13 +217,13 @@ class _Visitor:
             client.note(_KINDS[self._classes[interaction.key]], result, interaction.key, size_bytes)
 
     async def _result_of(self, method: str, path: str, form: Mapping[str, str] | None) -> tuple[int, int]:
-        """Return how the request ended, and how long the page was."""
+        """Return the outcome of the request and the length of the page."""
         workload = self._workload
         try:
             async with asyncio.timeout(workload.time_out_s) as self._waiting:
                 answer = await self._session.fetch(method, path, form, keeps_alive=workload.keeps_alive)
         except OSError:
-            # Refused, or closed in the middle; a TimeoutError is one too.
+            # Connection refused or closed early; TimeoutError is a subclass of OSError.
             return _FAILED, 0
         finally:
             self._waiting = None

@@ -1,6 +1,6 @@
-"""One client of a workload while it runs: its session, its pace, and what is recorded and counted of its calls.
+"""One running client of a workload: its session, its pace, and the records and counts of its calls.
 
-A workload's `behave` is written against this. Every answer is looked at here: what should not be ends the run.
+This is the interface for a workload's `behave`. Every answer is checked here; an unexpected one ends the run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OK, _EMPTY = int(Result.OK), int(Result.EMPTY)
 
 @dataclass(slots=True)
 class Counts:
-    """Counts of all clients of a process. `sent` counts a message from when its put begins."""
+    """Counts of all clients of a process. `sent` counts a message from the start of its put."""
 
     calls: int = 0
     failed: int = 0
@@ -37,7 +37,7 @@ class Counts:
 
 
 class Stage:
-    """State that the clients of a process share: how far the run is, when it began, where records go."""
+    """State shared by the clients of a process: the stage of the run, its start time, the writer of records."""
 
     def __init__(self, writer: CallWriter, alarm: Alarm, traces: Path, worker: str) -> None:
         self.writer = writer
@@ -53,17 +53,17 @@ class Stage:
         self.listeners: list[Callable[[], None]] = []
 
     def begin(self, at_us: int) -> int:
-        """Begin at that time, in microseconds since 1970, or now if it has passed; return when, as `begin_ns`."""
+        """Start at that time, in microseconds since 1970, or now if it has passed; return the time as `begin_ns`."""
         self.begin_ns = max(at_us * 1000 - self.epoch_ns, time.perf_counter_ns())
         return self.begin_ns
 
     def stop(self) -> None:
-        """Let clients that send come to their end."""
+        """Let sending clients finish."""
         self.stopping = True
         self._wake()
 
     def finish(self) -> None:
-        """Let all clients come to their end."""
+        """Let all clients finish."""
         self.stopping = self.finishing = True
         self._wake()
 
@@ -106,17 +106,17 @@ class Client:
 
     @property
     def stopping(self) -> bool:
-        """Whether the client is to send no more."""
+        """Whether the client must not send any further messages."""
         return self._stage.stopping
 
     @property
     def finishing(self) -> bool:
-        """Whether the client is to end."""
+        """Whether the client must end."""
         return self._stage.finishing
 
     @property
     def address(self) -> int:
-        """The address that messages for this client have."""
+        """The address of messages for this client."""
         return self.session.address
 
     def address_of(self, number: int) -> int:
@@ -125,22 +125,22 @@ class Client:
         return address
 
     def queue(self, name: str) -> QueueRef:
-        """Return how this client's target knows the queue that the set-up made under that name."""
+        """Return the reference of this client's target to the queue that the set-up created under that name."""
         return self._queues[name]
 
     @property
     def intended_ns(self) -> int:
-        """When the call that `pace` has let through is meant, by `time.perf_counter_ns`; 0 if in a closed loop."""
+        """Scheduled time of the call after `pace`, by `time.perf_counter_ns`; 0 in a closed loop."""
         return self._intended_ns
 
     @property
     def begin_ns(self) -> int:
-        """When the run began, for all clients alike, by `time.perf_counter_ns`."""
+        """Start time of the run, common to all clients, by `time.perf_counter_ns`."""
         return self._stage.begin_ns
 
     @property
     def traces(self) -> Path:
-        """Where records of this process go."""
+        """The folder for records of this process."""
         return self._stage.traces
 
     @property
@@ -150,19 +150,19 @@ class Client:
 
     @property
     def epoch_ns(self) -> int:
-        """Offset that makes times of `time.perf_counter_ns` count from 1970."""
+        """Offset from times of `time.perf_counter_ns` to 1970."""
         return self._stage.epoch_ns
 
     def at_next_stage(self, wake: Callable[[], None]) -> None:
-        """Have `wake` called when the client is to stop, and to finish."""
+        """Register `wake` to be called when the client must stop, and when it must finish."""
         self._stage.listeners.append(wake)
 
     def follow(self, arrivals: Arrivals) -> None:
-        """Let `pace` follow these arrivals."""
+        """Let `pace` use these arrivals."""
         self._arrivals = arrivals
 
     async def pace(self) -> bool:
-        """Wait until the next call is due; return False if there is to be none, because the run stops."""
+        """Wait until the next call is due; return False if there is none because the run stops."""
         stage = self._stage
         if stage.stopping:
             return False
@@ -178,7 +178,7 @@ class Client:
         elif next_s > 0:
             await stage.alarm.until(time.perf_counter_ns() + int(next_s * 1e9))
         if stage.stopping:
-            # It was woken before its time: a call that follows all the same is meant now.
+            # Woken early: a call made nevertheless has no scheduled time.
             self._intended_ns = 0
             return False
         return True
@@ -202,19 +202,19 @@ class Client:
         return message
 
     async def peek(self, queue: QueueRef, *, by_time: bool = True) -> Received | None:
-        """Look at a message, None if there is none."""
+        """Read a message without removing it, None if there is none."""
         message = await self.session.peek(queue, by_time=by_time)
         self._note_read(_PEEK, queue, message)
         return message
 
     async def expect_nothing(self, queue: QueueRef) -> None:
-        """Check whether a message is left that should not be: one that has come before. Not a call of the run."""
+        """Fail if a message is left, which would be a duplicate. Not counted as a call of the run."""
         message = await self.session.take(queue)
         if message is not None:
             self.fail(f"duplicate message: {message}")
 
     def fail(self, reason: str) -> NoReturn:
-        """End the run: what came back is wrong."""
+        """End the run because of a wrong answer."""
         self.counts.failed += 1
         raise LabError(reason)
 
@@ -237,13 +237,13 @@ class Client:
         self._write(kind, result, queue, size_bytes, intended_ns, sent_ns, answered_ns, think_ns, message_count)
 
     def note(self, kind: int, result: int, queue: QueueRef, size_bytes: int) -> None:
-        """Record the call that the session has just made, however it ended. Only a workload knows what is a fault."""
+        """Record the session's last call, whatever its result: the workload decides what is a failure."""
         self._note(kind, result, queue, size_bytes, 1)
 
     def record(
         self, kind: int, queue: QueueRef, size_bytes: int, intended_ns: int, sent_ns: int, answered_ns: int
     ) -> None:
-        """Record a call about one message that went well, for sessions with many calls in flight."""
+        """Record a successful call about one message, for sessions with many calls in flight."""
         self._write(kind, _OK, queue, size_bytes, intended_ns, sent_ns, answered_ns, 0, 1)
 
     def _write(

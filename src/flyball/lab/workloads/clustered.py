@@ -1,6 +1,6 @@
-"""Clients of one queue as the Selfware report has them: producers and consumers that commit after every message.
+"""Clients of one queue as in the Selfware report: producers and consumers that commit after every message.
 
-They come together or one after the other, and go where they are placed. What a queue is made of is not known here.
+They join together or one by one, on the nodes where they are placed. Independent of how the queue is implemented.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from flyball.trace.schema import Kind
 
 PRODUCER, CONSUMER = "producer", "consumer"
 QUEUE = "queue"
-# Pause of a polling consumer after it found nothing.
+# Polling interval of a consumer that found no message.
 LOOK_AGAIN_S = 0.005
 
 
 class Clustered(Workload):
-    """Producers that publish and commit, and consumers that take, acknowledge and commit, a message at a time."""
+    """Producers that publish and commit, and consumers that take, ack and commit, one message per transaction."""
 
     protocols: ClassVar[tuple[str, ...]] = ("amqp",)
     needs_messages: ClassVar[bool] = True
@@ -36,21 +36,21 @@ class Clustered(Workload):
     protocol: ProtocolName = "amqp"
     producers: Annotated[int, Field(ge=1)] = 1
     consumers: Annotated[int, Field(ge=1)] = 1
-    # Messages that each producer sends, and consumers share; 0 is as many as they can until the run stops.
+    # Messages that each producer sends, and all consumers share; 0 means any number until the run stops.
     messages: Annotated[int, Field(ge=0)] = 0
     body_bytes: Annotated[int, Field(ge=HEAD.size)] = 1024
     persistent: bool = True
-    # Whether a consumer asks for each message, as with JMS, or is sent the next one when it has committed.
+    # Whether a consumer requests each message, as with JMS, or receives the next one after each commit.
     receive: Literal["get", "consume"] = "get"
-    # Whether consumers begin when all messages are in the queue.
+    # Whether consumers start when all messages are in the queue.
     fills_first: bool = False
-    # Interval between clients that connect; 0 is all together.
+    # Interval between clients that connect; 0 connects all together.
     join_every_s: Seconds = 0.0
-    # Where clients connect: to one node after the other; to a random one, as JORAM's own clients do; or where the
-    # domain's manager places them.
+    # Where clients connect: to the nodes in turn; to a random one, as JORAM's own clients do; or where the domain's
+    # manager places them.
     placement: Literal["number", "standard", "optimised"] = "number"
 
-    # How many producers of this process are not done yet.
+    # Number of producers of this process that are still publishing.
     _filling: int = PrivateAttr(0)
 
     def model_post_init(self, context: Any) -> None:
@@ -78,22 +78,22 @@ class Clustered(Workload):
             raise LabError("workload.fills_first of clustered is wrong: it needs `messages`, the number to fill in")
 
     def numbers_of_workers(self, worker_count: int) -> list[Sequence[int]]:
-        # Only clients of one process can know of each other that they are done.
+        # Only clients of one process know when all producers are done.
         return [range(self.client_count)] if self.fills_first else super().numbers_of_workers(worker_count)
 
     def join_order(self) -> list[int]:
-        """Return the clients as they come, so that at any time the ratio of the roles is about that of all."""
+        """Return the clients in order of joining, such that the ratio of the roles stays about constant."""
         places = [(number / self.producers, number) for number in range(self.producers)]
         places += [((number + 0.5) / self.consumers, self.producers + number) for number in range(self.consumers)]
         return [number for _, number in sorted(places)]
 
     def share_of(self, number: int) -> int:
-        """Return how many messages that consumer takes in all; 0 is any number."""
+        """Return the number of messages for that consumer in total; 0 means any number."""
         place, total = number - self.producers, self.messages * self.producers
         return total // self.consumers + (place < total % self.consumers)
 
     async def set_up(self, targets: Sequence[Target]) -> dict[str, Any]:
-        """Make the queue: a clustered one if the targets are a domain, which all clients share then."""
+        """Create the queue: in a domain a clustered one that all clients share."""
         first = targets[0]
         if first.cluster is None:
             if self.placement != "number" or (self.messages and len(targets) > 1):
@@ -148,7 +148,7 @@ class Clustered(Workload):
             sequence += 1
 
     async def _ask(self, client: Client, session: AmqpSession, queue: QueueRef) -> None:
-        """Take messages as JMS does: ask for one, handle it, commit."""
+        """Consume by polling, as JMS does: get a message, handle it, commit."""
         taken = 0
         while self._goes_on(client, taken):
             found = await session.get(queue)
@@ -162,7 +162,7 @@ class Clustered(Workload):
             taken += 1
 
     async def _listen(self, client: Client, session: AmqpSession, queue: QueueRef) -> None:
-        """Take messages as they are sent: the next one comes when this one is committed."""
+        """Consume with basic.consume: the next message is delivered after the commit of this one."""
         link = session.link
         client.at_next_stage(link.wake)
         await session.consume(queue, 1, no_ack=False)
@@ -185,4 +185,4 @@ class Clustered(Workload):
 
 
 def _ignored(now_ns: int) -> None:
-    """Nothing is confirmed but by a commit."""
+    """Ignore publisher confirms: only commits count."""

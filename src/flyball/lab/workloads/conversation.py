@@ -1,4 +1,4 @@
-"""Clients that wait for each other's messages: polling, asking and answering, with every message tallied."""
+"""Clients that wait for each other's messages: polling, requests and replies, with every message tallied."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flyball.lab.workloads.client import Client
 
 @dataclass(frozen=True, slots=True)
 class Polling:
-    """How a client waits: it pauses after each read that found nothing, or before each read."""
+    """A client's way of waiting: it pauses after each read that found nothing, or before each read."""
 
     pause_s: float
     pause_first: bool = False
@@ -19,9 +19,9 @@ class Polling:
     async def wait(
         self, client: Client, queue: QueueRef, context: int = 0, *, unaddressed: bool = False
     ) -> Received | None:
-        """Return the next message, or None if the run is over before one comes.
+        """Return the next message, or None if the run ends first.
 
-        The last look is when it is over: what lies there then has come twice, or late.
+        The last read is after the end of the run: a message found then is a duplicate, or late.
         """
         while True:
             is_last = client.finishing
@@ -36,18 +36,18 @@ class Polling:
 
 @dataclass(frozen=True, slots=True)
 class Dialogue:
-    """Where requests and answers go. Both are numbered by the client that asks, read from the body."""
+    """Queues for requests and answers. Both are numbered by the requesting client; the number is in the body."""
 
     requests: QueueRef
     answers: QueueRef
     polling: Polling
-    # Returns the number, from 1 on, of the request with this body; below 1 if it is none.
+    # Returns the number, from 1, of the request with this body; below 1 if it is not a request.
     number_of_request: Callable[[bytes], int]
     # Returns the number of the request that the answer with this body belongs to.
     number_of_answer: Callable[[bytes], int]
 
     async def ask(self, client: Client, receiver: int, body: bytes, number: int, context: int) -> Received | None:
-        """Put a request and wait for the answer; None if the run is over before it comes."""
+        """Put a request and wait for the answer; None if the run ends first."""
         await client.put(self.requests, receiver, body, context)
         client.tally.sent(f"{client.target}.{client.address}.requests", number - 1)
         answer = await self.polling.wait(client, self.answers, context)
@@ -59,7 +59,7 @@ class Dialogue:
         return answer
 
     async def answer(self, client: Client, reply: Callable[[bytes], bytes], *, unaddressed: bool = False) -> None:
-        """Answer whatever is asked until the run is over; `reply` makes an answer's body out of a request's."""
+        """Answer requests until the run ends; `reply` converts a request's body to the answer's."""
         while (request := await self.polling.wait(client, self.requests, unaddressed=unaddressed)) is not None:
             number = self.number_of_request(request.body)
             if number < 1:

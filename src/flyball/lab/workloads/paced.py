@@ -17,7 +17,7 @@ Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class PacedWorkload(Workload):
-    """A closed loop with think time, unless a rate makes it an open one: then arrivals keep their schedule."""
+    """A closed loop with think time, or with a rate an open loop: then arrivals follow a schedule."""
 
     # Closed loop: time from an answer to the next request.
     think_time_s: Seconds = 0.0
@@ -53,9 +53,9 @@ class PacedWorkload(Workload):
 
 
 def read_curve(path: Path) -> list[tuple[float, float]]:
-    """Return the points of a CSV file: seconds and rate in its first two columns, perhaps below a heading.
+    """Return the points of a CSV file: seconds and rate in its first two columns, with an optional header.
 
-    Raises ValueError that says what is wrong with it.
+    Raises ValueError that describes the error.
     """
     try:
         with path.open(newline="") as file:

@@ -1,4 +1,4 @@
-"""The micro-benchmarks of ThorBangMQ: push, peek and pop without a pause, one kind of request after the other."""
+"""The micro-benchmarks of ThorBangMQ: push, peek and pop without pauses, one phase per kind of request."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ QUEUE = "push_peek_pop"
 
 
 class PushPeekPop(Workload):
-    """Every client goes through the phases in turn, `repeats` requests or `phase_s` seconds each, and begins again.
+    """Every client repeats the phases in turn, with `repeats` requests or for `phase_s` seconds each.
 
-    Peeks and pops are by time and by priority in turn. A pop phase ends when nothing is left to pop.
+    Peeks and pops alternate between order by time and by priority. A pop phase ends when nothing is left to pop.
     """
 
     addressed_queues: ClassVar[tuple[str, ...]] = (QUEUE,)
@@ -28,11 +28,11 @@ class PushPeekPop(Workload):
     clients: Annotated[int, Field(ge=1)] = 1
     phases: Annotated[tuple[Literal["push", "peek", "pop"], ...], Field(min_length=1)] = ("push", "peek", "pop")
     repeats: Annotated[int, Field(ge=1)] = 1000
-    # If not 0, the duration of a phase, however many requests that makes.
+    # If not 0, the duration of a phase, instead of `repeats`.
     phase_s: Seconds = 0.0
-    # Repetitions of the phases; 0 is until the run stops.
+    # Repetitions of the phases; 0 repeats until the run stops.
     rounds: Count = 0
-    # Messages in the store for each client before it begins: for phases without a push.
+    # Messages in the store for each client before the start: for phases without a push.
     prepared_messages: Count = 0
     body_bytes: Count = 1024
 
@@ -69,7 +69,7 @@ class PushPeekPop(Workload):
                 await self._go_through(turns, phase)
             if turns.calls == calls_before:
                 return
-        # What was pushed is popped in the end, unless popping was not asked for.
+        # Pushed messages are popped in the end, unless `phases` has no pop.
         if "pop" in self.phases:
             while turns.waiting:
                 await turns.pop()
@@ -87,7 +87,7 @@ class PushPeekPop(Workload):
 
 
 class _Turns:
-    """Messages that one client has pushed and not popped, and whether the next read is by time."""
+    """The number of messages that one client has pushed and not popped, and whether the next read is by time."""
 
     def __init__(self, client: Client, queue: QueueRef, body: bytes, prepared: int) -> None:
         self.client = client

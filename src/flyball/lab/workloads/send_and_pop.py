@@ -10,17 +10,17 @@ from flyball.lab.workloads.client import Client
 from flyball.lab.workloads.paced import PacedWorkload
 
 QUEUE = "send_and_pop"
-# Telesto's contexts have 31 bits, and none is 0.
+# Telesto's contexts have 31 bits and must not be 0.
 MOST_TOKENS = 2**31 - 1
 
 
 class SendAndPop(PacedWorkload):
-    """Each pop finds the one message just sent, so the number of stored messages stays level."""
+    """Each pop finds the one message just sent, so the number of stored messages stays constant."""
 
     kind: Literal["send_and_pop"] = "send_and_pop"
     clients: Annotated[int, Field(ge=1)] = 1
     body_bytes: Annotated[int, Field(ge=0)] = 5
-    # The clients use them in turn.
+    # Number of queues, which the clients use in turn.
     queues: Annotated[int, Field(ge=1)] = 1
 
     @property
@@ -41,7 +41,7 @@ class SendAndPop(PacedWorkload):
         while await client.pace():
             token = token % MOST_TOKENS + 1
             await client.put(queue, client.address, body, token)
-            # A message that was sent is always taken, so that nothing is left at the end.
+            # A sent message is always taken, also after the run stops, so that nothing is left at the end.
             await client.pace()
             message = await client.take(queue)
             if not self.keeps_messages:

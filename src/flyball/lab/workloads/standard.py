@@ -13,9 +13,9 @@ ONE_WAY, TWO_WAY = "one_way", "two_way"
 
 
 class Standard(Workload):
-    """The first `one_way` clients pass a message around on each target; of the others every two are a pair.
+    """The first `one_way` clients pass a message around on each target; the others form pairs.
 
-    Unlike in the original, pairs do not depend on the ids that a server gives: every client has a partner.
+    Unlike in the original, pairs do not depend on ids assigned by a server: every client has a partner.
     """
 
     addressed_queues: ClassVar[tuple[str, ...]] = (ONE_WAY, TWO_WAY)
@@ -24,9 +24,9 @@ class Standard(Workload):
     kind: Literal["standard"] = "standard"
     one_way: Count = 0
     two_way: Count = 0
-    # Pause of one-way clients and those that ask before each pop.
+    # Pause before each pop of one-way clients and of requesting clients.
     poll_pause_s: Seconds = 0.2
-    # Pause of those that answer before each pop.
+    # Pause before each pop of answering clients.
     answer_pause_s: Seconds = 0.3
 
     @property
@@ -44,7 +44,7 @@ class Standard(Workload):
         return client.role == ONE_WAY or not self.asks(client)
 
     def asks(self, client: Client) -> bool:
-        """Whether a two-way client is the one of its pair that asks."""
+        """Whether a two-way client is the requesting one of its pair."""
         return self.peers(client).index(client.number) % 2 == 0
 
     def check(self, target_count: int) -> None:

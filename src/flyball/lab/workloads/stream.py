@@ -1,4 +1,4 @@
-"""A stream over AMQP: producers publish with confirms, consumers take what comes and acknowledge it."""
+"""A stream over AMQP: producers publish with confirms, consumers receive messages and ack them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from flyball.lab.workloads.workload import ProtocolName, Seconds
 from flyball.trace.schema import Kind
 
 PRODUCER, CONSUMER = "producer", "consumer"
-# How a body begins: the producer's number, the message's, and when it was meant to be sent (ns since 1970).
+# Start of a body: the producer's number, the message's, and its scheduled send time (ns since 1970).
 HEAD = struct.Struct(">qqq")
 # Messages of a producer without a pause before others get a turn.
 BREATH = 64
 
 
 class Stream(PacedWorkload):
-    """Producers and consumers take the queues of their target in turn. Rates and think times are the producers'."""
+    """Producers and consumers use the queues of their target in turn. Rates and think times are for producers."""
 
     protocols: ClassVar[tuple[str, ...]] = ("amqp",)
     needs_messages: ClassVar[bool] = True
@@ -39,11 +39,11 @@ class Stream(PacedWorkload):
     persistent: bool = True
     # Maximum number of a producer's unconfirmed messages.
     in_flight: Annotated[int, Field(ge=1)] = 100
-    # Maximum number of a consumer's unacked messages; 0 is any number.
+    # Maximum number of a consumer's unacked messages; 0 means any number.
     prefetch: Annotated[int, Field(ge=0, le=65535)] = 100
-    # Each message alone, all that came at once together, or not at all.
+    # Each message separately, all that were received together with one ack, or no_ack.
     acks: Literal["single", "multiple", "none"] = "single"
-    # Time that a consumer works on a message before it acks.
+    # Duration of a consumer's simulated handler.
     handler_time_s: Seconds = 0.0
 
     def queue_names(self) -> tuple[str, ...]:
@@ -106,7 +106,7 @@ class Stream(PacedWorkload):
             if not link.deliveries:
                 await link.news()
             await self._handle_all(client, link, queue)
-        # All is received: what lies there now, or comes now, has come before.
+        # Everything is received: a message that is ready, or delivered, now is a duplicate.
         left = await session.waiting_in(queue)
         await self._handle_all(client, link, queue)
         if left:
@@ -127,7 +127,7 @@ class Stream(PacedWorkload):
 
 
 class _Confirmed:
-    """Notes the confirm of one message."""
+    """Records the confirm of one message."""
 
     __slots__ = ("_client", "_intended_ns", "_queue", "_sequence", "_size_bytes", "sent_ns")
 
@@ -148,7 +148,7 @@ class _Confirmed:
 def note_delivery(
     client: Client, queue: QueueRef, body: bytes, received_ns: int, body_bytes: int, producer_count: int
 ) -> None:
-    """Record a message that has come. Raises LabError if it was never sent, or came before."""
+    """Record a delivery. Raises LabError if the message was never sent, or is a duplicate."""
     if len(body) != body_bytes:
         client.fail(f"a message of {len(body)} bytes, which was never sent: {body[:50]!r}")
     producer, sequence, intended_ns = HEAD.unpack_from(body)

@@ -17,12 +17,12 @@ from flyball.lab.workloads.workload import ProtocolName, Seconds, Workload
 ONE_WAY, PAIRS, SERVICE, SERVICE_ANSWERS = "one_way", "pairs", "service", "service_answers"
 ASKER, ANSWERER = "asker", "answerer"
 PAIR_ASKER, PAIR_ANSWERER = "pair_asker", "pair_answerer"
-# Those of a mixed population, in the order of its clients' numbers.
+# The roles of a mixed population, in the order of its clients' numbers.
 MIXED_ROLES = (ONE_WAY, PAIR_ASKER, PAIR_ANSWERER, ASKER, ANSWERER)
 
 
 class TelestoWorkload(Workload):
-    """Base of the three: clients that poll."""
+    """Base of the workloads with polling clients."""
 
     needs_messages: ClassVar[bool] = True
 
@@ -40,7 +40,7 @@ class TelestoWorkload(Workload):
 
 
 class TelestoOneWay(TelestoWorkload):
-    """Each client puts a counter to a random other one, reads until it gets one, puts that to the next, and so on."""
+    """Each client puts a counter to a random other one, polls until it receives one, passes that on, and so on."""
 
     addressed_queues: ClassVar[tuple[str, ...]] = (ONE_WAY,)
 
@@ -73,7 +73,7 @@ async def pass_counters(client: Client, polling: Polling, ring: Sequence[int]) -
     while True:
         if not client.stopping:
             sent += 1
-            # The context numbers what this client sent; the text is the counter that goes around.
+            # The context numbers this client's messages; the text is the counter that is passed around.
             await client.put(queue, client.random.choice(others), b"%d" % counter, sent)
             client.tally.sent(f"{client.target}.{client.address}", sent - 1)
         message = await polling.wait(client, queue)
@@ -87,24 +87,24 @@ async def pass_counters(client: Client, polling: Polling, ring: Sequence[int]) -
 
 
 class TelestoDialogue(TelestoWorkload):
-    """Clients that ask and clients that answer, with texts `a-b` of which each side counts up its part."""
+    """Requesting and answering clients, with texts `a-b` in which each side increments its part."""
 
     def listens(self, client: Client) -> bool:
         return client.role == ANSWERER
 
     def in_pairs(self, client: Client) -> Dialogue:
-        """Return the dialogue between two clients that know each other."""
+        """Return the dialogue between the two clients of a pair."""
         queue = client.queue(PAIRS)
         return Dialogue(queue, queue, self.polling, _number, _number)
 
     def of_service(self, client: Client) -> Dialogue:
-        """Return the dialogue with whichever server takes the request."""
-        # In the original both are one queue. There a reader of ThorBangMQ would take requests for answers.
+        """Return the dialogue with any server that takes the request."""
+        # In the original both are one queue. There a reader of ThorBangMQ would mistake requests for answers.
         queues = client.queue(SERVICE), client.queue(SERVICE_ANSWERS)
         return Dialogue(*queues, self.polling, _number, _number)
 
     async def ask_on(self, client: Client, dialogue: Dialogue, receiver: int) -> None:
-        """Ask, wait for the answer, and ask again, until the run stops."""
+        """Send requests, each after the previous answer, until the run stops."""
         asked = answered = 0
         while not client.stopping:
             asked += 1
@@ -115,7 +115,7 @@ class TelestoDialogue(TelestoWorkload):
 
 
 class TelestoPairs(TelestoDialogue):
-    """Request-response pairs: of every two clients one asks the other."""
+    """Request-response pairs: one client of each pair sends requests to the other."""
 
     addressed_queues: ClassVar[tuple[str, ...]] = (PAIRS,)
 
@@ -216,7 +216,7 @@ class TelestoMixed(TelestoDialogue):
 
 
 def _parts(text: bytes) -> tuple[int, int]:
-    """Return both parts of a text `a-b`, zeros if it is none."""
+    """Return both parts of a text `a-b`, zeros if it does not match."""
     asked, _, answered = text.partition(b"-")
     return (int(asked), int(answered)) if asked.isdigit() and answered.isdigit() else (0, 0)
 

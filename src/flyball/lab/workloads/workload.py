@@ -1,6 +1,6 @@
-"""Base of workloads: parameters, what must exist before it begins, and what each of its clients does.
+"""Base of workloads: parameters, set-up before the start, and the behaviour of each client.
 
-One set of words for all protocols; what a protocol makes of them is its driver's business.
+One interface for all protocols; drivers translate it to each protocol.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from flyball.lab.drivers import QueueRef, Target, connect
 from flyball.lab.drivers.telesto import MOST_BODY_CHARACTERS
 from flyball.lab.workloads.client import Client
 
-# Parallel connections that put the messages that are stored before the start.
+# Parallel connections that put the stored messages before the start.
 FILLING_SESSIONS = 200
 
 FILLING_BODY = b"some message"
@@ -31,33 +31,33 @@ Count = Annotated[int, Field(ge=0)]
 
 @dataclass(frozen=True, slots=True)
 class EarlierRun:
-    """A complete run of the experiment that another one needs: its manifest, and where its traces are."""
+    """A complete run of the experiment that another one needs: its manifest and its folder of traces."""
 
     manifest: Mapping[str, Any]
     traces: Path
 
 
 class Workload(BaseModel, ABC):
-    """The parameters of a workload, and all that it does. Client `i` talks to target `i` modulo their number."""
+    """The parameters and the behaviour of a workload. Client `i` connects to target `i` modulo their number."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    # Those that can express it.
+    # Protocols that support the workload.
     protocols: ClassVar[tuple[str, ...]] = ("thorbang", "telesto", "amqp")
-    # Whether it is nothing without a server that keeps messages.
+    # Whether it requires a server that keeps messages.
     needs_messages: ClassVar[bool] = False
-    # Queues with messages for certain clients.
+    # Queues with messages for specific clients.
     addressed_queues: ClassVar[tuple[str, ...]] = ()
     # Queues with messages for the first client that asks; see `queue_names`.
     shared_queues: ClassVar[tuple[str, ...]] = ()
-    # Number of client processes that it needs, by the number of clients.
+    # Minimum number of client processes.
     least_workers: ClassVar[int] = 1
 
     kind: str
     protocol: ProtocolName = "thorbang"
-    # Messages in each store before it begins; they are never read.
+    # Messages in each store before the start; they are never read.
     stored_messages: Count = 0
-    # Whether the server keeps what it is given; one that does not is not asked for it back.
+    # Whether the server keeps messages; otherwise clients do not try to take them back.
     keeps_messages: bool = True
 
     @field_validator("protocol")
@@ -84,7 +84,7 @@ class Workload(BaseModel, ABC):
 
     @property
     def drains(self) -> bool:
-        """Whether all that was sent is received when it has stopped, so that the tallies must balance."""
+        """Whether all sent messages are received when it has stopped, so that the tallies must balance."""
         return False
 
     @property
@@ -95,26 +95,26 @@ class Workload(BaseModel, ABC):
     @property
     @abstractmethod
     def client_count(self) -> int:
-        """How many clients it has in all."""
+        """Number of clients in total."""
 
     @abstractmethod
     def role_of(self, number: int) -> str:
-        """Return what that client does, in a word."""
+        """Return the role of that client."""
 
     def queue_names(self) -> tuple[str, ...]:
         """Return the queues that it needs on every target."""
         return (*self.boxed_queues(), *self.shared_queues)
 
     def boxed_queues(self) -> tuple[str, ...]:
-        """Return those of them with messages for certain clients."""
+        """Return the queues with messages for specific clients."""
         return self.addressed_queues
 
     def listens(self, client: Client) -> bool:
-        """Whether that client goes on when the run stops, until all is received."""
+        """Whether that client continues when the run stops, until everything is received."""
         return False
 
     def check(self, target_count: int) -> None:
-        """Raise LabError if the clients cannot be spread over this number of targets."""
+        """Raise LabError if the clients cannot be distributed over this number of targets."""
         return
 
     def check_packages(self) -> None:
@@ -122,29 +122,30 @@ class Workload(BaseModel, ABC):
         return
 
     def prepare(self, earlier: Sequence[EarlierRun]) -> dict[str, Any]:
-        """Return what follows from earlier runs, on the same kind of target, of the experiment that this one needs.
+        """Return parameters derived from earlier runs, on the same kind of target, of the experiment that this one
+        needs.
 
-        It is there as `set_up` of every client, and in run.json as part of the workload. Raises LabError if the
-        workload cannot be run with what there is.
+        They are part of `set_up` of every client, and of the workload in run.json. Raises LabError if the results do
+        not allow the workload to run.
         """
         return {}
 
     def target_settings(self, prepared: Mapping[str, Any]) -> dict[str, Any]:
-        """Return settings of targets that follow from what was `prepared`; their own come before these."""
+        """Return settings of targets derived from `prepared`; the targets' own settings take precedence."""
         return {}
 
     def numbers_of_workers(self, worker_count: int) -> list[Sequence[int]]:
-        """Return which clients are in which of this number of processes."""
+        """Return the clients of each of this number of processes."""
         return [range(worker, self.client_count, worker_count) for worker in range(worker_count)]
 
     @abstractmethod
     async def behave(self, client: Client) -> None:
-        """Do what this client does until it is `stopping`, or `finishing` if it listens."""
+        """Run this client until it is `stopping`, or `finishing` if it listens."""
 
     async def set_up(self, targets: Sequence[Target]) -> dict[str, Any]:
-        """Make queues and clients on all targets, and store messages; return what the clients need to know of it.
+        """Create queues and clients on all targets, and store messages; return the information that clients need.
 
-        That is `queues`, by target and name, and `addresses`, by the number of the client.
+        It consists of `queues`, by target and name, and `addresses`, by the number of the client.
         """
         self.check(len(targets))
         token = secrets.token_hex(3)
@@ -173,14 +174,14 @@ class Workload(BaseModel, ABC):
         return range(place, self.client_count, target_count)
 
     def peers(self, client: Client) -> list[int]:
-        """Return the numbers of the clients of the same target and role, this one among them, in order."""
+        """Return the numbers of the clients with the same target and role, including this one, in order."""
         target_count = len(client.set_up["queues"])
         numbers = self.numbers_at(client.number % target_count, target_count)
         return [number for number in numbers if self.role_of(number) == client.role]
 
 
 async def fill(protocol: str, target: Target, queue: QueueRef, address: int, body: bytes, count: int) -> None:
-    """Put a number of messages for a client, from itself, in the contexts 1, 2, 3 ...; return when all are stored."""
+    """Put messages for a client, from itself, in the contexts 1, 2, 3 ...; return when all are stored."""
     contexts = iter(range(1, count + 1))
 
     async def put_some() -> None:
@@ -196,7 +197,7 @@ async def fill(protocol: str, target: Target, queue: QueueRef, address: int, bod
 
 
 async def together(coroutines: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Run coroutines side by side; the first error ends them all, and is raised as it is."""
+    """Run coroutines concurrently; the first error cancels the others and is raised ungrouped."""
     try:
         async with asyncio.TaskGroup() as tasks:
             for coroutine in coroutines:
@@ -206,7 +207,7 @@ async def together(coroutines: Iterable[Coroutine[Any, Any, None]]) -> None:
 
 
 def first_error(error: BaseException) -> BaseException:
-    """Return the first error in a group of them."""
+    """Return the first error in a nested exception group."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
