@@ -1,4 +1,4 @@
 """The data pipeline on Spark: traces in, tables, models and reports out.
 
-It meets the rest of Flyball through files only and imports nothing of it but its errors.
+It exchanges only files with the rest of Flyball, and imports nothing from it but its errors.
 """

@@ -1,7 +1,7 @@
 """Activity of nodes and their queues over time: CPU, memory, clients, rates, backlog, and times of messages.
 
-A batch is reduced to sums per point of time, which are additive; a gauge is the sum of its values times how long each
-held. From those sums come tables that the driver can hold.
+A batch is reduced to additive sums per point of time; a gauge is the sum of its values, each multiplied by its
+duration. From those sums the module computes tables that fit into the driver.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ NODE_COUNTS = ("published", "delivered", "acked", "confirmed", "read_bytes", "wr
 QUEUE_GAUGES = ("ready", "unacked", "consumers")
 QUEUE_COUNTS = ("published", "delivered", "acked")
 
-# `at_s`: the beginning of a point, seconds since 1970.
+# `at_s`: the start of a point, seconds since 1970.
 _NODE_KEYS = {"run": _TEXT, "node": _TEXT, "at_s": _WHOLE}
 _QUEUE_KEYS = {"run": _TEXT, "node": _TEXT, "vhost": _TEXT, "queue": _TEXT, "at_s": _WHOLE}
 
-# Sums of each point: `recorded_s` is how long its records lasted, a gauge is in its unit times seconds.
+# Sums of each point: `recorded_s` is the duration of its records, a gauge is in its unit times seconds.
 NODE_POINTS = table(
     **_NODE_KEYS,
     recorded_s=_REAL,
@@ -46,7 +46,7 @@ QUEUE_POINTS = table(
     **dict.fromkeys(QUEUE_GAUGES, _REAL),
     **dict.fromkeys(QUEUE_COUNTS, _WHOLE),
 )
-# Messages whose time was in a bucket, and the sum of their times.
+# The number of messages whose time was in a bucket, and the sum of their times.
 TIME_POINTS = table(**_QUEUE_KEYS, metric=_TEXT, below_us=_WHOLE, timed=_WHOLE, messages=_WHOLE, sum_us=_WHOLE)
 
 KEYS = {
@@ -55,7 +55,7 @@ KEYS = {
     "time_points": (*_QUEUE_KEYS, "metric", "below_us"),
 }
 
-# The busiest queues of a run, which have rows of their own over time.
+# The number of busiest queues of a run that have their own rows over time.
 MOST_QUEUES = 20
 
 TIMES_OF = ("wait", "service")
@@ -64,7 +64,7 @@ TIME_COLUMNS = tuple(
     column for metric in TIMES_OF for column in (f"{metric}_mean_ms", *(f"{metric}_{p}_ms" for p in QUANTILES))
 )
 
-# `second` counts from the beginning of the measured time; rates are per second, CPU in cores.
+# `second` counts from the start of the measured time; rates are per second, CPU in cores.
 NODE_COLUMNS = (
     *("run", "node", "second", "recorded_s", "cpu_ratio", "store_cpu_ratio"),
     *NODE_GAUGES,
@@ -147,7 +147,7 @@ def nodes_over_time(points: DataFrame, windows: pd.DataFrame) -> pd.DataFrame:
 def queues_over_time(points: DataFrame, times: DataFrame, windows: pd.DataFrame) -> pd.DataFrame:
     """Turn QUEUE_POINTS and TIME_POINTS into at most MOST_POINTS points of each of the busiest queues.
 
-    The parts of a queue on several nodes count together.
+    The parts of a queue on several nodes are added up.
     """
     keys = ("run", "vhost", "queue", "at_s")
     busiest = Window.partitionBy("run").orderBy(sf.desc("volume"), "vhost", "queue")
@@ -164,7 +164,7 @@ def queues_over_time(points: DataFrame, times: DataFrame, windows: pd.DataFrame)
     length = found["recorded_s"].clip(lower=1e-9)
     nodes = found["nodes"].clip(lower=1)
     found = found.assign(
-        # The nodes of a queue recorded the same time.
+        # All nodes of a queue recorded the same time.
         **{name: found[name] / length * nodes for name in QUEUE_GAUGES},
         **{f"{name}_per_s": found[name] / length * nodes for name in QUEUE_COUNTS},
     )
@@ -177,9 +177,9 @@ def queues_over_time(points: DataFrame, times: DataFrame, windows: pd.DataFrame)
 
 
 def _few_points(points: DataFrame, keys: tuple[str, ...], like: pd.DataFrame | None = None) -> pd.DataFrame:
-    """Add up points into longer ones, of which each series has at most MOST_POINTS.
+    """Merge points into longer ones, such that each series has at most MOST_POINTS.
 
-    `like` gives the length of the points by run, else it follows from the extent of the run.
+    `like` provides the length of the points by run; without it, it follows from the extent of the run.
     """
     if like is None:
         extents = points.groupBy("run").agg(sf.min("at_s").alias("first"), sf.max("at_s").alias("last")).collect()
@@ -204,7 +204,7 @@ def _length_s(first_s: int, last_s: int) -> int:
 
 
 def _seconds(found: pd.DataFrame, windows: pd.DataFrame) -> pd.Series[int]:
-    """Return when points began, in seconds since the measured time of their run."""
+    """Return the start of points, in seconds since the start of the measured time of their run."""
     begins = windows.set_index("run")["from_us"] // 1_000_000
     return (found["at_s"] - found["run"].map(begins).fillna(0)).astype("int64")
 

@@ -1,6 +1,6 @@
-"""From traces to the tables and models of a report: calls the stages in order and writes their results.
+"""The complete analysis, from traces to the tables and models of a report: runs the stages in order.
 
-The only module that uses all stages. They compute statistics and models; the report lays them out.
+The only module that uses all stages. They compute statistics and models; the report arranges them.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ ONLY_OF_QUEUES = ("queue_over_time", "placement", "provisioning", "scaling")
 # Tables written only if nodes recorded their activity; the second only if queues were busy.
 ONLY_OF_NODES = ("nodes_over_time", "queues_over_time")
 
-# Called with the stage that begins, the number of stages done, and the number of all stages.
+# Called with the stage that starts, the number of completed stages, and the number of all stages.
 Progress = Callable[[str, int, int], None]
 
 
@@ -86,7 +86,7 @@ class Analysis:
     #
     # Here `throughput` sums all queues; `throughput.parquet` lists the busiest ones separately.
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
-    # The content of the JSON files: those of `profile`, `model` and `capacity` that the data allow.
+    # The content of the JSON files: `profile`, `model` and `capacity`, as far as the data allow them.
     models: Mapping[str, dict[str, Any]] = field(default_factory=dict)
 
 
@@ -109,7 +109,7 @@ def analyse(
     """
     stages = _Stages(progress)
     with one_line_errors("the analysis"), _opened(spark, source, out, stages, store) as opened, _beside() as beside:
-        # With Spark Connect a model can be asked only where its session was made.
+        # With Spark Connect a model can be queried only in the thread of its session.
         profile_ = None if is_remote() else beside.submit(_profile, opened)
         counted = _counted(opened.found, stages)
         tables = _tables(opened, counted, stages)
@@ -132,7 +132,7 @@ def find_model(
 ) -> str:
     """Write one of the MODELS into `out` and return its file. Raises PipelineError if the traces do not allow it.
 
-    `unit` is that of the costs in a profile, `class_count` the number of its classes if it is not to be found.
+    `unit` is that of the costs in a profile, `class_count` the number of its classes; by default it is determined.
     """
     stages = _Stages(progress, of=4 if name == "capacity" else 1)
     with one_line_errors(f"the {name}"), _opened(spark, source, out, stages) as opened:
@@ -150,7 +150,7 @@ def find_model(
 
 
 class _Stages:
-    """Reports the stages as they begin."""
+    """Reports the start of each stage."""
 
     def __init__(self, progress: Progress, of: int = 9) -> None:
         self._progress = progress
@@ -203,7 +203,7 @@ def _opened(
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """The small tables that the passes over all events leave; all statistics are computed from them."""
+    """The small tables computed by the passes over all events; all statistics are derived from them."""
 
     # SECONDS, including those before and after the measured time.
     seconds: DataFrame
@@ -263,7 +263,7 @@ def _add_loops(tables: dict[str, pd.DataFrame], opened: _Opened) -> None:
     if not (tables["loops"]["is_closed"] & (tables["loops"]["loop"] != ADMISSION)).any():
         return
     found = _pandas(closed_loops(_of_other_loops(opened.found), opened.runs)).sort_values(["run", "loop", "part"])
-    # Numbers of samples stay integers, even if some loops never settled and are null.
+    # Sample counts stay integers although they are null for loops that never settled.
     tables["closed_loops"] = found.astype({"settling_samples": "Int64"}).reset_index(drop=True)
     more = loop_measures(tables["closed_loops"])
     parts = [table for table in (tables["measures"], more) if len(table)]
@@ -288,7 +288,7 @@ def _add_policies(tables: dict[str, pd.DataFrame], opened: _Opened) -> None:
 
 
 def _add_queues(tables: dict[str, pd.DataFrame], opened: _Opened) -> None:
-    """Add the results of queues that many clients shared, if there were any."""
+    """Add the results of queues that many clients shared, if any."""
     if not queue_runs(opened.runs):
         return
     over_time = queue_over_time(tables["throughput"], opened.runs)
@@ -304,7 +304,7 @@ def _add_queues(tables: dict[str, pd.DataFrame], opened: _Opened) -> None:
 
 
 def _add_activity(tables: dict[str, pd.DataFrame], found: Ingested, windows: pd.DataFrame) -> None:
-    """Add what nodes and queues did over time, if nodes have recorded it."""
+    """Add the activity of nodes and queues over time, if nodes recorded it."""
     if found.rows.get("nodes"):
         tables["nodes_over_time"] = nodes_over_time(found.node_points, windows)
     if found.rows.get("queues"):
@@ -312,7 +312,7 @@ def _add_activity(tables: dict[str, pd.DataFrame], found: Ingested, windows: pd.
 
 
 def _left_out(opened: _Opened) -> list[Quarantined]:
-    """Return the gaps: records that the traces should hold and the tables lack."""
+    """Return the records that the traces should contain but the tables lack."""
     dropped = opened.found.dropped
     lost = Quarantined(opened.source, "lacks records that nodes or clients could not write", dropped)
     return [*opened.found.quarantine, *([lost] if dropped else [])]
@@ -326,14 +326,14 @@ def _measures(counted: _Counted) -> pd.DataFrame:
 def _effects(opened: _Opened, measured: pd.DataFrame) -> pd.DataFrame:
     found = []
     for experiment in opened.experiments:
-        # An experiment that is not a full factorial design, or not complete, has no effects to show.
+        # An incomplete experiment, or one that is not a full factorial design, has no effects.
         with contextlib.suppress(PipelineError):
             found.append(factorial(measured, opened.runs, experiment))
     return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=list(EFFECT_COLUMNS))
 
 
 def _add_logs(tables: dict[str, pd.DataFrame], found: Ingested) -> None:
-    """Append the rows that only logs provide to the tables made of traces."""
+    """Append rows that are computed from logs only to the tables computed from traces."""
     more: dict[str, pd.DataFrame] = {}
     if found.rows.get("intervals"):
         intervals = _pandas(AGGREGATES["intervals"].merged(joined(found.intervals, found.windows)))
@@ -350,9 +350,9 @@ def _add_logs(tables: dict[str, pd.DataFrame], found: Ingested) -> None:
 
 @contextmanager
 def _beside() -> Iterator[ThreadPoolExecutor]:
-    """Run a function in parallel with the block: a single stage leaves cores idle while Spark plans and ends it.
+    """Run a function in parallel with the block: a single stage leaves cores idle while Spark plans and finishes it.
 
-    If the block fails, its result is not awaited: it ends with Spark, at the latest.
+    If the block fails, the function's result is not awaited; it ends with Spark at the latest.
     """
     pool = ThreadPoolExecutor(1)
     try:
@@ -375,7 +375,7 @@ def _models(
         with contextlib.suppress(PipelineError):
             models["model"] = plants(_of_other_loops(opened.found), opened.runs)
     stages.begin("capacity")
-    # Responses are not a measure of work done: a refusal is a response too.
+    # With policies, responses do not measure completed work: a refusal is a response too.
     found = capacity(measured, [run for run in opened.runs if run not in compared_runs(opened.runs)])
     if found["targets"]:
         models["capacity"] = found
@@ -392,7 +392,7 @@ def _profile(opened: _Opened) -> dict[str, Any] | None:
 
 
 def _profile_in(opened: _Opened, unit: str = "ms", class_count: int | None = None) -> dict[str, Any]:
-    """Return the profile of an application's requests, or of those of nodes where no application has recorded any.
+    """Return the profile of an application's requests, or, without any, of the nodes' requests.
 
     Raises PipelineError if there are neither, or if they have no cost in that unit.
     """
@@ -405,7 +405,7 @@ def _profile_in(opened: _Opened, unit: str = "ms", class_count: int | None = Non
 
 
 def _uncontrolled(admitted: DataFrame, runs: Sequence[Run]) -> DataFrame:
-    """Leave out runs under admission control if there are others: under overload, costs are others."""
+    """Omit runs under admission control if there are others: costs under overload differ."""
     controlled = {run.run for run in runs if policy_of(run) != UNCONTROLLED}
     if not controlled or controlled.issuperset(row["run"] for row in admitted.select("run").distinct().collect()):
         return admitted
@@ -430,16 +430,16 @@ def _write(analysis: Analysis, out: str, files: Files) -> None:
             if name in analysis.models:
                 _write_model(name, analysis.models[name], out, files)
             else:
-                # Results of an earlier analysis must not be taken for those of this one.
+                # Results of an earlier analysis must not be mistaken for those of this one.
                 files.delete(join(out, f"{name}.json"))
     except OSError as error:
         raise PipelineError(f"{folder} cannot be written to: {error.strerror}") from error
 
 
 def _write_throughput(spark: SparkSession, counted: _Counted, known: pd.DataFrame, out: str) -> None:
-    """Let Spark write THROUGHPUT: with its queues it may have more rows than the driver should hold.
+    """Let Spark write THROUGHPUT: with its queues it may have more rows than the driver can hold.
 
-    `known` has the rows for all queues together, and those that come from logs.
+    `known` has the rows for all queues together, and those from logs.
     """
     found = throughput(measured(counted.seconds, counted.windows))
     of_logs = known[known["point_s"].isna()][THROUGHPUT.names] if "point_s" in known else known

@@ -1,4 +1,4 @@
-"""Writes one batch of a store: the aggregates of the rows of some files, and the rows that were rejected."""
+"""Writes one batch of a store: the aggregates of the rows of some files, and the rejected rows."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ ENOUGH_ROWS = 10_000_000
 # If a batch has more rows of a kind than this, times other than the response are counted for a sample of them.
 ENOUGH_OF_A_KIND = 1_000_000
 
-# The tables that are aggregated, with the source of events that each is.
+# The aggregated tables, with the source of their events.
 _SOURCES = {"requests": "nodes", "calls": "clients"}
 
-# The other tables that are added up: the name of their sums, and how many rows of the table those are of.
+# Other tables that are summed: the name of their sums, and the expression for the number of their rows.
 _SUMS = {
     "admissions": ("admitted", "sum(if(unit = 'ms', rows, 0))"),
     "intervals": ("intervals", "sum(records)"),
     "downtimes": ("downtimes", "sum(requests)"),
 }
 
-# The tables that are added up over time, with the table of their sums.
+# Tables that are summed over time, with the table of their sums.
 _ACTIVITY = {
     "nodes": ("node_points", node_points),
     "queues": ("queue_points", queue_points),
@@ -149,7 +149,7 @@ class BatchWriter:
         self._write(newest(samples, self._rows["samples"]).select(*TABLES["samples"].names), "samples")
 
     def _add_up(self, table: str, rows: DataFrame, origins: Mapping[str, int], alignments: DataFrame) -> None:
-        """Write the sums of one of the tables of _SUMS."""
+        """Write the sums of one of the tables in _SUMS."""
         name, count = _SUMS[table]
         if table == "admissions":
             sums = admitted(rows, self._spark.createDataFrame(self._windows(origins), WINDOWS))
@@ -161,7 +161,7 @@ class BatchWriter:
         self._extents_found += [(run, first, last) for run, _, first, last in found]
 
     def _add_activity(self, scans: Mapping[str, DataFrame], alignments: DataFrame) -> None:
-        """Write the sums of the tables of _ACTIVITY."""
+        """Write the sums of the tables in _ACTIVITY."""
         known = {run for run, _, _ in self._extents_found}
         for table, (points, add) in _ACTIVITY.items():
             if table not in scans:
@@ -170,7 +170,7 @@ class BatchWriter:
             self._write(add(rows, alignments), points)
             found = rows.groupBy("run").agg(sf.count("*"), sf.min("at_us"), sf.max("at_us")).collect()
             self._rows[table] = sum(count for _, count, _, _ in found)
-            # Nodes record while they are idle as well, but only requests have a measured time.
+            # Nodes record activity while they are idle, too, but requests alone define the measured time.
             self._extents_found += [(run, first, last) for run, _, first, last in found if run not in known]
 
     def _aggregate(
@@ -190,7 +190,7 @@ class BatchWriter:
             if table in events:
                 self._rows[table] = sum(records for where, _, records, _, _ in found if where == source)
         file_rows = {table: sum(file.rows for file in sound if file.table == table) for table in events}
-        # Only where rows were rejected is it checked again which: the same rows count in both passes.
+        # Rows are checked again only in files with rejected rows, so that both passes count the same rows.
         clean = {
             table: as_events(scans[table]) if self._rows[table] == file_rows[table] else events[table]
             for table, as_events in (("requests", of_requests), ("calls", of_calls))
@@ -210,7 +210,7 @@ class BatchWriter:
             self._write(answers(within(clean["calls"], windows), compared), "answers")
 
     def _quarantine(self, table: str, rows: DataFrame) -> list[tuple[str, str, int]]:
-        """Write the rejected rows with their reason; return the number for each file."""
+        """Write the rejected rows with their reason; return their number by file."""
         name = f"quarantine/{table}"
         bad = rows.withColumn("reason", reason(table)).where("reason is not null")
         self._write(bad.select(*TABLES[table].names, "reason", as_place(sf.col("_file")).alias("file")), name)
@@ -219,7 +219,7 @@ class BatchWriter:
         return [(row["file"], row["reason"], row["count"]) for row in counted]
 
     def _origin(self, run: str, sound: Sequence[SoundFile]) -> int:
-        """Return the time from which the seconds of a run are counted: the same for all of its files."""
+        """Return the time from which the seconds of a run are counted, which is the same for all of its files."""
         if run in self._manifests:
             return self._manifests[run].measured.from_us
         if run in self._origins:
@@ -227,7 +227,7 @@ class BatchWriter:
         return min((file.first_us for file in sound if file.run == run and file.first_us is not None), default=0)
 
     def _windows(self, origins: Mapping[str, int]) -> list[tuple[str, int, int]]:
-        """Return the measured time of each run: the one in its manifest, or else all that was recorded."""
+        """Return the measured time of each run: from its manifest, or else the extent of its records."""
         return [
             (run, measured.from_us, measured.until_us)
             if (measured := getattr(self._manifests.get(run), "measured", None))
@@ -236,7 +236,7 @@ class BatchWriter:
         ]
 
     def _alignments(self, origins: Mapping[str, int], sound: Sequence[SoundFile]) -> list[tuple[str, int, int]]:
-        """Return windows with the length of the points into which the seconds of each run are joined."""
+        """Return windows, with the length of the points into which the seconds of each run are merged."""
         found = []
         for run, origin in origins.items():
             if run in self._manifests:
@@ -244,18 +244,18 @@ class BatchWriter:
             else:
                 times = [file.last_us for file in sound if file.run == run and file.last_us is not None]
                 until = max([*times, *self._extents.get(run, [])], default=origin)
-                # A minute at most: the files so far may be only the beginning of the run.
+                # A minute at most: the files so far may be only the start of the run.
                 until = min(until, origin + 60 * MOST_POINTS * 1_000_000)
             found.append((run, origin, max(until, origin + 1)))
         return found
 
 
 def part_of(rows: DataFrame, count: int) -> DataFrame:
-    """Sample enough of `count` requests for a profile; each sampled one carries the weight of those left out."""
+    """Sample enough of `count` requests for a profile; each sampled one is weighted for those left out."""
     one_in = max(count // ENOUGH_ROWS, 1)
     if one_in == 1:
         return rows
-    # By a hash: of a client that puts and takes in turn, every n-th request would be of one kind.
+    # By a hash: with a client that alternates put and take, every n-th request would be of one kind.
     part = rows.where(sf.pmod(sf.hash("sequence"), sf.lit(one_in)) == 0)
     return part.withColumn("weight", sf.col("weight") * sf.lit(one_in))
 

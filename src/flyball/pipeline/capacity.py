@@ -19,7 +19,7 @@ from scipy import optimize, stats
 from flyball.pipeline.manifest import Run
 
 VERSION = 1
-# The keys of a workload that are numbers of clients.
+# Parameters of a workload that are numbers of clients.
 CLIENT_COUNTS = (
     "clients",
     "producers",
@@ -33,9 +33,9 @@ CLIENT_COUNTS = (
 CONFIDENCE = 0.9
 # Minimum number of client counts: fewer do not show a knee.
 FEWEST_LEVELS = 3
-# The knee has been passed where 1 % more clients bring less than this many % more throughput.
+# The knee has been passed where 1 % more clients increase throughput by less than this many %.
 SATURATED_BELOW = 0.5
-# The queue was level if the rates of puts and takes differ by less than this ratio.
+# The queue length was steady if the rates of puts and takes differ by less than this ratio.
 LEVEL_RATIO = 0.05
 # Condition number above which the rates of puts and takes are too collinear to separate their costs.
 LARGEST_CONDITION = 30.0
@@ -50,32 +50,34 @@ Figures = Mapping[tuple[str, str, str, str], float]
 
 @dataclass(frozen=True, slots=True)
 class Knee:
-    """A curve of throughput over clients, and where its first and its last line meet."""
+    """A curve of throughput over clients, and the intersection of its initial and its final line."""
 
     model: str
     parameters: dict[str, float]
     throughput: Callable[[Numbers], Numbers]
-    # The largest number of clients that was measured.
+    # The largest measured number of clients.
     most_clients: float
-    # The error of ln throughput, which is about a relative one.
+    # The RMSE of ln throughput, which is approximately a relative error.
     rmse_ratio: float
-    # Akaike's criterion, corrected for few points: the lower, the better.
+    # Akaike's information criterion, corrected for few points (AICc): lower is better.
     score: float
 
     @property
     def max_throughput_per_s(self) -> float:
-        """The highest throughput of the curve as far as it was measured."""
+        """The highest throughput of the curve within the measured range."""
         clients = np.linspace(1, self.most_clients, 1000)
         return float(self.throughput(clients).max())
 
     @property
     def clients_at_knee(self) -> float:
-        """Where the line of light load, one client's throughput times their number, reaches the maximum."""
+        """The intersection of the line of light load, one client's throughput times their number, with the
+        maximum.
+        """
         return self.max_throughput_per_s / self.parameters["per_client_per_s"]
 
     @property
     def is_passed(self) -> bool:
-        """Whether throughput hardly grew at the end."""
+        """Whether throughput hardly grew at the largest number of clients."""
         end = np.array([self.most_clients * 0.98, self.most_clients])
         low, high = np.log(self.throughput(end))
         return float(high - low) / -math.log(0.98) < SATURATED_BELOW
@@ -93,12 +95,12 @@ class Rates:
 
     @property
     def is_level(self) -> bool:
-        """Whether the queue neither grew nor emptied."""
+        """Whether the queue neither grew nor shrank."""
         return abs(self.put_per_s - self.taken_per_s) <= LEVEL_RATIO * max(self.put_per_s, self.taken_per_s)
 
 
 def capacity(measures: pd.DataFrame, runs: Sequence[Run]) -> dict[str, Any]:
-    """Return the capacity of each target whose runs differ in nothing but their numbers of clients.
+    """Return the capacity of each target whose runs differ only in their numbers of clients.
 
     A result that the data do not allow is None, with a reason.
     """
@@ -111,7 +113,7 @@ def capacity(measures: pd.DataFrame, runs: Sequence[Run]) -> dict[str, Any]:
 def two_lines(clients: Numbers, throughput: Numbers) -> Knee:
     """Fit X(N) = min(N / (R0 + Z), Xmax), the asymptotic bounds, in logarithms.
 
-    Each number of clients is tried as the last one on the slope; each part then is the mean of its points.
+    Each number of clients is tried as the last one on the slope; each part is the mean of its points.
     """
     best: tuple[float, float, float] | None = None
     logs, rates = np.log(throughput), np.log(throughput / clients)
@@ -142,7 +144,7 @@ def scalability_law(clients: Numbers, throughput: Numbers) -> Knee:
         found: Numbers = per_client * n / (1 + contention * (n - 1) + crosstalk * n * (n - 1))
         return found
 
-    # N/X is linear in the parameters: a good start.
+    # N/X is linear in the parameters: use its solution as the initial guess.
     columns = np.column_stack([np.ones(len(clients)), clients - 1, clients * (clients - 1)])
     weights = (throughput / clients)[:, None]
     start, _ = optimize.nnls(columns * weights, np.ones(len(clients)))
@@ -166,7 +168,7 @@ def scalability_law(clients: Numbers, throughput: Numbers) -> Knee:
 
 
 def knee_of(clients: Numbers, throughput: Numbers) -> Knee:
-    """Return the curve that fits better; the simpler one where there are too few points to decide."""
+    """Return the curve that fits better; the simpler one if there are too few points to decide."""
     candidates = [two_lines(clients, throughput)]
     if len(clients) > 5:
         candidates.append(scalability_law(clients, throughput))
@@ -174,7 +176,7 @@ def knee_of(clients: Numbers, throughput: Numbers) -> Knee:
 
 
 def _score(error: float, count: int, parameters: int) -> float:
-    """Return the corrected criterion of Akaike; errors below 0.1 % do not improve it."""
+    """Return the corrected Akaike criterion; reducing an error below 0.1 % does not improve it."""
     fitted = parameters + 1
     room = count - fitted - 1
     if room <= 0:
@@ -192,13 +194,13 @@ def _figures(measures: pd.DataFrame) -> Figures:
 
 
 def _figure(figures: Figures, run: str, metric: str, kind: str) -> float | None:
-    """Return the figure that the clients measured, or else the nodes'."""
+    """Return the figure of the clients, or else the nodes'."""
     found = figures.get((run, "clients", metric, kind))
     return found if found is not None else figures.get((run, "nodes", metric, kind))
 
 
 def _alike(runs: Sequence[Run]) -> list[list[Run]]:
-    """Return the runs that differ in nothing but numbers of clients and repetition, together."""
+    """Group the runs that differ only in numbers of clients and repetition."""
     found: dict[str, list[Run]] = {}
     for run in runs:
         found.setdefault(json.dumps(_setting(run), sort_keys=True, default=str), []).append(run)
@@ -256,7 +258,7 @@ def _target(runs: Sequence[Run], figures: Figures) -> dict[str, Any]:
 
 
 def _envelope(runs: Sequence[Run], figures: Figures) -> tuple[Numbers, Numbers]:
-    """Return numbers of clients and throughputs of all repetitions; of several mixes of one number, the best's."""
+    """Return client counts and throughputs of all repetitions; of several mixes with one count, the best."""
     cells: dict[int, dict[str, list[float]]] = {}
     for run in runs:
         value = _figure(figures, run.run, "throughput", "all")
@@ -323,7 +325,7 @@ def _rates(run: Run, figures: Figures) -> Rates | None:
 
 
 def _messages(figures: Figures, run: str, kinds: Sequence[str]) -> float:
-    """Return messages per second; where messages were not counted, a request counts as one."""
+    """Return messages per second; a request counts as one where messages were not counted."""
     for metric in ("messages", "throughput"):
         found = [_figure(figures, run, metric, kind) or 0.0 for kind in kinds]
         if sum(found) > 0:
@@ -332,11 +334,11 @@ def _messages(figures: Figures, run: str, kinds: Sequence[str]) -> float:
 
 
 def _ratio(rates: Sequence[Rates]) -> dict[str, Any]:
-    """Return how many consumers one producer needs so that the queue neither grows nor empties.
+    """Return the number of consumers per producer with which the queue neither grows nor shrinks.
 
-    While a queue grows or empties neither side waits for the other: a producer puts p = P/N and a consumer takes
-    c = T/M messages per second, and p/c consumers keep up with a producer. Of such runs it is the median. A queue
-    that stays level only says that its consumers were enough.
+    While a queue grows or shrinks neither side waits for the other: a producer puts p = P/N and a consumer takes
+    c = T/M messages per second, and p/c consumers keep up with a producer. The result is the median of such runs. A
+    queue with a steady length only shows that its consumers sufficed.
     """
     unbalanced = [one for one in rates if not one.is_level]
     level = [one.consumers / one.producers for one in rates if one.is_level]
@@ -353,8 +355,9 @@ def _weights(rates: Sequence[Rates], nodes: int, is_knee_passed: bool) -> dict[s
     """Return the share of a node's capacity that one producer and one consumer use at full speed.
 
     By the utilisation law nodes are busy for U = P·D_put + T·D_take, with D the CPU time of a message on each side,
-    found by least squares over the runs. Capacity is the largest U, provided that throughput had stopped to grow; a
-    producer's weight is the largest rate of one times D_put, as part of a node's capacity. A consumer's likewise.
+    found by least squares over the runs. Capacity is the largest U, provided that throughput had stopped growing; a
+    producer's weight is the largest rate of one producer times D_put, as a share of a node's capacity. A consumer's
+    likewise.
     """
     nothing = {"producer_weight": None, "consumer_weight": None, "put_cpu_s": None, "take_cpu_s": None}
     known = [(one, one.busy) for one in rates if one.busy]

@@ -1,6 +1,6 @@
-"""An archive of the Java classes that Spark loads: with it a session starts in half the time.
+"""A class-data-sharing archive (CDS) of the Java classes that Spark loads: it halves the start time of a session.
 
-Only a cache: without it, or with one that does not match, Spark starts more slowly. `warm_start` makes it.
+Only a cache: without a matching one Spark starts more slowly. `warm_start` creates it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def archive_of(java: Java) -> Path:
 
 
 def keep(unfinished: Path, archive: Path) -> bool:
-    """Move a new archive to its place, and remove the oldest; return False if there is none, or no place for it."""
+    """Move a new archive to its place, and remove the oldest; return False if it is missing or cannot be moved."""
     try:
         os.replace(unfinished, archive)
     except OSError:

@@ -1,6 +1,6 @@
-"""Requests of nodes and calls of clients in one form, and their place in the measured time of a run.
+"""Requests of nodes and calls of clients in one format, and their position in the measured time of a run.
 
-Only selects columns: a stage that needs three of them makes Spark read three. Statistics are elsewhere.
+Only selects columns, so that Spark reads only those that a stage needs. Statistics are elsewhere.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ PARTS = ("wait", "parse", "engine", "store", "emit")
 
 _TEXT, _WHOLE = StringType(), LongType()
 
-# The time of each run that is measured: from `from_us` to just before `until_us`, microseconds since 1970.
+# The measured time of each run: from `from_us` to just before `until_us`, microseconds since 1970.
 WINDOWS = table(run=_TEXT, from_us=_WHOLE, until_us=_WHOLE)
 
 # `at_us`: the time of the answer. `service_ns`: the latency without the client's own delay. A value that a source
-# does not have is 0.
+# does not record is 0.
 EVENTS = table(
     run=_TEXT,
     source=_TEXT,
@@ -45,13 +45,13 @@ EVENTS = table(
     weight=_WHOLE,
 )
 
-# `second`: seconds since the measured time began, negative before it; a multiple of the run's `point_s`.
+# `second`: seconds since the start of the measured time, negative before it; a multiple of the run's `point_s`.
 PLACED = table(**{field.name: field.dataType for field in EVENTS}, second=_WHOLE)
 
-# A series over time has at most about this many points, whatever the length of its run: it must fit into the driver.
+# Approximate maximum of points in a series over time, whatever the length of its run: it must fit into the driver.
 MOST_POINTS = 2000
 
-# Lengths of a point in seconds, the shortest first; each divides those after it, so that points can be joined.
+# Lengths of a point in seconds, in ascending order; each divides all later ones, so that points can be merged.
 POINTS_S = (1, 60, 120, 600, 3600, 7200, 21_600, 86_400, 604_800)
 
 
@@ -62,7 +62,7 @@ def point_s(from_us: int, until_us: int) -> int:
 
 
 def of_requests(requests: DataFrame) -> DataFrame:
-    """Turn requests, as nodes record them, into EVENTS."""
+    """Convert requests, as recorded by nodes, to EVENTS."""
     require(requests, REQUESTS, "the table of requests")
     latency_ns = " + ".join(f"{part}_ns" for part in PARTS)
     return requests.select(
@@ -84,7 +84,7 @@ def of_requests(requests: DataFrame) -> DataFrame:
 
 
 def of_calls(calls: DataFrame) -> DataFrame:
-    """Turn calls, as clients record them, into EVENTS; their latency counts from the intended time."""
+    """Convert calls, as recorded by clients, to EVENTS; their latency counts from the intended time."""
     require(calls, CALLS, "the table of calls")
     latency_ns = "late_ns + response_ns"
     return calls.select(
@@ -106,12 +106,12 @@ def of_calls(calls: DataFrame) -> DataFrame:
 
 
 def placed(events: DataFrame, windows: DataFrame) -> DataFrame:
-    """Turn EVENTS into PLACED, including those outside the measured time; runs without a window are left out."""
+    """Convert EVENTS to PLACED, including those outside the measured time; runs without a window are omitted."""
     return _beside_windows(events, windows).select(*PLACED.names)
 
 
 def within(events: DataFrame, windows: DataFrame) -> DataFrame:
-    """Turn EVENTS into those PLACED that were answered in the measured time of their run."""
+    """Convert EVENTS to the PLACED that were answered in the measured time of their run."""
     inside = "at_us >= from_us and at_us < until_us"
     return _beside_windows(events, windows).where(inside).select(*PLACED.names)
 
@@ -119,16 +119,16 @@ def within(events: DataFrame, windows: DataFrame) -> DataFrame:
 def _beside_windows(events: DataFrame, windows: DataFrame) -> DataFrame:
     require(events, EVENTS, "the table of events")
     require(windows, WINDOWS, "the table of windows")
-    # Not `div`, which rounds towards 0: the point before the window would be one too long.
+    # Not `div`, which rounds towards 0: the point before the window would be too long.
     second = sf.expr("cast(floor((at_us - from_us) / (point_s * 1000000D)) as bigint) * point_s")
-    # Spark finds a number in a third of the time that a text takes. With 64 bits no two runs share one.
+    # A join on numbers takes a third of the time of one on texts. 64 bits make collisions of runs improbable.
     key = sf.xxhash64("run")
     beside = windows.select(key.alias("run_key"), "from_us", "until_us", point_of_window())
     return events.withColumn("run_key", key).join(sf.broadcast(beside), "run_key").withColumn("second", second)
 
 
 def point_of_window() -> Column:
-    """Return the column `point_s` of WINDOWS, as `point_s` has it."""
+    """Return the column `point_s` of WINDOWS, computed like the function `point_s`."""
     fitting = f"filter(array{POINTS_S}, point -> (until_us - from_us) div 1000000 <= point * {MOST_POINTS})"
     return sf.expr(f"cast(coalesce(get({fitting}, 0), {POINTS_S[-1]}) as bigint)").alias("point_s")
 

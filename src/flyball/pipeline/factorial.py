@@ -1,4 +1,4 @@
-"""Which factors of an experiment matter, and how much: effects of a 2^k·r factorial design.
+"""The effects of the factors of an experiment: a 2^k·r factorial design.
 
 After R. Jain, The Art of Computer Systems Performance Analysis, ch. 17-18. Small tables on the driver: no Spark here.
 """
@@ -20,7 +20,7 @@ from flyball.pipeline.manifest import Experiment, Run
 COLUMNS = ("experiment", "metric", "term", "effect", "low", "high", "share_ratio", "source", "kind", "unit", "model")
 DEFAULT_METRICS = ("throughput", "response")
 CONFIDENCE = 0.9
-# Ratio of the largest to the smallest response from which effects are taken as multiplicative, not additive.
+# Ratio of the largest to the smallest response from which effects are treated as multiplicative, not additive.
 MULTIPLICATIVE_FROM = 10.0
 
 Numbers = npt.NDArray[np.float64]
@@ -30,7 +30,7 @@ Numbers = npt.NDArray[np.float64]
 class Term:
     """The mean, a factor, or an interaction of factors, with its effect and its share of the variation (0 to 1).
 
-    `low` and `high` bound the effect with 90 % confidence; they are NaN where nothing was repeated.
+    `low` and `high` bound the effect with 90 % confidence; they are NaN without repetitions.
     """
 
     name: str
@@ -95,9 +95,9 @@ def factorial(
 ) -> pd.DataFrame:
     """Return the table `effects` of an experiment: a row for each metric and term, with the columns `COLUMNS`.
 
-    Of a factor with more than two levels only the lowest and the highest count, so any full factorial serves. Metrics
-    are those that the clients saw, else the nodes'; a metric without measurements gives no rows. Of unequally many
-    repetitions each corner gives as many as the one with the fewest. Raises PipelineError if no factor has two
+    Of a factor with more than two levels only the lowest and the highest count, so any full factorial design works.
+    Metrics are those of the clients, else the nodes'; a metric without measurements has no rows. If corners have
+    different numbers of repetitions, the smallest number is used for each. Raises PipelineError if no factor has two
     levels or if a corner was never run.
     """
     levels = {name: _ends(values) for name, values in experiment.factors.items() if _differ(values)}
@@ -161,7 +161,7 @@ def _runs_of_corners(
 
 
 def _responses(measured: pd.DataFrame, corners: Sequence[Sequence[str]]) -> Numbers | None:
-    """Return the means of a row of runs for each corner, or None if some corner was not measured."""
+    """Return the means of the runs at each corner as a row, or None if a corner was not measured."""
     means = {str(run): float(mean) for run, mean in zip(measured["run"], measured["mean"], strict=True)}
     rows = [[means[run] for run in names if run in means] for names in corners]
     repetitions = min(len(row) for row in rows)

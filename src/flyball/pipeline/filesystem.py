@@ -1,7 +1,7 @@
-"""Files of the pipeline wherever they are: on this machine, or where Spark's Hadoop client reaches.
+"""Files of the pipeline on this machine, or wherever Spark's Hadoop client has access.
 
-All files that are not tables of Spark go through here: manifests, models, reports, the lock of a store. Paths and
-`file:` need no Spark session; other schemes go to Hadoop's FileSystem, in the Java of the session.
+All files except Spark's tables are accessed here: manifests, models, reports, the lock of a store. Paths and `file:`
+need no Spark session; other schemes use Hadoop's FileSystem, in the Java process of the session.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from flyball.pipeline.places import LOCAL, Entry, Files, is_hidden, is_local
 
 
 def files_at(place: str | Path, spark: SparkSession | None = None) -> Files:
-    """Return the file system of a place. Raises PipelineError if it takes a Java that is not in this process."""
+    """Return the file system of a place. Raises PipelineError if it needs Java and this process has none."""
     if is_local(place):
         return LOCAL
     if spark is None or is_remote():
@@ -31,7 +31,7 @@ def files_at(place: str | Path, spark: SparkSession | None = None) -> Files:
 
 
 class HadoopFiles:
-    """Files behind Hadoop's FileSystem, each call a call to Java."""
+    """Files of Hadoop's FileSystem; each operation is a call to Java."""
 
     def __init__(self, spark: SparkSession, place: str) -> None:
         self._java: Any = spark.sparkContext._jvm
@@ -96,7 +96,8 @@ class HadoopFiles:
 
     def rename(self, place: str, target: str) -> None:
         with _os_errors(place):
-            # Hadoop's FileSystem does not replace; an object store copies, and then there is no moment without.
+            # Hadoop's rename does not replace. In an object store, which copies, the target is never missing
+            # meanwhile.
             if self._files.exists(self._path(target)):
                 self._files.delete(self._path(target), False)
             if not self._files.rename(self._path(place), self._path(target)):

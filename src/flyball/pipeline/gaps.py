@@ -1,4 +1,4 @@
-"""Long times without a request, which say that a node was stopped or that a clock jumped."""
+"""Long intervals without requests, which indicate that a node was stopped or that a clock jumped."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pandas as pd
 
 from flyball.pipeline.intervals import Numbers
 
-# Shares of a run and seconds above which a time without requests is reported.
+# A time without requests is reported if it exceeds this share of a run and this many seconds.
 MOST_RATIO = 0.5
 FEWEST_S = 3600.0
 
 
 def gaps(series: pd.DataFrame, windows: pd.DataFrame) -> Iterator[str]:
-    """Yield a sentence for each run whose rates are means over a time most of which nothing was recorded in.
+    """Yield a sentence for each run whose rates are means over a time most of which has no records.
 
     `series` is SERIES with `point_s`.
     """

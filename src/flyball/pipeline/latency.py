@@ -1,7 +1,7 @@
 """Distributions of times: weighted percentiles and histograms, from one pass over any number of events.
 
-Times are counted in buckets that grow by one percent, as in an HDR histogram. Unlike percentiles, counts can be added
-up over nodes, kinds and runs; a percentile found from them is off by 0.5 % at most.
+Times are counted in buckets that grow by one percent, as in an HDR histogram. Unlike percentiles, counts can be
+added up over nodes, kinds and runs; a percentile computed from them is off by 0.5 % at most.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ QUANTILES = {"p5_ms": 0.05, "p50_ms": 0.5, "p90_ms": 0.9, "p95_ms": 0.95, "p99_m
 
 DATABASE = "database"
 
-# Stands in the column `kind` for all kinds together.
+# Value of the column `kind` for all kinds together.
 ALL = "all"
 
 _TEXT, _WHOLE, _REAL = StringType(), LongType(), DoubleType()
@@ -53,7 +53,7 @@ def spread(events: DataFrame, one_in: Mapping[str, int] = MappingProxyType({})) 
     """Count the times of PLACED events in buckets, as SPREAD.
 
     The response is counted for every event. For the kinds in `one_in` the other times are counted for one event in
-    that number, chosen by a hash and weighted accordingly: a million of them give as good percentiles as a hundred
+    that number, chosen by a hash and weighted accordingly: a million events give as accurate percentiles as a hundred
     million, at a fraction of the cost. All events of a rare kind are counted.
     """
     require(events, PLACED, "the table of placed events")
@@ -72,7 +72,7 @@ def _spread_of(events: DataFrame, source: str, one_in: Mapping[str, int]) -> Dat
         if (time := sf.expr(TIMES[metric])) is not None
     ]
     kept = ("run", "place", "kind", "weight")
-    # Kind and metric are among the keys: the factor is the same for all rows of a group.
+    # Kind and metric are grouping keys: the factor is the same for all rows of a group.
     factor_of_group = sf.when(sf.col("metric") == "response", 1).otherwise(factor)
     return (
         events.where(sf.col("source") == source)
@@ -93,14 +93,14 @@ def _spread_of(events: DataFrame, source: str, one_in: Mapping[str, int]) -> Dat
 
 
 def with_all_kinds(counted: DataFrame) -> DataFrame:
-    """Add to a table with the column `kind` all its rows once more, as of the kind `all`."""
+    """Append to a table with the column `kind` a copy of all its rows, as of the kind `all`."""
     return counted.unionByName(counted.withColumn("kind", sf.lit(ALL)))
 
 
 def percentiles(counted: DataFrame) -> DataFrame:
-    """Turn SPREAD into PERCENTILES, for each kind and for all together.
+    """Convert SPREAD to PERCENTILES, for each kind and for all together.
 
-    The metric `database` is `store` without the requests that did not wait for the store.
+    The metric `database` is `store` without requests that did not wait for the store.
     """
     require(counted, SPREAD, "the table of spreads")
     database = counted.where("metric = 'store' and bucket > 0").withColumn("metric", sf.lit(DATABASE))
@@ -109,19 +109,19 @@ def percentiles(counted: DataFrame) -> DataFrame:
 
 
 def quantile_columns() -> list[Column]:
-    """Return the aggregates over rows of SPREAD that end a table of percentiles: requests, QUANTILES and max_ms."""
+    """Return the last columns of a table of percentiles as aggregates of SPREAD: requests, QUANTILES and max_ms."""
     shares = ", ".join(f"{share}D" for share in QUANTILES.values())
     found = sf.expr(f"percentile({_middle_ms()}, array({shares}), requests)")
     return [
         sf.sum("requests").alias("requests"),
-        # A bucket's middle may lie above all that is in it.
+        # A bucket's middle may exceed all values in it.
         *(sf.least(found[number], sf.max("most_ms")).alias(name) for number, name in enumerate(QUANTILES)),
         sf.max("most_ms").alias("max_ms"),
     ]
 
 
 def histogram(counted: DataFrame) -> DataFrame:
-    """Turn SPREAD into the HISTOGRAM of responses, for each kind and for all together; empty bars have no row."""
+    """Convert SPREAD to the HISTOGRAM of responses, for each kind and for all together; empty bars have no row."""
     require(counted, SPREAD, "the table of spreads")
     bar = f"(bucket div {BUCKETS_PER_BAR})"
     return (
@@ -144,5 +144,5 @@ def _middle_ms() -> str:
 
 
 def _time_ms(bucket: str) -> str:
-    """Return the time at which a bucket begins."""
+    """Return the lower bound of a bucket's times."""
     return f"expm1({bucket} / {BUCKETS_PER_E}D) / 1e6D"

@@ -1,6 +1,6 @@
-"""Sums of what only the logs of the papers' systems have: intervals of servers, and downtimes of workers.
+"""Sums that only the logs of the papers' systems provide: intervals of servers, and downtimes of workers.
 
-They are added up per second, or per longer point of a long run, as requests are.
+They are summed per second, or per longer point of a long run, like requests.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from flyball.pipeline.schemas import DOWNTIMES, INTERVALS, require, table
 
 _TEXT, _WHOLE, _REAL = StringType(), LongType(), DoubleType()
 
-# The components of the ThorBangMQ report, as differences of what its server adds up.
+# The components of the ThorBangMQ report, as differences of its server's sums.
 COMPONENTS = {
     "socket": "total_ns - worker_ns",
     "worker": "worker_ns - persistence_ns",
@@ -23,8 +23,8 @@ COMPONENTS = {
     "total": "total_ns",
 }
 
-# `records`: lines of the log; `answered`: those with answers. Of each component `<name>_ms` is its sum, `<name>_mean`
-# and `<name>_mean2` are the sums of its mean over the answers of an interval, and of the square of that.
+# `records`: lines of the log; `answered`: those with answers. For each component `<name>_ms` is its sum;
+# `<name>_mean` and `<name>_mean2` are the sums of its mean over the answers of an interval, and of its square.
 INTERVAL_SUMS = table(
     run=_TEXT,
     node=_TEXT,
@@ -54,7 +54,7 @@ DOWNTIME_SUMS = table(
 
 
 def interval_sums(intervals: DataFrame, alignments: DataFrame) -> DataFrame:
-    """Turn INTERVALS into INTERVAL_SUMS. `alignments` says from when the seconds of a run are counted."""
+    """Convert INTERVALS to INTERVAL_SUMS. `alignments` has the time from which the seconds of a run are counted."""
     require(intervals, INTERVALS, "the intervals")
     sums = []
     for name, value_ns in COMPONENTS.items():
@@ -77,7 +77,7 @@ def interval_sums(intervals: DataFrame, alignments: DataFrame) -> DataFrame:
 
 
 def downtime_sums(downtimes: DataFrame, alignments: DataFrame) -> DataFrame:
-    """Turn DOWNTIMES into DOWNTIME_SUMS. `alignments` says from when the seconds of a run are counted."""
+    """Convert DOWNTIMES to DOWNTIME_SUMS. `alignments` has the time from which the seconds of a run are counted."""
     require(downtimes, DOWNTIMES, "the downtimes")
     bucket = sf.expr(f"cast(ln(downtime_ns + 1) * {BUCKETS_PER_E} as int)").alias("bucket")
     time_ms = "downtime_ns / 1e6D"

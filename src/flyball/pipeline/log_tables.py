@@ -1,7 +1,7 @@
-"""Facts that only the logs of the papers' systems have, as rows of the tables that traces fill.
+"""Facts that only the logs of the papers' systems provide, as rows of the tables that traces fill.
 
-ThorBangMQ's servers log sums over an interval where a trace has requests: means, no percentiles. Those of
-Telesto log the downtime of workers, which a node does not have. Works on the few points of a run: pandas, no Spark.
+ThorBangMQ's servers log sums over an interval instead of requests: means, no percentiles. Telesto's log the downtime
+of workers, which a node does not have. Works on the few points of a run: pandas, no Spark.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _KINDS = {"put": "pushes", "take": "pops"}
 
 
 def throughput_of(intervals: pd.DataFrame) -> pd.DataFrame:
-    """Turn INTERVAL_SUMS into rows of `throughput`: what each interval counted, in the second in which it ended."""
+    """Convert INTERVAL_SUMS to rows of `throughput`: the counts of each interval, in the second in which it ended."""
     parts = [
         intervals.assign(kind=kind, requests=intervals[column], messages=intervals[column])
         for kind, column in _KINDS.items()
@@ -30,7 +30,7 @@ def throughput_of(intervals: pd.DataFrame) -> pd.DataFrame:
 
 
 def phases_of(intervals: pd.DataFrame) -> pd.DataFrame:
-    """Turn INTERVAL_SUMS into rows of `phases` for all kinds: means over answers, deviations over intervals."""
+    """Convert INTERVAL_SUMS to rows of `phases` for all kinds: means over answers, deviations over intervals."""
     rows = []
     for (run, node), own in intervals.groupby(["run", "node"]):
         sums = own.sum(numeric_only=True)
@@ -45,7 +45,7 @@ def phases_of(intervals: pd.DataFrame) -> pd.DataFrame:
 
 
 def downtime_of(over_time: pd.DataFrame, percentiles: pd.DataFrame) -> pd.DataFrame:
-    """Return rows of `telesto`: how long the workers of each run waited for a request.
+    """Return rows of `telesto`: the time for which the workers of each run waited for a request.
 
     `over_time` has the sums of DOWNTIME_SUMS of each second, `percentiles` the quantiles of each run.
     """
@@ -56,7 +56,7 @@ def downtime_of(over_time: pd.DataFrame, percentiles: pd.DataFrame) -> pd.DataFr
         mean = total_ms / count
         sd = 0.0 if count == 1 else _deviation(count, total_ms, float(own["sum_ms2"].sum()))
         sums, counts = (own[name].to_numpy(dtype=np.float64) for name in ("sum_ms", "requests"))
-        # In a single second there is no course of time: its values have to pass for independent.
+        # A single second has no batches: its values are treated as independent.
         width = batch_means(sums, counts).half_width if len(own) > 1 else half_width(count, sd)
         p5, p50, p95, p99 = (float(shapes[run][f"{name}_ms"]) for name in ("p5", "p50", "p95", "p99"))
         what = (run, "middleware worker downtime", "all", "ms", count)
@@ -65,6 +65,6 @@ def downtime_of(over_time: pd.DataFrame, percentiles: pd.DataFrame) -> pd.DataFr
 
 
 def _deviation(count: float, total: float, squares: float) -> float:
-    """Return the deviation of a sample from its sums, NaN of fewer than two values."""
-    # Rounding can leave a variance of nearly 0 below it.
+    """Return the standard deviation of a sample from its sums, NaN for fewer than two values."""
+    # Rounding can make a variance of nearly 0 negative.
     return math.sqrt(max(squares - total * total / count, 0.0) / (count - 1)) if count > 1 else math.nan

@@ -1,4 +1,4 @@
-"""Turns logs into trace files, which Spark then reads like others. Logs are small: this is done on the driver."""
+"""Converts logs to trace files, which Spark reads like others. Logs are small, so the driver does this."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from flyball.pipeline.trace_reader import REASON, TABLE_KEY, VERSION_KEY, Malfor
 
 
 def as_traces(places: Sequence[str], log_format: LogFormat, folder: str, files: Files) -> list[dict[str, Any]]:
-    """Write trace files of logs into `folder`; return the facts of each, and of logs that cannot be read.
+    """Write trace files of logs into `folder`; return the facts of each, and of unreadable logs.
 
-    `lines` are those of a log that cannot be used, `rejected` counts them by reason.
+    `lines` are the unusable lines of a log, `rejected` their number by reason.
     """
     open_log = opener_of(log_format)
     found: list[dict[str, Any]] = []
@@ -35,7 +35,7 @@ def as_traces(places: Sequence[str], log_format: LogFormat, folder: str, files: 
             _written(place, table, parts, join(folder, f"{number}-{table}.parquet"), files)
             for table in dict.fromkeys(part.table for part in parts if part.good.num_rows)
         ]
-        # A log without any row that can be used has been looked at as well.
+        # A log without any usable row has been processed as well.
         written = written or [{**_NOTHING, "file": place, "uri": place, "problem": None}]
         written[0] |= {"rejected": dict(Counter(line[REASON] for line in lines)), "lines": lines}
         found += written

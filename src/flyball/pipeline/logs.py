@@ -1,8 +1,8 @@
 """The logs of the systems that the papers measured, as tables of the pipeline.
 
 ThorBangMQ's appendix B describes two formats, and its sources write some more. Telesto's paper says only that the
-duration of each phase goes into a log; its `Stopwatch` writes five columns separated by tabs, which mean something
-else in the clients than in the middleware. Times from the start of a process count from `LOG_START_US` here.
+duration of each phase is logged; its `Stopwatch` writes five tab-separated columns, whose meaning in the clients
+differs from that in the middleware. Times since the start of a process count from `LOG_START_US` here.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from flyball.pipeline.rules import MOST, RULES, Rules
 from flyball.pipeline.trace_reader import REASON, Malformed, Part, Source, part_of
 
 LOG_NAMES = ("*.log", "*.txt", "*.csv")
-# The first of January 2000: when every process started whose log does not say when it did.
+# The first of January 2000: assumed start of every process whose log does not contain its start time.
 LOG_START_US = 946_684_800_000_000
 
-# Milliseconds from here on count from 1970, as in Telesto's logs and the oldest ones of ThorBangMQ.
+# Milliseconds from this value on count from 1970, as in Telesto's logs and the oldest ones of ThorBangMQ.
 _EPOCH_MS = 10**12
 _LINES = "lines"
 _BATCH_LINES = 1 << 16
@@ -32,7 +32,7 @@ _SEPARATOR = re.compile(r"\s*[,\t]\s*")
 _KINDS_BY_NAME = {"push": "put", "peek": "peek", "pop": "take"}
 # Java's text for a phase that a worker did not enter.
 _NULL = "null"
-# What clients of Telesto ask for, by the id of the packet.
+# Requests of Telesto's clients, by the packet's id.
 _KINDS_BY_PACKET = {
     0x01: "ping",
     0x11: "register",
@@ -46,28 +46,28 @@ _KINDS_BY_PACKET = {
     **dict.fromkeys((0x33, 0x35), "take"),
 }
 _ERROR_PACKET = 0x05
-# What its middleware answers.
+# Packet ids of its middleware's answers.
 _ANSWER_PACKETS = frozenset((0x02, 0x03, _ERROR_PACKET, 0x12, 0x14, 0x22, 0x26, 0x28, 0x2A, 0x2C, 0x2E, 0x34))
 _KINDS_WITH_MESSAGE = ("put", "take")
 
 
 Row = Mapping[str, Any]
-# Turns the name of a log, the number of a line and its fields into a row for each table. Raises ValueError.
+# Converts the name of a log, the number of a line and its fields to a row for each table. Raises ValueError.
 Parser = Callable[[str, int, Sequence[str]], Mapping[str, Row]]
 
 
 def opener_of(log_format: LogFormat) -> Callable[[Path], Source]:
-    """Return what opens logs of a format."""
+    """Return the function that opens logs of a format."""
     return partial(_open, log_format)
 
 
 def _open(log_format: LogFormat, path: Path) -> Source:
-    """Open a log; how many lines it has shows when it is read."""
+    """Open a log; the number of its lines is known only after reading it."""
     return Source(parts=lambda: _parts(_PARSERS[log_format], path), rows=0)
 
 
 def _parts(parse: Parser, path: Path) -> Iterator[Part]:
-    """Read a log, some lines at a time. Raises Malformed if it cannot be read, or is not text."""
+    """Read a log in parts of some lines. Raises Malformed if it cannot be read, or is not text."""
     try:
         with path.open(encoding="utf-8") as file:
             first = 1
@@ -110,7 +110,7 @@ def _server_line(name: str, number: int, fields: Sequence[str]) -> Mapping[str, 
     if len(fields) not in (3, 7):
         raise ValueError("is not a line of three or seven numbers")
     ms, pushes, pops, *timed = (_whole(text) for text in fields)
-    # Without the number of answers there are no mean times: phases leave such intervals out.
+    # Without the number of answers there are no mean times: phases omit such intervals.
     answers, total_ns, worker_ns, persistence_ns = timed or (0, 0, 0, 0)
     counts = {"pushes": pushes, "pops": pops, "answers": answers}
     times = {"total_ns": total_ns, "worker_ns": worker_ns, "persistence_ns": persistence_ns}
@@ -133,13 +133,13 @@ def _telesto_line(name: str, number: int, fields: Sequence[str]) -> Mapping[str,
     at_us = _at_us(_whole(fields[0]))
     waiting, *phases = (None if text == _NULL else _whole(text) for text in fields[1:])
     first, middle, last = phases
-    # Ids of packets are below 128; no worker parses a packet and sends an answer in fewer nanoseconds.
+    # Packet ids are below 128; no worker parses a packet and sends an answer in fewer nanoseconds.
     if middle is not None and first in _KINDS_BY_PACKET and last in _ANSWER_PACKETS:
         return {"calls": _telesto_call(name, number, at_us, waiting or 0, first, middle, last)}
     rows: dict[str, Row] = {}
     if waiting is not None:
         rows["downtimes"] = {"node": name, "at_us": at_us, "downtime_ns": waiting}
-    # A worker that got an incomplete packet did nothing with it.
+    # A worker that received an incomplete packet did not process it.
     if first is not None and middle is not None and last is not None:
         times = {"wait_ns": 0, "parse_ns": first, "engine_ns": 0, "store_ns": middle, "emit_ns": last}
         received_us = at_us - (first + middle + last) // 1000
@@ -151,10 +151,12 @@ def _telesto_line(name: str, number: int, fields: Sequence[str]) -> Mapping[str,
 def _telesto_call(
     name: str, number: int, at_us: int, think_ns: int, sent: int, response_ns: int, received: int
 ) -> Row:
-    """Return the call of a client, which logs it when the answer came. An error is no more than its packet id."""
+    """Return the call of a client, which logs it when the answer arrives. For an error only its packet id is
+    known.
+    """
     kind = _KINDS_BY_PACKET[sent]
     is_error = received == _ERROR_PACKET
-    # A client polls until there is a message: hardly any read fails otherwise.
+    # A client polls until there is a message: almost no read fails for another reason.
     result = "ok" if not is_error else "empty" if kind == "take" else "refused"
     return {
         **_call(name, number, "telesto", kind, at_us - response_ns // 1000, response_ns),
@@ -179,7 +181,7 @@ def _call(name: str, number: int, protocol: str, kind: str, intended_us: int, re
 
 
 def _what(number: int, protocol: str, kind: str) -> Row:
-    """Return the columns that requests and calls share. A log does not say how a request ended: it was answered."""
+    """Return the common columns of requests and calls. A log does not contain results: the request was answered."""
     return {
         "kind": kind,
         "protocol": protocol,

@@ -27,20 +27,20 @@ from flyball.pipeline.measures import COLUMNS as MEASURE_COLUMNS
 from flyball.pipeline.measures import LOOP_UNITS
 from flyball.pipeline.schemas import SAMPLES, require, table
 
-# A longer loop has several samples in one row of LOOPS.
+# A row of LOOPS combines several samples of a longer loop.
 MOST_POINTS = 2000
 
-# The loop of admission control. Its goal moves all the time, and policies without one have samples as well: it is
-# judged by `policies`, not as other loops are.
+# The loop of admission control. Its goal moves continuously, and policies without a goal have samples as well, so
+# `policies` evaluates it, not this module.
 ADMISSION = "admission"
 
-# Each process of a loop counts its samples from its start.
+# Each process of a loop numbers its samples from its start.
 _ORDER = ("started_us", "process", "sequence")
 
 _TEXT, _WHOLE, _REAL, _TRUTH = StringType(), LongType(), DoubleType(), BooleanType()
 
-# A loop over time: `at_s` counts from the beginning of the measured time. `answer` is the measurement after the
-# action, null if the next sample is missing.
+# A loop over time: `at_s` counts from the start of the measured time. `answer` is the measurement after the action,
+# null if the next sample is missing.
 LOOPS = table(
     run=_TEXT,
     loop=_TEXT,
@@ -105,11 +105,12 @@ class _Plan:
 
 
 def closed_loops(samples: DataFrame, runs: Sequence[Run]) -> DataFrame:
-    """Turn SAMPLES into CLOSED_LOOPS; loops that were open for identification are left out.
+    """Convert SAMPLES to CLOSED_LOOPS; loops that were open for identification are omitted.
 
-    A part begins where the goal changes or the run's schedule says so. Its settling and overshoot count from there,
-    for the first part from the beginning of the loop. Mean and deviation are of the steady state, as `assess` has it,
-    within the measured time. `from_s` is when the part's disturbance happened: one sample before it is seen.
+    A part starts where the goal changes or the run's schedule has a disturbance. Its settling and overshoot count
+    from there, for the first part from the start of the loop. Mean and deviation are of the steady state, as defined
+    by `assess`, within the measured time. `from_s` is the time of the part's disturbance, one sample before it is
+    visible.
     """
     require(samples, SAMPLES, "the samples")
     plans = {run.run: _plan(run) for run in runs}
@@ -122,7 +123,7 @@ def closed_loops(samples: DataFrame, runs: Sequence[Run]) -> DataFrame:
 
 
 def loops(samples: DataFrame, runs: Sequence[Run]) -> DataFrame:
-    """Turn SAMPLES into LOOPS, at most MOST_POINTS of each loop."""
+    """Convert SAMPLES to LOOPS, at most MOST_POINTS for each loop."""
     require(samples, SAMPLES, "the samples")
     own = Window.partitionBy("run", "loop")
     order = own.orderBy(*_ORDER)
@@ -158,14 +159,14 @@ def loops(samples: DataFrame, runs: Sequence[Run]) -> DataFrame:
 
 
 def with_is_closed(samples: DataFrame, runs: Sequence[Run]) -> DataFrame:
-    """Add `is_closed` to SAMPLES: whether a controller acted, and not a test signal for identification.
+    """Add `is_closed` to SAMPLES: whether a controller acted, not a test signal for identification.
 
-    If the manifest does not say, a loop with a goal, a setpoint above 0, is closed.
+    If the manifest does not specify it, a loop with a goal, a setpoint above 0, is closed.
     """
     said = {run.run: run.workload["signal"] == "closed" for run in runs if "signal" in run.workload}
     known = samples.sparkSession.createDataFrame(list(said.items()), "run string, is_said_closed boolean")
     own = Window.partitionBy("run", "loop")
-    # Samples of versions before 0.1 do not say so themselves.
+    # Samples of versions before 0.1 do not have a mode.
     said_by_loop = sf.max(
         sf.expr("case when mode in ('shadow', 'active') then true when mode = 'open' then false end")
     ).over(own)
@@ -176,10 +177,10 @@ def with_is_closed(samples: DataFrame, runs: Sequence[Run]) -> DataFrame:
 
 
 def plants(samples: DataFrame, runs: Sequence[Run]) -> dict[str, Any]:
-    """Return what `identify` finds, separately for each cell of an experiment whose loops were open.
+    """Return the result of `identify`, separately for each cell of an experiment whose loops were open.
 
-    Closed loops carry little information about the plant, so runs known to have a controller are left out; of the
-    others the measured time counts. Raises PipelineError if there is no sample to identify a plant with.
+    Closed loops carry little information about the plant, so runs with a controller are omitted; of the others only
+    the measured time counts. Raises PipelineError if there are no samples to identify a plant with.
     """
     opened = [run for run in runs if run.workload.get("signal", "closed") != "closed"]
     closed = [run.run for run in runs if run.workload.get("signal") == "closed"]
@@ -190,7 +191,7 @@ def plants(samples: DataFrame, runs: Sequence[Run]) -> dict[str, Any]:
         for run in opened
     ]
     known = samples.sparkSession.createDataFrame(rows, "run string, cell string, from_us bigint, until_us bigint")
-    # A loop of another cell has the same name but is another plant.
+    # A loop in another cell has the same name but another plant.
     named = sf.concat_ws("\n", sf.coalesce("cell", sf.lit("")), "loop")
     usable = samples.where(~sf.col("run").isin(closed)) if closed else samples
     model = identify(
@@ -207,9 +208,9 @@ def plants(samples: DataFrame, runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def loop_measures(closed: pd.DataFrame) -> pd.DataFrame:
-    """Return rows of the table `measures` for CLOSED_LOOPS: LOOP_UNITS of each run, until it is first disturbed.
+    """Return rows of the table `measures` for CLOSED_LOOPS: LOOP_UNITS of each run, until its first disturbance.
 
-    Only of experiments: their loops are about messages per second.
+    Only for experiments: their loops control messages per second.
     """
     first = closed[(closed["part"] == 1) & (closed["experiment"] != "")]
     columns = {
@@ -237,7 +238,7 @@ def loop_measures(closed: pd.DataFrame) -> pd.DataFrame:
 
 
 def gains_of(law: Mapping[str, Any]) -> str:
-    """Return the parameters of a law as `kp=0.0016 ki=0.006`; of a long list only its length."""
+    """Return the parameters of a law as `kp=0.0016 ki=0.006`; for a long list only its length."""
     return " ".join(f"{name}={_short(value)}" for name, value in law.items() if name not in ("kind", "as", "label"))
 
 
@@ -271,7 +272,7 @@ def _plan(run: Run) -> _Plan:
 
 
 def _disturbances(schedule: Sequence[Mapping[str, Any]]) -> tuple[tuple[int, str], ...]:
-    """Return when something other than the goal changes, and what; a change of the goal is in the samples."""
+    """Return times and descriptions of changes other than of the goal, which the samples record."""
     found = []
     for entry in schedule:
         changes = [
@@ -288,10 +289,10 @@ def _begins(samples: DataFrame, runs: Sequence[Run]) -> DataFrame:
 
 
 def _rows(own: pd.DataFrame, plan: _Plan) -> pd.DataFrame:
-    """Return CLOSED_LOOPS of one loop, whose samples are in order."""
+    """Return CLOSED_LOOPS of one loop from its ordered samples."""
     begun_us = plan.from_us or int(own["at_us"].iloc[0])
     own = own[(own["at_us"] < plan.until_us) & (own["setpoint"] > 0)]
-    # What happens after a sample is first seen in the next one.
+    # A change after a sample is first visible in the next one.
     sequence = own["sequence"].to_numpy()
     disturbances = [(int(np.searchsorted(sequence, after, "right")), says) for after, says in plan.disturbances]
     goals = own["setpoint"].tolist()
@@ -333,5 +334,5 @@ def _held(part: Part, measurements: npt.NDArray[np.float64]) -> dict[str, Any]:
 
 
 def _rounded(value: float) -> float:
-    """Return the value with six significant digits: more are noise and hard to read."""
+    """Return the value with six significant digits: more are noise."""
     return float(f"{value:.6g}")

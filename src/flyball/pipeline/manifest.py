@@ -1,4 +1,4 @@
-"""The description of a folder of results: the experiments it holds, and the runs that are complete.
+"""The description of a folder of results: its experiments, and the complete runs.
 
 Reads `experiment.json` and `run.json`, which the lab writes. Independent of Spark and of the traces.
 """
@@ -28,7 +28,7 @@ Factors = dict[str, Any]
 class View:
     """A figure or table that the report of an experiment shows."""
 
-    # As the keys of the report's `KINDS`, or `table`.
+    # One of the report's `KINDS`, or `table`.
     kind: str
     metric: str = "throughput"
     # A kind of request, or `all`.
@@ -37,7 +37,7 @@ class View:
     source: str = "clients"
     # The factor on the horizontal axis.
     x: str | None = None
-    # The factor that has a line for each level.
+    # The factor with a line for each level.
     series: str | None = None
     title: str | None = None
 
@@ -52,9 +52,9 @@ class Reference:
     factors: Factors = field(default_factory=dict)
     request: str = "all"
     source: str = "clients"
-    # Where the 90 % interval begins, as an offset from the mean: negative. None if it is not known.
+    # The lower end of the 90 % interval, as an offset from the mean: negative. None if unknown.
     low: float | None = None
-    # Where it ends, as an offset from the mean.
+    # The upper end, as an offset from the mean.
     high: float | None = None
 
 
@@ -65,13 +65,13 @@ class Experiment:
     name: str
     title: str = ""
     about: str = ""
-    # Where it comes from, for example `ThorBangMQ report, table 8`.
+    # Its origin, for example `ThorBangMQ report, table 8`.
     source: str = ""
-    # Why the results differ from those that were published.
+    # Why the results differ from the published ones.
     differs: str = ""
-    # The experiment whose results it begins with.
+    # The experiment whose results this one builds on.
     needs: str = ""
-    # The command that repeats it, as it was typed; empty if that is not known.
+    # The command that repeats it, as it was typed; empty if unknown.
     command: str = ""
     # The levels of each factor, by its dotted name.
     factors: dict[str, list[Any]] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class Experiment:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The part of a run that counts, without warm-up and cool-down: microseconds since 1970, UTC."""
+    """The measured part of a run, without warm-up and cool-down: microseconds since 1970, UTC."""
 
     from_us: int
     until_us: int
@@ -94,7 +94,7 @@ class Measured:
 class Run:
     """One repetition of one cell of an experiment, and its facts other than its traces."""
 
-    # Its id: what follows `run=` in the path of its traces.
+    # Its id: the part after `run=` in the path of its traces.
     run: str
     measured: Measured
     # The name of its experiment.
@@ -107,7 +107,7 @@ class Run:
     workload: dict[str, Any] = field(default_factory=dict)
     clients: dict[str, Any] = field(default_factory=dict)
     nodes: list[dict[str, Any]] = field(default_factory=list)
-    # What nodes that share a queue did with each other.
+    # The messages exchanged by nodes that share a queue, and other facts of their domain.
     domain: dict[str, Any] = field(default_factory=dict)
     checks: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)
@@ -117,12 +117,12 @@ class Run:
 
     @property
     def cell(self) -> str:
-        """The text that names its cell in tables."""
+        """The name of its cell in tables."""
         return cell_of(self.factors)
 
 
 def cell_of(factors: Mapping[str, Any]) -> str:
-    """Return the text that names a cell of an experiment: the same for the same levels in any order."""
+    """Return the name of a cell of an experiment: the same for the same levels in any order."""
     return json.dumps(dict(factors), sort_keys=True)
 
 
@@ -137,7 +137,7 @@ def read_experiments(folder: str | Path, files: Files = LOCAL) -> list[Experimen
 def read_runs(folder: str | Path, files: Files = LOCAL) -> list[Run]:
     """Return the complete runs in `folder` and below, by id.
 
-    Raises PipelineError, naming the file, if this version cannot read a manifest, or if an id comes twice.
+    Raises PipelineError, naming the file, if this version cannot read a manifest, or if an id is not unique.
     """
     runs = sorted(_read_all(folder, RUN_FILE, TypeAdapter(Run), files), key=lambda found: found.run)
     for one, other in itertools.pairwise(runs):
@@ -154,7 +154,7 @@ def _read_all(folder: str | Path, name: str, kind: TypeAdapter[T], files: Files)
 
 
 def find_files(folder: str | Path, pattern: str, files: Files = LOCAL) -> list[str]:
-    """Return the files in `folder` and below whose name fits, by path."""
+    """Return the files in `folder` and below whose name matches, by path."""
     return [entry.place for entry in files.find(str(folder), pattern)]
 
 

@@ -1,6 +1,6 @@
-"""The numbers of each run with their intervals, those of each cell of an experiment, and the papers' for comparison.
+"""Metrics of each run with their intervals, those of each cell of an experiment, and the papers' for comparison.
 
-Works on the driver with the small tables that Spark has made: SERIES of `throughput`, PERCENTILES of `latency`.
+Works on the driver with small tables computed by Spark: SERIES of `throughput`, PERCENTILES of `latency`.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ TELESTO_COLUMNS = (
     "p99",
 )
 
-# The kinds that bring a message to a client: each message is counted there, once.
+# The kinds that deliver a message to a client: each message is counted once, there.
 RECEIVED = ("take", "deliver")
 
 # The ThorBangMQ report's names of phases.
 ALSO_CALLED = {"engine": "worker", "store": "persistence"}
 
-# Telesto's metrics (section 5.3), by the source that measures them and our name. Clients, where there are any,
-# measure the response time and the messages as the paper defines them: until the response has arrived, and
-# successfully received.
+# Telesto's metrics (section 5.3), by the source that measures them and our name. Clients, if there are any, measure
+# the response time and the messages as defined by the paper: until the response has arrived, and successfully
+# received.
 TELESTO_NAMES = {
     (NODES, "response"): "middleware response time",
     (NODES, "parse"): "packet parsing duration",
@@ -69,19 +69,19 @@ TELESTO_NAMES = {
     (NODES, "messages"): "message throughput",
 }
 
-# Metrics of a closed loop around a rate: its mean and standard deviation, and how it reached its goal.
+# Metrics of a closed loop that controls a rate: its mean and standard deviation, and its approach to the goal.
 LOOP_UNITS = {"loop_mean": "1/s", "loop_std": "1/s", "loop_settling": "samples", "loop_overshoot": "ratio"}
 
-# For a kind so rare that the sample of times has none of it.
+# For a kind so rare that the sample of times does not contain it.
 _NO_SHAPE: Row = dict.fromkeys((*QUANTILES, "max_ms"), float("nan"))
 _QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """The requests of one kind that one source recorded in a run, point by point; points without any are 0."""
+    """The requests of one kind that one source recorded in a run, by point; points without any are 0."""
 
-    # Of each point: 1 s, more in a long run, less if the run was shorter.
+    # Length of each point: 1 s, more in a long run, less if the run was shorter.
     length_s: float
     columns: Mapping[str, Numbers]
 
@@ -97,7 +97,7 @@ class _Kind:
 def measures(series: pd.DataFrame, percentiles: pd.DataFrame, windows: pd.DataFrame) -> pd.DataFrame:
     """Return the table `measures`: every metric of each run, source and kind, and of all kinds together.
 
-    `series` is SERIES, of which the whole seconds of the measured time count, `percentiles` is PERCENTILES.
+    `series` is SERIES, of which only the whole seconds of the measured time count; `percentiles` is PERCENTILES.
     """
     shapes: dict[tuple[str, str, str], dict[str, Row]] = {}
     for row in _records(percentiles):
@@ -117,9 +117,9 @@ def measures(series: pd.DataFrame, percentiles: pd.DataFrame, windows: pd.DataFr
 
 
 def telesto_metrics(measured: pd.DataFrame) -> pd.DataFrame:
-    """Return those rows of `measures` that are metrics of the Telesto report, under the names of its section 5.3.
+    """Return the rows of `measures` that are metrics of the Telesto report, under the names of its section 5.3.
 
-    The downtime of workers is not among them: a node has no pool of workers that could stand idle.
+    The downtime of workers is not among them: a node has no pool of workers.
     """
     with_clients = set(measured.loc[measured["source"] == CLIENTS, "run"])
     keys = zip(measured["run"], measured["source"], measured["metric"], strict=True)
@@ -131,8 +131,8 @@ def telesto_metrics(measured: pd.DataFrame) -> pd.DataFrame:
 def cells(measured: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame:
     """Return the table `cells`: the mean of each metric over the repetitions of a cell, and its interval by Student.
 
-    `low` and `high` are the means of the repetitions' quantile offsets. A single repetition lends its own interval.
-    Runs without an experiment belong to no cell.
+    `low` and `high` are the means of the repetitions' quantile offsets. For a single repetition its own interval is
+    used. Runs without an experiment are not in a cell.
     """
     of_run = {run.run: (run.experiment, run.cell) for run in runs if run.experiment}
     known = measured[measured["run"].isin(of_run)]
@@ -149,9 +149,9 @@ def cells(measured: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def references(cells: pd.DataFrame, experiments: Sequence[Experiment]) -> pd.DataFrame:
-    """Return the table `references`: published figures with our own of the cells that they belong to.
+    """Return the table `references`: published figures next to ours for the same cells.
 
-    A reference that names only some factors is compared with every cell with these levels; one whose cell was not
+    A reference that specifies only some factors is compared with every cell with these levels; one whose cell was not
     measured is compared with NaN. Intervals are offsets from the mean: ours is by Student where theirs is symmetric,
     by quantiles elsewhere.
     """
@@ -165,18 +165,18 @@ def references(cells: pd.DataFrame, experiments: Sequence[Experiment]) -> pd.Dat
 
 
 def whole_points(from_us: int, until_us: int) -> tuple[int, float]:
-    """Return how many whole points a measured time has, and their length: that of `point_s` unless all is less."""
+    """Return the number of whole points in a measured time and their length: `point_s`, less in a shorter time."""
     length_us, point_us = int(until_us) - int(from_us), point_s(from_us, until_us) * 1_000_000
     return (length_us // point_us, point_us / 1e6) if length_us >= point_us else (1, max(length_us, 1) / 1e6)
 
 
 def place_of(second: pd.Series[Any], length_s: float) -> pd.Series[Any]:
-    """Return which point of its run, counted from 0, each `second` is; points of less than a second are alone."""
+    """Return the index of each `second`'s point in its run; points shorter than a second are single."""
     return second // max(int(length_s), 1)
 
 
 def _kinds(series: pd.DataFrame, windows: pd.DataFrame) -> Iterator[tuple[tuple[str, str], dict[str, _Kind]]]:
-    """Yield for each run and source what it recorded of each kind, and of all kinds together."""
+    """Yield for each run and source the records of each kind, and of all kinds together."""
     lengths = {run: whole_points(from_us, until_us) for run, from_us, until_us in _rows(windows)}
     sums = [name for name in series.columns if name not in ("run", "source", "place", "kind", "second")]
     for (run, source), own in series.groupby(["run", "source"]):
@@ -213,7 +213,7 @@ def _together(kinds: Iterable[_Kind]) -> _Kind | None:
 
 
 def _rate(metric: str, values: Numbers) -> Row:
-    """Return the measure of something that is counted in each point."""
+    """Return the measure of a quantity that is counted in each point."""
     interval = batch_means(values)
     low, high = quantile_offsets(values)
     return {
@@ -231,7 +231,7 @@ def _rate(metric: str, values: Numbers) -> Row:
 
 
 def _times(seen: _Kind, source: str, shapes: Mapping[str, Row]) -> Iterator[Row]:
-    """Yield the measures of what takes time; a metric of which there is no value has none."""
+    """Yield the measures of times; a metric without values has none."""
     for metric in (*METRICS_OF[source], *([DATABASE] if source == NODES else [])):
         column, counted = ("store", "stored") if metric == DATABASE else (metric, "requests")
         if not seen[counted].any():
@@ -253,7 +253,7 @@ def _time(metric: str, counts: Numbers, sums_ms: Numbers, squares_ms2: Numbers, 
         "n": int(count),
         "mean": mean,
         "sd": sd,
-        # One point has no batches: then the requests have to pass for independent.
+        # One point has no batches: the requests are treated as independent.
         "half_width": interval.half_width if counts.size > 1 else half_width(count * recorded_ratio, sd),
     }
 
@@ -268,9 +268,9 @@ def _shape(mean: float, shape: Row) -> Row:
 
 
 def _network(series: pd.DataFrame, windows: pd.DataFrame) -> Iterator[Row]:
-    """Yield the measures `network`: the clients' mean time from really sending minus the nodes' mean response.
+    """Yield the measures `network`: the clients' mean time since sending minus the nodes' mean response.
 
-    As ThorBangMQ does it (4.15). A message that came unasked counts from its sender, so it says nothing about this.
+    As in ThorBangMQ (4.15). Deliveries are excluded: their time counts from the publisher.
     """
     seen = dict(_kinds(series[series["kind"] != "deliver"], windows))
     for (run, source), of_clients in seen.items():
@@ -297,7 +297,7 @@ def _telesto_name(has_clients: bool, source: str, metric: str) -> str:
 
 
 def _cells_of(reference: Reference, own: pd.DataFrame) -> list[tuple[str, Row | None]]:
-    """Return the cells that a reference belongs to, with our figures; its own without any if none was measured."""
+    """Return the cells that a reference refers to, with our figures; without figures if none was measured."""
     is_same = (
         (own["metric"] == reference.metric) & (own["kind"] == reference.request) & (own["source"] == reference.source)
     )

@@ -1,7 +1,7 @@
-"""Operational laws as a check: what the trace of a run must obey whatever was measured.
+"""Operational laws as a check: relations that the trace of every run must satisfy.
 
-After P. J. Denning and J. P. Buzen, The Operational Analysis of Queueing Network Models, 1978. A run that breaks one
-was measured wrongly, was not steady, or lost part of its trace. Small tables on the driver: no Spark.
+After P. J. Denning and J. P. Buzen, The Operational Analysis of Queueing Network Models, 1978. A run that violates
+one was measured incorrectly, was not steady, or lost part of its trace. Small tables on the driver: no Spark.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from flyball.pipeline.measures import RECEIVED, whole_points
 COLUMNS = ("run", "law", "expected", "measured", "error_ratio", "holds", "says", "tolerance_ratio")
 
 LITTLE_ERROR = 0.05
-# Clients also spend time between calls that is neither response nor thinking: their own work.
+# Clients also spend time between calls that is neither response nor think time: their own work.
 INTERACTIVE_ERROR = 0.1
 COUNT_ERROR = 0.05
-# How far measured and expected may be apart, as a ratio of the expected. Counts from a sample may be further.
+# Maximum relative difference between measured and expected. Counts from a sample may differ more.
 RESPONSE_ERROR = 0.05
 
 
@@ -34,7 +34,7 @@ class _Law:
     error_ratio: float
     holds: bool
     says: str
-    # How far off it may be and still hold: more where requests were sampled.
+    # Maximum error with which the law holds: larger for sampled requests.
     tolerance_ratio: float
 
 
@@ -46,14 +46,14 @@ class _Seen:
     kinds: pd.DataFrame
     # The mean number of requests in the system.
     under_way: float
-    # The largest weight: the number of requests that one record stands for.
+    # The largest weight: the number of requests that one record represents.
     heaviest: float
 
     def sampling_error(self, *kinds: str) -> float:
-        """Return three deviations of the number of requests of `kinds`, as a ratio: 0 if all were recorded.
+        """Return three standard deviations of the number of requests of `kinds`, as a ratio: 0 if all were recorded.
 
-        A request that stands for w others was chosen with the probability 1/w, so its count varies by w · (w - 1).
-        One more of them counts as well: of a kind that is rare, all may have been missed.
+        A request that represents w requests was chosen with the probability 1/w, so its count varies by w · (w - 1).
+        One more of the heaviest is added: of a rare kind, all may have been missed.
         """
         own = self.kinds[self.kinds.index.isin(kinds)]
         varies = float((own["weight2"] - own["requests"]).sum()) + self.heaviest * (self.heaviest - 1)
@@ -61,11 +61,11 @@ class _Seen:
 
     @property
     def sampling(self) -> str:
-        """Say how many requests were recorded, after a semicolon; nothing if all were."""
+        """Describe the sampling, after a semicolon; empty if all requests were recorded."""
         return f"; 1 request in {self.heaviest:.0f} was recorded" if self.heaviest >= 1.5 else ""
 
     def mean_error(self, kind: str) -> float:
-        """Return three deviations of the mean response of `kind`, as a ratio of it."""
+        """Return three standard deviations of the mean response of `kind`, relative to it."""
         own = self.kinds.loc[kind]
         mean = own["response_ms"] / own["requests"]
         variance = max(own["response_ms2"] / own["requests"] - mean**2, 0.0)
@@ -82,7 +82,7 @@ class _Seen:
 def laws(series: pd.DataFrame, windows: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame:
     """Return the table `laws`: for each run every law that can be checked, and whether it holds.
 
-    `series` is SERIES, with the seconds around the measured time. Of a run without a manifest only its traces are
+    `series` is SERIES, with the seconds around the measured time. For a run without a manifest only its traces are
     checked.
     """
     manifests = {run.run: run for run in runs}
@@ -113,9 +113,9 @@ def _seen(of_run: pd.DataFrame, source: str, from_us: int, until_us: int) -> _Se
 
 
 def _under_way(own: pd.DataFrame, length_s: float, point_length_s: float) -> float:
-    """Return the time that requests spent in the system while it was measured, for each second of it.
+    """Return the time that requests spent in the system during the measured time, per second of it.
 
-    Also of those that were answered later. Those answered in one point are taken for answered in its middle.
+    Includes requests that were answered later. Answers are assumed to be in the middle of their point.
     """
     response_s = own["response_ms"] / own["requests"] / 1e3
     answered_s = own["second"] + 0.5 * point_length_s
@@ -124,7 +124,7 @@ def _under_way(own: pd.DataFrame, length_s: float, point_length_s: float) -> flo
 
 
 def _of_each(seen: Mapping[str, _Seen], run: Run | None) -> Iterator[_Law]:
-    # A control loop takes less than is published, so that it is never short of messages: what waits has to grow.
+    # A control loop consumes less than is published, so that it never lacks messages: the backlog has to grow.
     is_steady = run is None or "signal" not in run.workload
     for source, own in seen.items():
         if is_steady or source == NODES:
@@ -145,7 +145,7 @@ def _little(source: str, own: _Seen) -> _Law:
 
 
 def _flow_balance(source: str, own: _Seen) -> _Law | None:
-    """Compare messages put with messages taken, where both happen: the flow must balance."""
+    """Compare messages put with messages taken, if both exist: the flow must balance."""
     messages = own.kinds["messages"]
     put, received = float(messages.get("put", 0)), float(sum(messages.get(kind, 0) for kind in RECEIVED))
     if not put or not received:
@@ -168,13 +168,13 @@ def _interactive(seen: Mapping[str, _Seen], run: Run | None) -> Iterator[_Law]:
 
 
 def _is_closed(run: Run, own: _Seen) -> bool:
-    """Whether always as many clients are there, and each waits for a response before it goes on."""
+    """Whether the number of clients is constant and each waits for a response before its next request."""
     is_open = any(run.workload.get(name) for name in ("rate_per_s", "rate_curve", "schedule"))
     return not is_open and "deliver" not in own.kinds.index
 
 
 def _utilisation(of_run: pd.DataFrame, seen: Mapping[str, _Seen]) -> Iterator[_Law]:
-    """U = X · S ≤ 1: parsing and deciding happen in one thread of a node, which has one second a second."""
+    """U = X · S ≤ 1: parsing and deciding happen in one thread of a node, which has one second per second."""
     own = seen.get(NODES)
     if own is None:
         return
@@ -186,7 +186,7 @@ def _utilisation(of_run: pd.DataFrame, seen: Mapping[str, _Seen]) -> Iterator[_L
 
 
 def _of_both(seen: Mapping[str, _Seen], run: Run | None) -> Iterator[_Law]:
-    """Compare what clients and nodes recorded of the same requests."""
+    """Compare the records of clients and nodes for the same requests."""
     if len(seen) < 2:
         return
     outside, inside = seen[CLIENTS].kinds, seen[NODES].kinds
@@ -197,7 +197,7 @@ def _of_both(seen: Mapping[str, _Seen], run: Run | None) -> Iterator[_Law]:
         most = COUNT_ERROR + seen[CLIENTS].sampling_error(kind) + seen[NODES].sampling_error(kind)
         yield _compared(f"the same requests ({kind})", many, few, most, says)
         if kind == "put" and run is not None and run.workload.get("protocol") == "amqp":
-            # A node's record ends with the commit; a message that is acknowledged before it is confirmed at once.
+            # A node's record ends with the commit; a message that is acked before that is confirmed at once.
             continue
         longer, shorter = outside["service_ms"][kind] / many, inside["response_ms"][kind] / few
         says = f"{kind} took {shorter:.3g} ms in nodes and {longer:.3g} ms for clients{seen[NODES].sampling}"
@@ -211,6 +211,6 @@ def _compared(law: str, expected: float, measured: float, most: float, says: str
 
 
 def _bounded(law: str, bound: float, measured: float, most: float, says: str) -> _Law:
-    """Return a law that says "at most": the error is what exceeds the bound."""
+    """Return a law with an upper bound: the error is the excess over the bound."""
     error_ratio = max(measured - bound, 0.0) / bound if bound else float(measured > bound)
     return _Law(law, bound, measured, error_ratio, error_ratio <= most, says, most)

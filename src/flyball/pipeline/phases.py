@@ -1,4 +1,4 @@
-"""Where the time of a request goes in a node: its five phases, and the ThorBangMQ report's breakdown of think times.
+"""The time of a request in a node, by phase: its five phases, and the ThorBangMQ report's breakdown of think times.
 
 Works on the small tables of `throughput` and `latency`, not on events. `docs/reference/traces.md` maps the papers'
 names.
@@ -15,7 +15,7 @@ from flyball.pipeline.latency import SPREAD, quantile_columns, with_all_kinds
 from flyball.pipeline.schemas import require, table
 from flyball.pipeline.throughput import SECONDS
 
-# The metric that each phase is; the last three are the ThorBangMQ report's, which together are the total.
+# The metric of each phase; the last three are the ThorBangMQ report's, which add up to the total.
 METRIC_OF = {
     "wait": "wait",
     "parse": "parse",
@@ -36,10 +36,10 @@ PHASES = table(**_KEYS, requests=_WHOLE, mean_ms=_REAL, sd_ms=_REAL, **dict.from
 
 
 def phases(seconds: DataFrame, spread: DataFrame) -> DataFrame:
-    """Turn SECONDS and SPREAD of the measured time into PHASES, for each kind and for all kinds together.
+    """Convert SECONDS and SPREAD of the measured time to PHASES, for each kind and for all kinds together.
 
-    Means and deviations come from the sums over all requests, percentiles from the spread; they are null for a kind
-    so rare that none of it is in the spread.
+    Means and deviations are computed from the sums over all requests, percentiles from the spread; they are null for
+    a kind so rare that the spread does not contain it.
     """
     require(seconds, SECONDS, "the table of seconds")
     require(spread, SPREAD, "the table of spreads")
@@ -58,7 +58,7 @@ def _moments(seconds: DataFrame) -> DataFrame:
         f"struct('{phase}' as phase, {metric}_ms as sum_ms, {metric}_ms2 as sum_ms2)"
         for phase, metric in METRIC_OF.items()
     )
-    # Rounding can leave a variance of nearly 0 below it.
+    # Rounding can make a variance of nearly 0 negative.
     variance = "greatest(sum_ms2 - sum_ms * sum_ms / requests, 0D) / greatest(requests - 1, 1L)"
     return added.select("run", "node", "kind", "requests", sf.inline(sf.expr(f"array({each})"))).withColumns(
         {"mean_ms": sf.expr("sum_ms / requests"), "sd_ms": sf.expr(f"sqrt({variance})")}

@@ -1,6 +1,6 @@
-"""Places of files: paths and URIs, and the files of this machine.
+"""Places of files, as paths or URIs, and operations on the files of this machine.
 
-A place is a text: a path, or a URI such as `s3a://bucket/traces`. Needs no Spark.
+A place is a string: a path, or a URI such as `s3a://bucket/traces`. Needs no Spark.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Files(Protocol):
     def is_folder(self, place: str) -> bool: ...
 
     def find(self, folder: str, pattern: str, *, is_deep: bool = True) -> Iterator[Entry]:
-        """Yield the files in `folder` whose name fits; none if it is missing.
+        """Yield the files in `folder` whose name matches; none if it is missing.
 
-        Names that begin with a dot or `_` are ignored, also of folders, as by Spark.
+        Names that start with a dot or `_`, also of folders, are ignored, as in Spark.
         """
 
     def folders(self, folder: str) -> list[str]:
@@ -75,7 +75,7 @@ def path_of(place: str | Path) -> Path:
 
 
 def uri_of(place: str | Path) -> str:
-    """Return a place as the URI that Spark is given: of a path the absolute one, with `file:`."""
+    """Return a place as a URI for Spark: for a path the absolute one, with `file:`."""
     return str(place).rstrip("/") if is_uri(place) else "file:" + str(path_of(place).resolve())
 
 
@@ -90,7 +90,7 @@ def name_of(place: str | Path) -> str:
 
 
 def as_pattern(place: str | Path) -> str:
-    """Return the URI of a place so that Spark takes no character in it for a pattern."""
+    """Return the URI of a place with all pattern characters escaped for Spark."""
     return re.sub(r"([*?{}\[\]\\])", r"\\\1", uri_of(place))
 
 
@@ -162,5 +162,5 @@ LOCAL: Files = LocalFiles()
 
 
 def is_hidden(parts: Sequence[str]) -> bool:
-    """Whether Spark ignores a file: its name or that of a folder begins with a dot or `_`."""
+    """Whether Spark ignores a file: its name or that of a folder starts with a dot or `_`."""
     return any(part.startswith((".", "_")) for part in parts)

@@ -1,7 +1,7 @@
 """The comparison of admission policies: the small and large requests that each admitted, and the resulting load.
 
-Works on calls of the kinds `small` and `large` and on the samples of the loop `admission`. The
-policies themselves are elsewhere; the set-up of a run is in the lab's `run.json`.
+Works on calls of the kinds `small` and `large` and on the samples of the loop `admission`. The policies are
+implemented elsewhere; the set-up of a run is in the lab's `run.json`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ RESULTS = ("ok", "refused", "failed")
 
 _TEXT, _WHOLE, _REAL = StringType(), LongType(), DoubleType()
 
-# How calls of the measured time ended, and how long they took: `bucket` and `most_ms` are those of SPREAD.
+# Results and durations of the calls in the measured time: `bucket` and `most_ms` are those of SPREAD.
 ANSWERS = table(
     run=_TEXT,
     kind=_TEXT,
@@ -46,7 +46,7 @@ ANSWERS = table(
     most_ms=_REAL,
 )
 
-# For each class and second. Times are of calls that were not refused, null if there is none.
+# For each class and second. Times are of calls that were not refused, null without any.
 RESPONSE_OVER_TIME = table(
     run=_TEXT,
     kind=_TEXT,
@@ -78,7 +78,7 @@ COLUMNS = (
     *("load_mean", "load_std", "r"),
 )
 
-# Of the table `policy_runs`: COLUMNS and all that goes beyond them. Ratios are of calls, of a class or of both.
+# Of the table `policy_runs`: COLUMNS and further ones. Ratios are of calls, of a class or of both.
 RUN_COLUMNS = (
     *("experiment", "run", "repetition", *_KEYS, "calls"),
     *("goodput", "goodput_half_width", "errors", "errors_half_width", "refused", "failed"),
@@ -89,7 +89,7 @@ RUN_COLUMNS = (
 
 
 def compared_runs(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs whose manifest says which requests are small and which are large."""
+    """Return the runs whose manifest specifies which requests are small and which are large."""
     return [run for run in runs if run.workload.get("classes")]
 
 
@@ -116,7 +116,7 @@ def answers(events: DataFrame, runs: Sequence[Run]) -> DataFrame:
 
 
 def response_over_time(counted: DataFrame) -> DataFrame:
-    """Turn ANSWERS into RESPONSE_OVER_TIME. A second without calls has no row."""
+    """Convert ANSWERS to RESPONSE_OVER_TIME. A second without calls has no row."""
     require(counted, ANSWERS, "the table of answers")
     by = ("run", "kind", "second")
     ended = counted.groupBy(*by).agg(
@@ -128,18 +128,18 @@ def response_over_time(counted: DataFrame) -> DataFrame:
 
 
 def class_percentiles(counted: DataFrame) -> DataFrame:
-    """Turn ANSWERS into percentiles of each run and class: the response times of calls that were not refused."""
+    """Convert ANSWERS to percentiles of each run and class: the response times of calls that were not refused."""
     require(counted, ANSWERS, "the table of answers")
     return _waited(counted).groupBy("run", "kind").agg(*quantile_columns())
 
 
 def _waited(counted: DataFrame) -> DataFrame:
-    # A refusal says nothing about response times. A time-out does: a client has waited that long.
+    # Refusals are not response times. A time-out is: the client has waited that long.
     return counted.where("result != 'refused'")
 
 
 def loads(samples: DataFrame, runs: Sequence[Run]) -> DataFrame:
-    """Turn SAMPLES into LOADS."""
+    """Convert SAMPLES to LOADS."""
     return (
         _measured(samples, runs)
         .groupBy("run", sf.expr("(at_us - from_us) div (point_s * 1000000) * point_s").alias("second"))
@@ -155,7 +155,7 @@ def loads(samples: DataFrame, runs: Sequence[Run]) -> DataFrame:
 
 
 def load_cdf(samples: DataFrame, runs: Sequence[Run]) -> DataFrame:
-    """Turn SAMPLES into LOAD_CDF, LOAD_STEPS + 1 points of each run."""
+    """Convert SAMPLES to LOAD_CDF, LOAD_STEPS + 1 points of each run."""
     ratios = ", ".join(f"{step / LOAD_STEPS}D" for step in range(LOAD_STEPS + 1))
     found = (
         _measured(samples, runs).groupBy("run").agg(sf.expr(f"percentile(measurement, array({ratios}))").alias("q"))
@@ -169,7 +169,7 @@ def load_cdf(samples: DataFrame, runs: Sequence[Run]) -> DataFrame:
 
 
 def _measured(samples: DataFrame, runs: Sequence[Run]) -> DataFrame:
-    """Keep the samples of the loop `admission` in the measured time, with the time's beginning."""
+    """Keep the samples of the loop `admission` in the measured time, and add its start."""
     require(samples, SAMPLES, "the samples")
     rows = [(run.run, run.measured.from_us, run.measured.until_us) for run in runs]
     known = samples.sparkSession.createDataFrame(rows, "run string, from_us bigint, until_us bigint")
@@ -211,18 +211,18 @@ def policies(of_runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def policy_of(run: Run) -> str:
-    """Return the name of the policy that a run was made with."""
+    """Return the name of the policy of a run."""
     settings = run.target.get("settings") or {}
     return str(run.factors.get("policy") or settings.get("policy") or UNCONTROLLED)
 
 
 def clients_of(run: Run) -> int:
-    """Return how many clients a run began with; its schedule may change that."""
+    """Return the initial number of clients of a run; its schedule may change it."""
     return int(run.workload.get("clients") or run.clients.get("count") or 0)
 
 
 def kappa_of(run: Run) -> float:
-    """Return what a large request costs, in small ones, by the profile that the run was made with, or NaN."""
+    """Return the cost of a large request in small ones, by the profile that the run used, or NaN."""
     keys = (run.workload.get("profile") or {}).get("keys") or {}
     classes = run.workload.get("classes") or {}
     small, large = (
@@ -237,7 +237,7 @@ def _mean_cost(keys: Sequence[Mapping[str, Any]]) -> float:
 
 
 def _ended(own: pd.DataFrame, run: Run) -> dict[str, Any]:
-    """Return how the calls of all classes ended."""
+    """Return the results of the calls of all classes."""
     by_second = own.groupby("second")[list(RESULTS)].sum()
     calls = int(by_second.to_numpy().sum())
     errors = by_second["refused"] + by_second["failed"]
@@ -276,7 +276,7 @@ def _load(own: pd.DataFrame) -> dict[str, float]:
     if not count:
         return {}
     found = batch_means(own["load"].to_numpy(float), own["samples"].to_numpy(float))
-    # Rounding can leave a variance of nearly 0 below it.
+    # Rounding can make a variance of nearly 0 negative.
     variance = max(float(own["load2"].sum()) - count * found.mean**2, 0.0) / max(count - 1, 1.0)
     setpoint = float(own["setpoint"].sum()) / count
     return {
@@ -301,5 +301,5 @@ def _length_s(run: Run) -> float:
 
 
 def _rounded(value: Any) -> Any:
-    """Return a number with six significant digits: more are noise and hard to read."""
+    """Return a number with six significant digits: more are noise."""
     return float(f"{value:.6g}") if isinstance(value, float) else value

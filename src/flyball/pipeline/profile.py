@@ -1,6 +1,7 @@
 """The cost of each kind of request and its class, small or large: the profile that admission control reads.
 
-One pass of Spark turns requests into weighted points on a logarithmic scale; classes and figures come from those.
+One pass of Spark reduces requests to weighted points on a logarithmic scale; classes and figures are computed from
+those.
 """
 
 from __future__ import annotations
@@ -26,22 +27,23 @@ from flyball.pipeline.schemas import ADMISSIONS, REQUESTS, require, table
 VERSION = 1
 # A time after all others.
 MOST_US = 1 << 62
-# Costs that differ by less than 1/200 are taken as one point, which bounds the number of points.
+# Costs that differ by less than 1/200 are treated as one point, which bounds the number of points.
 BUCKETS_PER_E = 200
 FEW_CLASSES = 4
 MOST_CLASSES = 6
-# If the silhouette has dropped by this at FEW_CLASSES, more are not tried: each number of classes takes a while.
+# If the silhouette has dropped by this at FEW_CLASSES, more are not tried, since each number of classes is slow.
 HOPELESS = 0.1
 # Minimum number of rows for classes.
 FEWEST_ROWS = 20
-# Minimum silhouette for clear classes: two halves of one normal distribution reach 0.71, of a uniform one 0.8.
+# Minimum silhouette of distinct classes: two halves of one normal distribution reach 0.71, of a uniform one 0.8.
 LEAST_SILHOUETTE = 0.82
-# Two classes that differ by this factor are kept, clear or not: otherwise expensive requests would delay cheap ones.
+# Two classes that differ by this factor are kept, distinct or not: otherwise expensive requests would delay cheap
+# ones.
 WIDE_RATIO = 5.0
 # Minimum gain of the silhouette for one more class.
 CLEARLY_BETTER = 0.02
 SEED = 1
-# Maximum move of the centres at which k-means ends, in standard deviations of ln cost.
+# K-means converges when its centres move by less than this, in standard deviations of ln cost.
 TOLERANCE = 0.01
 
 # The columns that `profile_of` needs, in addition to a number `cost`.
@@ -50,7 +52,7 @@ ROWS = table(key=REQUESTS["kind"].dataType, weight=REQUESTS["weight"].dataType)
 # Spark's k-means refuses arrays that might hold null.
 _POINT = table(features=ArrayType(DoubleType(), containsNull=False), weight=DoubleType())
 
-# Number of requests of a kind with a cost: sums over all that fall into a bucket, which is null for a cost of 0.
+# Requests of a kind by cost: sums over all requests in a bucket, which is null for a cost of 0.
 POINTS = table(
     key=StringType(),
     protocol=StringType(),
@@ -62,8 +64,8 @@ POINTS = table(
     square_sum=DoubleType(),
 )
 
-# The same of an application's requests, in each unit of COSTS_OF_ADMISSIONS. `is_measured`: whether they arrived in
-# the measured time of their run. `first_us`, `last_us`: when the first and the last of them arrived.
+# The same for an application's requests, in each unit of COSTS_OF_ADMISSIONS. `is_measured`: whether they arrived in
+# the measured time of their run. `first_us`, `last_us`: arrival of the first and the last of them.
 ADMITTED = table(
     run=StringType(),
     unit=StringType(),
@@ -91,7 +93,7 @@ Numbers = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Clusters:
-    """Classes from small to large: the bounds between them, as ln cost, and why there are that many."""
+    """Classes in ascending order of cost: the bounds between them, as ln cost, and why there are that many."""
 
     bounds: tuple[float, ...]
     silhouettes: dict[int, float]
@@ -104,7 +106,7 @@ def profile(requests: DataFrame) -> dict[str, Any]:
 
 
 def costs(requests: DataFrame) -> DataFrame:
-    """Turn requests into POINTS."""
+    """Reduce requests to POINTS."""
     require(requests, REQUESTS, "the requests")
     cost_ns = sf.col("parse_ns") + sf.col("engine_ns") + sf.col("store_ns") + sf.col("emit_ns")
     rows = requests.select(
@@ -120,10 +122,10 @@ def costs(requests: DataFrame) -> DataFrame:
 def profile_of_costs(counted: DataFrame) -> dict[str, Any]:
     """Return the profile of requests by their kind, and by protocol and kind; costs are milliseconds.
 
-    The cost leaves out `wait_ns`: that is the work for the requests before. `store_ns` is part of it, though the node
-    is free meanwhile: it is how long the request occupies the database, which is what admission control rations.
-    Requests that failed are left out and counted, since a time-out says nothing about the cost of the request. Raises
-    PipelineError if there is no request.
+    The cost excludes `wait_ns`, which is the work for earlier requests. It includes `store_ns`, although the node is
+    free meanwhile: for this time the request occupies the database, which is what admission control limits. Failed
+    requests are excluded and counted, since a time-out does not show the cost of the request. Raises PipelineError if
+    there are no requests.
     """
     require(counted, POINTS, "the costs")
     sums = [sf.sum(name).alias(name) for name in ("rows", "weight", "cost_sum", "square_sum")]
@@ -145,7 +147,7 @@ def profile_of_admissions(admissions: DataFrame, unit: str = "ms") -> dict[str, 
 
 
 def admitted(admissions: DataFrame, windows: DataFrame) -> DataFrame:
-    """Turn admissions into ADMITTED."""
+    """Reduce admissions to ADMITTED."""
     require(admissions, ADMISSIONS, "the admissions")
     costs_of = "stack(2, 'ms', busy_ns / 1e6D, 'connections', cast(connections as double)) as (unit, cost)"
     is_measured = sf.expr("arrived_us >= from_us and arrived_us < until_us").alias("is_measured")
@@ -159,8 +161,8 @@ def admitted(admissions: DataFrame, windows: DataFrame) -> DataFrame:
 def profile_of_admitted(counted: DataFrame, unit: str = "ms", class_count: int | None = None) -> dict[str, Any]:
     """Return the profile of an application's requests by their key; costs are in a unit of COSTS_OF_ADMISSIONS.
 
-    Only those of the measured time that were served count; others of it are counted in `left_out`. With `class_count`
-    there are that many classes if the costs can be divided so. Raises PipelineError if none was served.
+    Only requests served in the measured time are included; its others are counted in `left_out`. `class_count` sets
+    the number of classes if the costs can be divided so. Raises PipelineError if none was served.
     """
     require(counted, ADMITTED, "the costs of admissions")
     if unit not in COSTS_OF_ADMISSIONS:
@@ -180,7 +182,7 @@ def profile_of_admitted(counted: DataFrame, unit: str = "ms", class_count: int |
 def profile_of(rows: DataFrame, unit: str, cost: str = "as recorded") -> dict[str, Any]:
     """Return the profile of rows of `key` (any text), `cost` (finite, 0 or more, in `unit`) and `weight`.
 
-    `cost` says in words what it is. Raises PipelineError if there is no row.
+    `cost` describes it in words. Raises PipelineError if there are no rows.
     """
     require(rows, ROWS, "the rows")
     return _profile(rows.sparkSession, _points(rows, "key"), unit, cost)
@@ -193,7 +195,7 @@ def _points(rows: DataFrame, *keys: str) -> pd.DataFrame:
 
 def _counted(rows: DataFrame, *keys: str, extra: Sequence[Column] = ()) -> DataFrame:
     cost = sf.col("cost").cast("double")
-    # No "when" around it: ln of 0 is null, in the same pass.
+    # Needs no condition: ln of 0 is null, in the same pass.
     bucket = sf.floor(sf.ln(cost) * BUCKETS_PER_E)
     return rows.groupBy(*keys, bucket.alias("bucket")).agg(
         sf.count("*").alias("rows"),
@@ -205,7 +207,7 @@ def _counted(rows: DataFrame, *keys: str, extra: Sequence[Column] = ()) -> DataF
 
 
 def _on_driver(counted: DataFrame) -> pd.DataFrame:
-    """Collect costs. One of 0 has no logarithm: it goes to the bucket of the smallest other, and `is_free`."""
+    """Collect costs. One of 0 has no logarithm: it is put into the lowest bucket of the others, and `is_free`."""
     found = counted.toPandas()
     found["is_free"] = found["bucket"].isna()
     smallest = found["bucket"].min()
@@ -239,7 +241,7 @@ def _profile(
 
 
 def _clusters(spark: SparkSession, points: pd.DataFrame, class_count: int | None) -> Clusters:
-    # Free requests are small, whatever the others cost. Clustered with them they would be a class of their own.
+    # Free requests are small, whatever the others cost. If they were clustered, they would form a class of their own.
     paid = points[~points["is_free"]]
     by_bucket = paid.groupby("bucket", sort=True)[["rows", "weight", "cost_sum"]].sum()
     places = (by_bucket.index.to_numpy(dtype=float) + 0.5) / BUCKETS_PER_E
@@ -277,7 +279,7 @@ def _bounds(centres: Numbers) -> tuple[float, ...]:
 
 
 def _importance(points: pd.DataFrame) -> Numbers:
-    """Return the weights of points: a request counts half for itself and half for what it costs.
+    """Return the weights of points: half by the number of requests, half by their cost.
 
     By number alone, rare but expensive requests would not count, and admission control exists for those.
     """
@@ -290,8 +292,8 @@ def _importance(points: pd.DataFrame) -> Numbers:
 def _fit(
     spark: SparkSession, places: Numbers, weights: Numbers, counts: Sequence[int]
 ) -> dict[int, tuple[float, Numbers]]:
-    """Return the silhouette and the centres that k-means finds for each number of classes."""
-    # In two halves, since the silhouette takes a class of one row for no class, and a row here stands for many.
+    """Return silhouette and centres of k-means for each number of classes."""
+    # Each point is split in two, since the silhouette ignores clusters of one row, and a row here represents many.
     points = pd.DataFrame({"features": [[place] for place in places.repeat(2)], "weight": (weights / 2).repeat(2)})
     frame = spark.createDataFrame(points, _POINT).coalesce(1).cache()
 
@@ -299,11 +301,11 @@ def _fit(
         model = KMeans(k=count, seed=SEED, tol=TOLERANCE, weightCol="weight").fit(frame)
         return model, float(ClusteringEvaluator(weightCol="weight").evaluate(model.transform(frame)))
 
-    # Each is dozens of tiny jobs that mostly wait for Spark to plan them: side by side they take half the time.
+    # Each fit is dozens of tiny jobs that mostly wait for Spark to plan them: in parallel they take half the time.
     with ThreadPoolExecutor(len(counts)) as pool:
         fitted = list(pool.map(fit, counts))
     frame.unpersist()
-    # Not in the threads above: with Spark Connect a thread of its own has no session to ask.
+    # Not in the threads above: with Spark Connect only the main thread has the session.
     return {
         count: (silhouette, np.concatenate(model.clusterCenters()))
         for count, (model, silhouette) in zip(counts, fitted, strict=True)
@@ -311,7 +313,7 @@ def _fit(
 
 
 def _classes(points: pd.DataFrame, bounds: tuple[float, ...]) -> list[dict[str, Any]]:
-    """Return the figures of each class, small ones first."""
+    """Return the figures of each class in ascending order of cost."""
     number = np.searchsorted(np.array(bounds), _places(points))
     weight, cost = points["weight"].to_numpy(dtype=float), points["cost_sum"].to_numpy(dtype=float)
     found = []
@@ -359,13 +361,13 @@ def _key(points: pd.DataFrame, bounds: Numbers) -> dict[str, Any]:
 
 
 def _places(points: pd.DataFrame) -> Numbers:
-    """Return ln cost of each point, in the middle of its bucket."""
+    """Return ln cost of each point, at the middle of its bucket."""
     places: Numbers = (points["bucket"].to_numpy(dtype=float) + 0.5) / BUCKETS_PER_E
     return places
 
 
 def _percentile(points: pd.DataFrame, part: float) -> float:
-    """Return the mean cost in the bucket where `part` of all requests is reached; `points` are sorted by bucket."""
+    """Return the mean cost in the bucket of the quantile `part`; `points` are sorted by bucket."""
     reached = points["weight"].to_numpy(dtype=float).cumsum()
     place = int(np.searchsorted(reached, part * reached[-1]))
     return float(points["cost_sum"].iloc[place] / points["weight"].iloc[place])

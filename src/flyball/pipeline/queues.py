@@ -1,6 +1,6 @@
 """Results of experiments with clustered queues: rates and ready messages over time, and a comparison of policies.
 
-Works on the driver with the small table THROUGHPUT. It does not say which node had which message.
+Works on the driver with the small table THROUGHPUT. Messages are not attributed to nodes.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from flyball.pipeline.measures import COLUMNS as MEASURE_COLUMNS
 from flyball.pipeline.measures import RECEIVED, whole_points
 
 WORKLOAD = "clustered"
-# The factors that name the policy of a run; each has a table of its name.
+# The factors with the policy of a run; each has a table of the same name.
 PLACEMENT, PROVISIONING = "placement", "provisioning"
-# The factor that is the number of nodes of a run.
+# The factor with the number of nodes of a run.
 NODES = "nodes"
 
-# Metrics of a queue that many clients share, in messages: the mean of the stable part, and the highest rate.
+# Metrics of a queue that many clients share, in messages: the mean of the stable part, and the peak rate.
 QUEUE_UNITS = {"queue_rate": "1/s", "queue_peak": "1/s"}
-# The highest rate is a mean over this many seconds.
+# The peak rate is a mean over this many seconds.
 PEAK_S = 10
 
-# Messages/s that came into the queue and went out in each second or longer point, and how many waited at its end.
+# Messages/s produced and consumed in each second or longer point, and the number of ready messages at its end.
 OVER_TIME_COLUMNS = ("run", "second", "produced", "consumed", "waiting")
 
 PLACEMENT_COLUMNS = ("policy", "throughput", "transfers", "experiment", "run", "repetition")
 PROVISIONING_COLUMNS = ("policy", "nodes", "throughput", "experiment", "run", "repetition")
-# Throughput is in messages/s, of the stable part; transfers are messages that members gave each other, null if they
-# were not counted; nodes is the maximum number that served the queue at once.
+# Throughput is in messages/s, of the stable part; transfers are messages exchanged between members, null if they were
+# not counted; nodes is the maximum number that served the queue at once.
 SCALING_COLUMNS = ("nodes", "throughput", "experiment", "run", "repetition")
 
 # Seconds left out at both ends of a run, as in the Selfware report, but at most EDGE_RATIO of the run.
@@ -47,7 +47,7 @@ def queue_runs(runs: Sequence[Run]) -> list[Run]:
 
 
 def queue_over_time(throughput: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame:
-    """Return what clients produced and consumed per second at each point of runs."""
+    """Return the messages produced and consumed per second at each point of runs."""
     parts = [_over_time(throughput, run) for run in queue_runs(runs)]
     parts = [part for part in parts if len(part)]
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(OVER_TIME_COLUMNS))
@@ -70,26 +70,26 @@ def _over_time(throughput: pd.DataFrame, run: Run) -> pd.DataFrame:
             "second": list(seconds),
             "produced": produced.to_numpy() / length if length > 1 else produced.to_numpy(),
             "consumed": consumed.to_numpy() / length if length > 1 else consumed.to_numpy(),
-            # A consumer may receive a message before its producer receives the confirmation.
+            # A consumer may receive a message before its producer receives the confirm.
             "waiting": (produced - consumed).cumsum().clip(lower=0).to_numpy(),
         }
     )
 
 
 def stable_throughput(over_time: pd.DataFrame) -> float:
-    """Return the messages/s that one run brought to consumers, without its beginning and end."""
+    """Return the messages/s delivered to consumers in one run, without its start and end."""
     edge = min(EDGE_S, int(len(over_time) * EDGE_RATIO))
     inner = over_time.sort_values("second")["consumed"].iloc[edge : len(over_time) - edge]
     return float(inner.mean()) if len(inner) else float("nan")
 
 
 def placement(over_time: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame:
-    """Compare policies of placement: a row for each run that had one."""
+    """Compare placement policies: a row for each run with one."""
     return _compared(over_time, runs, PLACEMENT, PLACEMENT_COLUMNS)
 
 
 def provisioning(over_time: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame:
-    """Compare policies of provisioning: a row for each run that had one."""
+    """Compare provisioning policies: a row for each run with one."""
     return _compared(over_time, runs, PROVISIONING, PROVISIONING_COLUMNS)
 
 
@@ -113,7 +113,7 @@ def queue_measures(over_time: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame
 
 
 def highest_throughput(over_time: pd.DataFrame) -> float:
-    """Return the highest rate of messages/s to consumers over PEAK_S seconds in a row, or over a longer point."""
+    """Return the highest rate of messages/s to consumers over PEAK_S successive seconds, or over a longer point."""
     points = over_time.sort_values("second")
     length_s = int(points["second"].diff().min()) if len(points) > 1 else 1
     window = max(1, min(PEAK_S // length_s, len(points)))

@@ -1,6 +1,6 @@
-"""The rules that a row of a trace must obey: those of `docs/reference/traces.md`, as expressions of Spark.
+"""The validity rules for rows of a trace, from `docs/reference/traces.md`, as Spark expressions.
 
-Independent of files. A column that a file lacks is null: OPTIONAL ones get their default, a row without any other
+Independent of files. A column missing in a file is null: OPTIONAL ones get their default, a row without any other
 column is rejected.
 """
 
@@ -17,16 +17,16 @@ from pyspark.sql.types import DataType, DoubleType, LongType, StringType, Struct
 
 from flyball.pipeline import schemas
 
-# No duration, size or count is larger: nanoseconds of eleven days. So sums of a few do not overflow.
+# Limit of every duration, size and count: eleven days in nanoseconds. So sums of a few do not overflow.
 MOST = 10**15
-# Maximum number of requests per row, including the file's sampling: squares of weights can be summed.
+# Maximum number of requests per row, including the file's sampling, so that squares of weights can be summed.
 MOST_WEIGHT = 10**6
 # Maximum number of messages per request, so that they can be weighted and summed.
 MOST_MESSAGES = 10**9
-# The years 1999 and 2100: what is outside comes from a clock that was not set.
+# The years 1999 and 2100: a time outside is from a clock that was not set.
 FIRST_US = 915_148_800_000_000
 LAST_US = 4_102_444_800_000_000
-# Kinds, protocols and results are open: those that a later version adds are counted like others.
+# Kinds, protocols and results are open: those added by a later version are counted like others.
 LONGEST_KIND = 64
 
 Range = tuple[float, float]
@@ -96,7 +96,7 @@ RULES: Mapping[str, Rules] = {
 
 
 def problem_of_columns(schema: pa.Schema, rules: Rules) -> str | None:
-    """Return why a file of this schema cannot be read, or None. Further columns are ignored."""
+    """Return why a file with this schema cannot be read, or None. Additional columns are ignored."""
     may_lack = {*rules.optional, *rules.nullable}
     missing = [name for name in rules.columns if name not in schema.names and name not in may_lack]
     if missing:
@@ -112,34 +112,34 @@ def problem_of_columns(schema: pa.Schema, rules: Rules) -> str | None:
 
 
 def schema_of(table: str) -> StructType:
-    """Return the schema with which files of a table are read: every column may be missing."""
+    """Return the schema for reading files of a table: every column may be missing."""
     columns = [StructField(field.name, field.dataType) for field in schemas.TABLES[table] if field.name != "run"]
     return StructType(columns)
 
 
 def with_defaults(rows: DataFrame, table: str) -> DataFrame:
-    """Fill in columns that the files lack."""
+    """Fill in default values for columns that the files lack."""
     defaults = RULES[table].optional
     if not defaults:
-        # Spark Connect refuses to add no column.
+        # Spark Connect refuses an empty list of columns.
         return rows
     return rows.withColumns({name: sf.coalesce(name, sf.lit(value)) for name, value in defaults.items()})
 
 
 def is_sound(table: str) -> Column:
-    """Return whether a row can be used."""
+    """Return whether a row is valid."""
     tests = [test for _, test in _broken(table)]
     return sf.expr(f"not coalesce({' or '.join(f'({test})' for test in tests)}, true)")
 
 
 def reason(table: str) -> Column:
-    """Return why a row cannot be used, null for the others."""
+    """Return why a row is invalid, null for valid ones."""
     cases = " ".join(f"when {test} then '{says}'" for says, test in _broken(table))
     return sf.expr(f"case {cases} end")
 
 
 def _broken(table: str) -> list[tuple[str, str]]:
-    """Return what can be wrong with a row, and the test for it."""
+    """Return the possible defects of a row, and the test for each."""
     rules = RULES[table]
     found = []
     for name, kind in rules.columns.items():
@@ -155,7 +155,7 @@ def _broken(table: str) -> list[tuple[str, str]]:
             infinite = "cast('Infinity' as double)"
             test = f"isnan({name}) or abs({name}) = {infinite}{bounds}"
             if name in rules.nullable:
-                # A comparison with null would reject the row.
+                # Without this, the comparison with null would reject the row.
                 test = f"{name} is not null and ({test})"
             found.append((f"{name} is not a sound number", test))
             continue

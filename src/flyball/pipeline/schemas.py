@@ -1,7 +1,7 @@
-"""The tables of the pipeline: those of the traces, and those that the stages make of them.
+"""The tables of the pipeline: those of the traces, and those computed by its stages.
 
-The first seven are those of `docs/reference/traces.md`, with the column `run` that says which run of an experiment a
-row belongs to: it is empty for traces that belong to none.
+The first seven are those of `docs/reference/traces.md`, with the column `run`: the experiment's run that a row is
+from, empty for traces without one.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ CALLS = table(
     weight=_WHOLE,
 )
 
-# A limit is null where there is none, or none is known.
+# A limit is null if it is unknown or does not exist.
 _SAMPLES = table(
     run=_TEXT,
     loop=_TEXT,
@@ -164,7 +164,7 @@ TIMES = table(
     sequence=_WHOLE,
 )
 
-# The work of ThorBangMQ's server between two lines of its log.
+# Sums of ThorBangMQ's server over the interval between two lines of its log.
 INTERVALS = table(
     run=_TEXT,
     node=_TEXT,
@@ -180,7 +180,7 @@ INTERVALS = table(
 # The idle time of Telesto's workers before a request.
 DOWNTIMES = table(run=_TEXT, node=_TEXT, at_us=_WHOLE, downtime_ns=_WHOLE)
 
-# The tables that can be ingested. The first seven come in trace files, the last two only in the logs of the papers'
+# The tables that can be ingested. The first seven are in trace files, the last two only in the logs of the papers'
 # systems.
 TABLES = {
     "requests": REQUESTS,
@@ -196,7 +196,7 @@ TABLES = {
 
 
 def require(frame: DataFrame, schema: StructType, what: str) -> None:
-    """Raise PipelineError if `frame` lacks columns of `schema` or has them with other types; it names them all."""
+    """Raise PipelineError if `frame` lacks columns of `schema` or has other types; the error names all of them."""
     found = {field.name: field.dataType for field in frame.schema}
     missing = [field.name for field in schema if field.name not in found]
     unlike = [

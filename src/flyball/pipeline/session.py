@@ -1,8 +1,8 @@
 """The only module that creates Spark sessions.
 
-Spark on this machine is silent: its output and Java's go to a log file. Any other master works as well, and so does a
-process that `spark-submit` has started. A user's settings override Spark's own `spark-defaults.conf`, which overrides
-the defaults here.
+Spark on this machine is silent: its output and Java's are written to a log file. Any other master works as well, and
+so does a process started by `spark-submit`. A user's settings override Spark's own `spark-defaults.conf`, which
+overrides the defaults here.
 """
 
 from __future__ import annotations
@@ -41,13 +41,14 @@ _SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.adaptive.enabled": "true",
-    # Nodes close a file every five seconds: with Spark's 4 MB for opening one, a day of them makes 540 tasks.
+    # Nodes close a file every five seconds: with Spark's default cost of 4 MB per file, a day of files makes 540
+    # tasks.
     "spark.sql.files.openCostInBytes": "262144",
 }
 # Results depend on these: a user cannot override them.
 _FIXED = {"spark.sql.session.timeZone": "UTC"}
 _SETTINGS_ON_THIS_MACHINE = {
-    # By default Spark lists the files of a stream with a task for each.
+    # By default Spark lists the files of a stream with one task per file.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -75,11 +76,11 @@ class SparkSettings:
     #
     # None leaves it to `spark-submit` or `spark-defaults.conf`; the default is this machine.
     master: str | None = None
-    # Of the driver, which on one machine does all the work, and of each executor in a cluster.
+    # Memory of the driver, which does all the work on one machine, and of each executor in a cluster.
     memory: str | None = None
-    # Whether the session lasts seconds: Java then compiles less, which doubles the time of large jobs.
+    # Whether the session lasts only seconds: Java then compiles less, which doubles the time of large jobs.
     is_brief: bool = False
-    # None leaves it to the cores of this machine, or on a cluster to Spark, which coalesces small ones.
+    # None: the number of cores of this machine; in a cluster Spark's default, which coalesces small ones.
     shuffle_partitions: int | None = None
     # The file for Spark's own messages; None discards them.
     log: Path | None = None
@@ -131,9 +132,9 @@ def conf_of(entries: Iterable[str]) -> dict[str, str]:
 
 @contextmanager
 def spark_session(settings: SparkSettings) -> Iterator[SparkSession]:
-    """Make a session that ends with the block, also after Ctrl-C. Raises PipelineError if Spark cannot start.
+    """Create a session that ends with the block, also after Ctrl-C. Raises PipelineError if Spark cannot start.
 
-    No process outlives it; if Python is killed, Java notices and ends as well.
+    No process outlives it; if Python is killed, Java notices and exits as well.
     """
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     known = _known_defaults()
@@ -149,7 +150,7 @@ def spark_session(settings: SparkSettings) -> Iterator[SparkSession]:
 def _known_defaults() -> dict[str, str]:
     """Return the settings of `spark-defaults.conf`, or of the `spark-submit` that runs this process."""
     if _IS_SUBMITTED in os.environ:
-        # Its Java has read the file and the command line.
+        # Its Java process has read the file and the command line.
         SparkContext._ensure_initialized()
         return dict(SparkConf().getAll())
     home = os.environ.get("SPARK_CONF_DIR") or str(Path(os.environ.get("SPARK_HOME") or _spark_home(), "conf"))
@@ -190,7 +191,7 @@ def _started(settings: SparkSettings, known: Mapping[str, str], master: str) -> 
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="flyball-spark-")))
         log = stack.enter_context(_opened(settings.log))
         java = find_java(folder / "java")
-        # Spark's own answer to Ctrl-C asks Java to cancel its jobs, and Java answers when the current one is done.
+        # Spark's own SIGINT handler makes a blocking call to Java, which returns only when the current job is done.
         on_interrupt = signal.getsignal(signal.SIGINT)
         try:
             with _environment({**java.environment, **_python_of_workers(master)}):
@@ -204,7 +205,7 @@ def _started(settings: SparkSettings, known: Mapping[str, str], master: str) -> 
         finally:
             _restore(on_interrupt)
         yield session
-        # Not earlier: after an error or Ctrl-C Java may still be busy and would not answer.
+        # Not earlier: after an error or Ctrl-C Java may still be busy and would not respond.
         session.stop()
 
 
@@ -229,14 +230,14 @@ def _conf(settings: SparkSettings, known: Mapping[str, str], master: str, java: 
 
 
 def _launch(conf: SparkConf, log: IO[bytes]) -> Popen[bytes] | None:
-    """Start Java so that it ignores the terminal's Ctrl-C, and make it the one that sessions use.
+    """Start Java such that it ignores the terminal's Ctrl-C, and use it for all sessions.
 
     None if `spark-submit` has started it, and this process with it.
     """
     if _IS_SUBMITTED in os.environ:
         return None
     gateway = launch_gateway(conf, popen_kwargs={"stderr": log, "stdout": log})  # type: ignore[no-untyped-call]
-    # Private, but the only way to keep what Java prints off the terminal.
+    # Private, but the only way to redirect Java's output away from the terminal.
     SparkContext._ensure_initialized(gateway=gateway)
     process: Popen[bytes] = gateway.proc
     return process
@@ -249,7 +250,7 @@ def _end(process: Popen[bytes] | None) -> None:
         if context is not None:
             context.stop()
         return
-    # A thread of Spark that listens to Java would print a stack trace when Java has ended.
+    # Spark's thread that reads from Java would print a stack trace when Java exits.
     server = getattr(context, "_accumulatorServer", None)
     if server is not None:
         server.handle_error = lambda *_: None
@@ -273,7 +274,7 @@ def _end(process: Popen[bytes] | None) -> None:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Suppress logs and warnings: threads that wait for an answer of Java would report that it has ended."""
+    """Suppress logs and warnings: threads that wait for Java would report its exit."""
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -317,13 +318,13 @@ def _opened(log: Path | None) -> Iterator[IO[bytes]]:
 
 
 def _restore(on_interrupt: object) -> None:
-    # Handlers can be set in the main thread only; in another one Spark has not set any.
+    # Handlers can be set in the main thread only; Spark does not set any in others.
     with contextlib.suppress(ValueError):
         signal.signal(signal.SIGINT, on_interrupt)  # type: ignore[arg-type]
 
 
 def _addresses(master: str, scheme: str, default_port: int | None) -> list[tuple[str, int]]:
-    """Return hosts and ports: of a cluster with spare masters several, separated by commas."""
+    """Return hosts and ports: several, separated by commas, for a cluster with standby masters."""
     found = []
     for address in master.removeprefix(scheme).partition("/")[0].split(","):
         host, _, port = address.rpartition(":") if ":" in address else (address, "", str(default_port or ""))
@@ -334,7 +335,7 @@ def _addresses(master: str, scheme: str, default_port: int | None) -> list[tuple
 
 
 def _reach(master: str, scheme: str, default_port: int | None) -> None:
-    """Raise PipelineError unless that port accepts connections: Spark itself would try for minutes."""
+    """Raise PipelineError unless that port accepts connections: Spark itself would retry for minutes."""
     reason = ""
     for address in _addresses(master, scheme, default_port):
         try:
@@ -359,7 +360,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _cores(master: str) -> int:
-    """Return how many cores a master on this machine may use."""
+    """Return the number of cores that a master on this machine may use."""
     if master == "local":
         return 1
     inside = re.search(r"\[(\d+)", master)

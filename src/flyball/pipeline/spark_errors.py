@@ -14,20 +14,20 @@ from flyball.errors import PipelineError
 _OURS = re.compile(r"PipelineError: (.+)")
 _MOST_CHARACTERS = 300
 _FULL = "No space left on device"
-# A line of Py4J that says nothing, and those that name a cause, the innermost at last.
+# A Py4J line without information, and lines that name a cause, the innermost last.
 _CALLING = "An error occurred while calling"
 _CAUSE = re.compile(r"(?:Caused by: )?(?:[\w$]+\.)+[\w$]*(?:Exception|Error): (.+)")
 
 
 @contextmanager
 def one_line_errors(what: str) -> Iterator[None]:
-    """Turn errors of Spark within the block into a PipelineError that says what could not be done."""
+    """Convert Spark errors within the block to a PipelineError that names the failed operation."""
     try:
         yield
     except PySparkException as error:
         raise _translated(what, str(error)) from error
     except Py4JError as error:
-        # Java has ended, or got a request while it ended.
+        # Java has exited, or received a request while exiting.
         raise _translated(what, str(error) or "Spark has ended") from error
 
 

@@ -18,7 +18,7 @@ from flyball.pipeline.throughput import SECONDS
 
 _TEXT, _WHOLE = StringType(), LongType()
 
-# One row for each check of a file. `problem` says why the whole file is left out, and is null if it is ingested.
+# One row for each check of a file. `problem` is why the whole file is rejected, null if it was ingested.
 FILES = StructType(
     [
         StructField("file", _TEXT),
@@ -32,7 +32,7 @@ FILES = StructType(
     ]
 )
 
-# Rows that could not be used, by file and reason.
+# Invalid rows, by file and reason.
 REJECTED = table(file=_TEXT, reason=_TEXT, rows=_WHOLE)
 
 # Columns aggregated by minimum or maximum; all others are summed.
@@ -42,13 +42,13 @@ _LARGEST = ("last_us", "most_ms")
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    """A table whose rows with the same keys can be joined into one."""
+    """A table whose rows with equal keys can be merged."""
 
     schema: StructType
     keys: tuple[str, ...]
 
     def merged(self, rows: DataFrame) -> DataFrame:
-        """Join rows with the same keys."""
+        """Merge rows with equal keys."""
         of = {**dict.fromkeys(_LEAST, sf.min), **dict.fromkeys(_LARGEST, sf.max)}
         values = [name for name in self.schema.names if name not in self.keys]
         added = rows.groupBy(*self.keys).agg(*(of.get(name, sf.sum)(name).alias(name) for name in values))
@@ -68,13 +68,13 @@ AGGREGATES = {
     "time_points": Aggregate(TIME_POINTS, KEYS["time_points"]),
 }
 
-# Samples of a loop that a store keeps. They are not added up: the ranges of actions and the lags with which a plant
-# is identified depend on all of them. At one a second it is more than a day, and plants drift.
+# Samples of a loop that a store keeps. They cannot be aggregated: identification divides actions into ranges and
+# chooses lags that depend on all samples. At one per second this is more than a day, and plants drift.
 MOST_SAMPLES = 100_000
 
 
 def newest(samples: DataFrame, count: int) -> DataFrame:
-    """Keep the newest MOST_SAMPLES of each loop; there are `count` samples of all loops."""
+    """Keep the newest MOST_SAMPLES of each loop; `count` is the number of samples of all loops."""
     if count <= MOST_SAMPLES:
         return samples
     order = Window.partitionBy("run", "loop", "sample_time_s").orderBy(sf.desc("at_us"), sf.desc("sequence"))

@@ -1,4 +1,4 @@
-"""A store as tables of Spark: the input of all stages, and the rows themselves while their files exist."""
+"""A store as Spark tables: the input of all stages, and the original rows while their files exist."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from flyball.pipeline.trace_scan import (
 )
 from flyball.pipeline.trace_store import INCOMPLETE, SCHEMAS, Batch, Quarantined, Store, latest, quarantined, total
 
-# Maximum number of left-out files and rows that are reported one by one.
+# Maximum number of rejected files and rows that are reported individually.
 MOST_QUARANTINED = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Ingested:
-    """The content of a store as tables of Spark, and the facts about them that need no reading."""
+    """The content of a store as Spark tables, with the facts about them that are already known."""
 
-    # SECONDS, counted from the beginning of each run's measured time.
+    # SECONDS, counted from the start of each run's measured time.
     seconds: DataFrame
     # SPREAD of the measured time.
     spread: DataFrame
@@ -40,7 +40,7 @@ class Ingested:
     answers: DataFrame
     # The newest of each loop.
     samples: DataFrame
-    # ADMITTED: what requests of applications cost.
+    # ADMITTED: costs of applications' requests.
     admitted: DataFrame
     # Sums of the activity of nodes and queues, and of the times of messages; see `activity`.
     node_points: DataFrame
@@ -48,13 +48,13 @@ class Ingested:
     time_points: DataFrame
     # INTERVAL_SUMS, from the logs of ThorBangMQ's servers.
     intervals: DataFrame
-    # DOWNTIME_SUMS, from the logs of Telesto: how long workers waited for requests.
+    # DOWNTIME_SUMS, from the logs of Telesto: the time for which workers waited for requests.
     downtimes: DataFrame
     # run, from_us, until_us: the measured time of each run.
     windows: DataFrame
-    # The files and rows that were left out, and why.
+    # The rejected files and rows, and the reasons.
     quarantine: list[Quarantined]
-    # Rows of each table that has some.
+    # Number of rows by table, without empty ones.
     rows: dict[str, int]
     # Records that nodes and clients could not write.
     dropped: int
@@ -95,7 +95,7 @@ def open_store(spark: SparkSession, store: str | Path) -> Ingested:
 
 
 def drill_down(spark: SparkSession, store: str | Path, table: str) -> DataFrame:
-    """Read the rows of a table that a store has added up, from the trace files that still exist."""
+    """Read the rows of a table that a store has aggregated, from the trace files that still exist."""
     place = Store(store, spark)
     taken = latest(place.read(spark, "files")).where((sf.col("table") == table) & sf.col("problem").isNull())
     files = [row["file"] for row in taken.select("file").toArrow().to_pylist()]
@@ -107,26 +107,26 @@ def drill_down(spark: SparkSession, store: str | Path, table: str) -> DataFrame:
 
 
 def _window(run: str, known: Batch, manifests: Mapping[str, Run]) -> tuple[int, int]:
-    """Return the measured time of a run: the one in its manifest, or else all that was recorded."""
+    """Return the measured time of a run: from its manifest, or else the extent of its records."""
     if run in manifests and 0 < manifests[run].measured.from_us < manifests[run].measured.until_us:
         return manifests[run].measured.from_us, manifests[run].measured.until_us
     first, last = known.extents[run]
     origin = known.origins[run]
-    # Seconds are counted from the origin: a window begins with one of them, in a long run with a minute.
+    # Seconds are counted from the origin: a window starts with one of them, in a long run with a minute.
     step = 1_000_000 if last - first < MOST_POINTS * 1_000_000 else 60_000_000
     return origin + (first - origin) // step * step, last + 1
 
 
 def _still_there(found: list[Quarantined], spark: SparkSession) -> list[Quarantined]:
-    """Leave out files of runs that the lab has removed, to repeat them."""
+    """Omit files of incomplete runs that the lab has removed to repeat them."""
     return [one for one in found if one.reason != INCOMPLETE or files_at(one.file, spark).exists(one.file)]
 
 
 def _dropped(files: DataFrame) -> int:
-    """Sum the records that writers have dropped; each file has the number since its writer began.
+    """Sum the records that writers have dropped; each file has the total since its writer's start.
 
-    Sorted by name the files of one writer are in order of time. A smaller number than before means that the writer
-    was restarted.
+    Sorted by name, the files of a writer are in chronological order. A smaller number than before means that the
+    writer was restarted.
     """
     writer = sf.regexp_replace("file", r"-[^-/]*-[^-/]*$", "")
     known = latest(files).where("problem is null").select("file", "dropped", writer.alias("writer"))

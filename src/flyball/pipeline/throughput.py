@@ -1,7 +1,7 @@
 """Counts of each second or longer point: requests, messages, and sums of every measured time.
 
-This is the one pass over the events that counts and sums; means, deviations, series over time and the operational
-laws all come from its small table. Sums are in milliseconds as doubles: whole nanoseconds would overflow.
+This is the only pass over the events that counts and sums; means, deviations, series over time and the operational
+laws are derived from its small table. Sums are in milliseconds as doubles: integer nanoseconds would overflow.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _TEXT, _WHOLE, _REAL = StringType(), LongType(), DoubleType()
 _KEYS = {"run": _TEXT, "source": _TEXT, "place": _TEXT, "kind": _TEXT, "queue": _TEXT, "second": _WHOLE}
 _SUMS = {f"{metric}_{what}": _REAL for metric in TIMES for what in ("ms", "ms2")}
 
-# `stored`: requests that waited for the store. `weight2`: the sum of squared weights, which gives the uncertainty
-# of counts from a sample. `<metric>_ms` and `<metric>_ms2`: the sums of a time and of its square. `records`: how
-# many rows, and when the first and last began.
+# `stored`: requests that waited for the store. `weight2`: the sum of squared weights, from which the uncertainty of
+# counts from a sample follows. `<metric>_ms` and `<metric>_ms2`: the sums of a time and of its square. `records`: the
+# number of rows, and the start of the first and the last.
 SECONDS = table(
     **_KEYS,
     records=_WHOLE,
@@ -63,10 +63,10 @@ SERIES = table(**{field.name: field.dataType for field in SECONDS if field.name 
 
 THROUGHPUT = table(**_KEYS, requests=_WHOLE, messages=_WHOLE)
 
-# The columns that a series of throughput has for all queues together.
+# The columns of a series of throughput for all queues together.
 THROUGHPUT_OF_ALL = [name for name in THROUGHPUT.names if name != "queue"]
 
-# The number of busiest queues of a run that have rows of their own in THROUGHPUT.
+# The number of busiest queues of a run with their own rows in THROUGHPUT.
 MOST_QUEUES = 100
 
 # Value of the column `queue` for all other queues together.
@@ -76,14 +76,14 @@ _CARRIES_MESSAGES = "kind in ('put', 'take', 'peek', 'list', 'deliver', 'settle'
 
 
 def seconds(events: DataFrame) -> DataFrame:
-    """Count and add PLACED events per second into SECONDS; each counts as often as its `weight` says."""
+    """Count and sum PLACED events per second into SECONDS, multiplied by their `weight`."""
     require(events, PLACED, "the table of placed events")
     of_nodes, of_clients = (_seconds_of(events, source) for source in (NODES, CLIENTS))
     return of_nodes.unionByName(of_clients)
 
 
 def _seconds_of(events: DataFrame, source: str) -> DataFrame:
-    """Count the events of one source. Fewer sums make a query that Java can compile, which is twice as fast."""
+    """Count the events of one source. With fewer sums Java can compile the query, which doubles its speed."""
     metrics = METRICS_OF[source]
     sums_of = {metric: _ADDS_UP.get(metric, (metric,)) if source == NODES else (metric,) for metric in metrics}
     added = sorted({part for parts in sums_of.values() for part in parts})
@@ -113,9 +113,9 @@ def _time(metric: str) -> str:
 
 
 def measured(counted: DataFrame, windows: DataFrame) -> DataFrame:
-    """Keep of SECONDS, SERIES or THROUGHPUT the whole points of the measured time.
+    """Keep the whole points of the measured time in SECONDS, SERIES or THROUGHPUT.
 
-    A last point that is not whole counts too little to be compared with others; it is kept if it is the only one.
+    A partial last point is not comparable with others; it is kept only if it is the only one.
     """
     require(windows, WINDOWS, "the table of windows")
     whole = "second >= 0 and second + point_s <= greatest((until_us - from_us) div 1000000, point_s)"
@@ -124,7 +124,7 @@ def measured(counted: DataFrame, windows: DataFrame) -> DataFrame:
 
 
 def joined(counted: DataFrame, windows: DataFrame) -> DataFrame:
-    """Join rows with a `second` into the points of their run, which are longer than those of a part of it."""
+    """Merge rows with a `second` into the points of their run, which are longer than those of a part of it."""
     require(windows, WINDOWS, "the table of windows")
     known = windows.select("run", point_of_window())
     second = sf.expr("cast(floor(second / point_s) as bigint) * point_s")
@@ -139,9 +139,9 @@ def series(counted: DataFrame) -> DataFrame:
 
 
 def throughput(counted: DataFrame) -> DataFrame:
-    """Turn SECONDS into THROUGHPUT. A second without requests has no row.
+    """Convert SECONDS to THROUGHPUT. A second without requests has no row.
 
-    Of each run and source the MOST_QUEUES busiest queues are apart, the others together are OTHER_QUEUES.
+    For each run and source the MOST_QUEUES busiest queues are separate; the others are summed as OTHER_QUEUES.
     """
     require(counted, SECONDS, "the table of seconds")
     of_queue = ("run", "source", "queue")

@@ -1,6 +1,6 @@
-"""The footer of a trace file: the table that the file holds, its number of rows, and whether it can be used.
+"""The footer of a trace file: the table that the file contains, its number of rows, and whether it is readable.
 
-Runs in the workers of Spark, on a file or on its bytes. Independent of Spark and of the store.
+Runs in Spark's workers, on a file or on its bytes. Independent of Spark and of the store.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from flyball.pipeline.places import is_local, path_of
 from flyball.pipeline.rules import FIRST_US, LAST_US, MOST_WEIGHT, RULES, problem_of_columns
 from flyball.pipeline.schemas import SCHEMA_VERSION
 
-# Patterns of the names of trace files. A name that begins with a dot is a file that is not complete.
+# Patterns of the names of trace files. The name of an incomplete file starts with a dot.
 TRACE_NAMES = tuple(
     f"{prefix}-*.parquet" for prefix in ("trace", "calls", "samples", "admissions", "nodes", "queues", "times")
 )
@@ -28,7 +28,7 @@ TABLE_KEY = b"flyball.table"
 _SAMPLE_RATIO_KEY = b"flyball.sample_ratio"
 _DROPPED_KEY = b"flyball.dropped"
 
-# The facts of one file, as a schema of Spark. `problem` is null if the file can be used.
+# The facts of one file, as a Spark schema. `problem` is null if the file is readable.
 FACTS = (
     "file string, table string, rows bigint, factor bigint, dropped bigint, first_us bigint, last_us bigint,"
     " problem string"
@@ -48,12 +48,12 @@ _FACTS = pa.schema(
 
 
 class Malformed(Exception):
-    """A file cannot be used; its text says why."""
+    """A file cannot be read; the text is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some rows of a log: those that can be used and those that cannot, which have a column `reason`."""
+    """Some rows of a log: the valid ones, and the invalid ones with a column `reason`."""
 
     table: str
     good: pa.RecordBatch
@@ -62,27 +62,27 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A log that has been opened."""
+    """An open log."""
 
-    # Read the rows, a part at a time. Raises Malformed where a part cannot be read.
+    # Read the rows in parts. Raises Malformed where a part cannot be read.
     parts: Callable[[], Iterator[Part]]
     rows: int
 
 
 def part_of(table: str, batch: pa.RecordBatch) -> Part:
-    """Return rows of a log; whether each obeys the rules of its table shows when Spark reads it."""
+    """Return rows of a log; Spark checks them against the rules of their table when it reads them."""
     nothing = batch.slice(0, 0)
     none = pa.array([], pa.string())
     return Part(table, batch, pa.RecordBatch.from_arrays([*nothing.columns, none], [*nothing.schema.names, REASON]))
 
 
 def check_files(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Turn batches of `file`, or `file` and `content`, into FACTS."""
+    """Convert batches of `file`, or `file` and `content`, to FACTS."""
     yield from _checked(batches, is_deep=False)
 
 
 def check_files_deeply(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Do the same, and read every row to see whether that is possible."""
+    """Do the same, and read every row to detect damage."""
     yield from _checked(batches, is_deep=True)
 
 
@@ -136,7 +136,7 @@ def _usable(parquet: pq.ParquetFile) -> dict[str, object]:
 
 
 def _extent(metadata: pq.FileMetaData, time_column: str) -> tuple[int | None, int | None]:
-    """Return about when a file begins and ends, by its statistics; None where its clock was not set."""
+    """Return the approximate first and last time in a file, by its statistics; None where its clock was not set."""
     place = metadata.schema.names.index(time_column)
     found = [metadata.row_group(number).column(place).statistics for number in range(metadata.num_row_groups)]
     times = [time for one in found if one is not None and one.has_min_max for time in (one.min, one.max)]
@@ -159,7 +159,7 @@ def _whole(text: bytes) -> int:
 
 
 def _said(error: Exception) -> str:
-    """Return the error of Parquet in words that need no knowledge of its format."""
+    """Describe a Parquet error without terms of the format."""
     if isinstance(error, FileNotFoundError):
         return "is gone"
     text = " ".join(str(error).split())

@@ -1,4 +1,4 @@
-"""Trace files as Spark reads them: which there are, whether each can be read, and the rows of those that can."""
+"""Trace files as Spark reads them: listing, checking, and scanning the rows of the readable ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from flyball.pipeline.trace_reader import FACTS, TRACE_NAMES, check_files, check
 
 _PLAIN = re.compile(r"[A-Za-z0-9/:._=-]+")
 
-# Maximum number of files given to Spark by name; of more it lists the folder, and skips the others.
+# Maximum number of files passed to Spark by name; for more, Spark lists the folder and skips the others.
 _FEW_FILES = 2000
 
 # Number of files that one task checks.
@@ -39,9 +39,9 @@ class ListedFile:
 
 @dataclass(frozen=True, slots=True)
 class SoundFile:
-    """A file that can be read."""
+    """A readable file."""
 
-    # The file that Spark reads: the file itself, or the trace that was made of a log.
+    # The file that Spark reads: the file itself, or the trace converted from a log.
     uri: str
     # The name shown to the user.
     file: str
@@ -68,7 +68,7 @@ def files_in(spark: SparkSession, source: str, log_format: LogFormat | None) -> 
 
 
 def check_places(spark: SparkSession, places: Sequence[str], *, is_deep: bool = False) -> list[dict[str, Any]]:
-    """Let workers check files: those of this machine by path, others as Spark reads them."""
+    """Check files in workers: local files by path, others as Spark reads them."""
     if not places:
         return []
     check = check_files_deeply if is_deep else check_files
@@ -83,9 +83,9 @@ def check_places(spark: SparkSession, places: Sequence[str], *, is_deep: bool = 
 
 
 def scan(spark: SparkSession, table: str, files: Sequence[SoundFile], source: str | None = None) -> DataFrame:
-    """Read the rows of files: the columns of the table, and `_file`. Rows that break the rules are among them.
+    """Read the rows of files: the columns of the table, and `_file`. Includes rows that violate the rules.
 
-    Of many files Spark lists the folder `source` itself, and rows of files that are not among them are left out.
+    For many files Spark lists the folder `source` itself, and rows of other files are filtered out.
     """
     reader = spark.read.schema(schema_of(table))
     places = [place_of(file.uri) for file in files]
@@ -96,7 +96,7 @@ def scan(spark: SparkSession, table: str, files: Sequence[SoundFile], source: st
         listing = reader.option("recursiveFileLookup", True).option("pathGlobFilter", either(TRACE_NAMES))
         rows = listing.parquet(as_pattern(source))
         if others:
-            # Spark does not open what this leaves out.
+            # Spark does not open files that this filter excludes.
             rows = rows.where(~_place_of_row(others).isin(list(map(_path_in_rows(others), others))))
     facts = {(file.run, file.factor) for file in files}
     if len(facts) == 1 and others is None and places == [file.file for file in files]:
@@ -109,20 +109,22 @@ def scan(spark: SparkSession, table: str, files: Sequence[SoundFile], source: st
         ]
         listed = spark.createDataFrame(known, "place_of string, _file string, run string, _factor bigint")
         listed = listed.withColumn("_key", sf.xxhash64("place_of")).drop("place_of")
-        # Spark finds a number in a third of the time that a text takes.
+        # A join on numbers takes a third of the time of one on texts.
         rows = rows.withColumn("_key", sf.xxhash64(_place_of_row(places))).join(sf.broadcast(listed), "_key")
         factor = 0 if len({file.factor for file in files}) > 1 else files[0].factor
     rows = with_defaults(rows, table)
     if "weight" in RULES[table].columns and factor != 1:
         times = sf.lit(factor) if factor else sf.col("_factor")
-        # A weight that breaks the rules stays as it is: it might overflow.
+        # A weight that violates the rules is left unchanged: the product might overflow.
         is_small = sf.col("weight").between(0, MOST_WEIGHT)
         rows = rows.withColumn("weight", sf.when(is_small, sf.col("weight") * times).otherwise(sf.col("weight")))
     return rows.select(*TABLES[table].names, "_file")
 
 
 def _others(spark: SparkSession, places: Sequence[str], source: str | None) -> list[str] | None:
-    """Return the trace files in `source` that are not among `places`; None if it is not a folder, or for too many."""
+    """Return the trace files in `source` other than `places`; None if it is not a folder, or if there are too
+    many.
+    """
     if source is None or not files_at(source, spark).is_folder(source):
         return None
     listed = {file.place for file in files_in(spark, source, None)}
@@ -141,7 +143,7 @@ def _is_plain(places: Iterable[str]) -> bool:
 
 
 def _place_of_row(places: Sequence[str]) -> Column:
-    """Return the file of a row, as `_path_in_rows` gives it for these places."""
+    """Return the file of a row, in the form of `_path_in_rows` for these places."""
     if _is_plain(places):
         return sf.col("_metadata.file_path")
     decoded = "url_decode(replace(_metadata.file_path, '+', '%2B'))"
@@ -161,16 +163,16 @@ def sound_file(facts: Mapping[str, Any]) -> SoundFile:
 
 
 def place_of(path: str) -> str:
-    """Return the place of a file of this machine as a path, that of another as its URI."""
+    """Return the place of a local file as a path, that of another as its URI."""
     return "/" + path.removeprefix("file:").lstrip("/") if path.startswith("file:") else path
 
 
 def either(patterns: Sequence[str]) -> str:
-    """Return a pattern that Spark understands, for names that have one of several forms."""
+    """Return a Spark glob pattern for names that match one of several patterns."""
     return "{" + ",".join(patterns) + "}"
 
 
 def run_of(place: str) -> str:
-    """Return what follows `run=` in the place of a trace, or an empty text."""
+    """Return the part after `run=` in the path of a trace, or an empty string."""
     folders = place.split("/")[:-1]
     return next((part.removeprefix("run=") for part in reversed(folders) if part.startswith("run=")), "")

@@ -1,8 +1,8 @@
-"""A store of aggregates of traces: they are additive, and written in atomic batches.
+"""A store of additive aggregates of traces, written in atomic batches.
 
-Each batch is a folder in each table and one file that names them, which is written last: data without such a file
-do not count. A batch may be ingested again after a crash with the same result. Compaction writes one batch that
-replaces others, and takes effect in the same way. One process may write at a time.
+Each batch is a folder in each table and one file that lists them, which is written last: data without such a file
+are ignored. A batch may be ingested again after a crash with the same result. Compaction writes one batch that
+replaces others, and commits it in the same way. Only one process may write at a time.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ QUARANTINED_LINES = "quarantine/lines"
 
 INCOMPLETE = "belongs to a run that is not complete"
 
-# The tables of a store. Of samples it has rows, of all else sums.
+# The tables of a store: rows for samples, sums for all others.
 SCHEMAS: dict[str, StructType] = {
     "files": FILES,
     "rejected": REJECTED,
@@ -58,7 +58,7 @@ SCHEMAS: dict[str, StructType] = {
 
 
 class Quarantined(NamedTuple):
-    """A file that could not be used, or rows of one; `rows` is 0 where their number cannot be known."""
+    """A rejected file, or rejected rows of one; `rows` is 0 if their number is unknown."""
 
     file: str
     reason: str
@@ -67,24 +67,24 @@ class Quarantined(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A summary of one batch. It is small, whatever the batch holds."""
+    """A summary of one batch. It is small, whatever the size of the batch."""
 
     name: str
-    # The tables that it has rows of.
+    # The tables that it contains rows of.
     tables: list[str] = field(default_factory=list)
     # The batches that it replaces.
     replaces: list[str] = field(default_factory=list)
     # Number of valid rows, by table.
     rows: dict[str, int] = field(default_factory=dict)
-    # Number of files that it checked.
+    # Number of checked files.
     files: int = 0
     # Number of files that were rejected, or have rejected rows.
     left_out: int = 0
     # Whether writers have dropped records.
     has_dropped: bool = False
-    # Where the seconds of each run are counted from.
+    # Start of the seconds of each run.
     origins: dict[str, int] = field(default_factory=dict)
-    # When the first and last request of each run began.
+    # Start of the first and the last request of each run.
     extents: dict[str, list[int]] = field(default_factory=dict)
 
 
@@ -92,18 +92,18 @@ class Store:
     """A folder with tables."""
 
     def __init__(self, place: str | Path, spark: SparkSession | None = None, held: bytes | None = None) -> None:
-        """`held` is the content of the lock, for the part of a writer that runs elsewhere."""
+        """`held` is the content of the lock, for the part of a writer that runs in another process."""
         # The content of the lock while this is the writer.
         self.held = held
         self.place = str(Path(place).resolve()) if not is_uri(place) else str(place).rstrip("/")
         self._files = files_at(place, spark)
 
     def is_there(self) -> bool:
-        """Whether there is a store in that folder."""
+        """Whether the folder contains a store."""
         return self._files.exists(join(self.place, _MARKER))
 
     def create(self) -> None:
-        """Make the store, unless there is one. Raises PipelineError if the folder holds other things."""
+        """Create the store, unless it exists. Raises PipelineError if the folder contains other things."""
         if self.is_there():
             return
         try:
@@ -143,10 +143,10 @@ class Store:
         return uri_of(join(self.place, table, f"batch={batch}"))
 
     def batches(self) -> list[Batch]:
-        """Return the batches that count, in the order of their names."""
+        """Return the committed batches that have not been replaced, in the order of their names."""
         found = {}
         for entry in self._files.find(join(self.place, _BATCHES), "*.json", is_deep=False):
-            # A compaction by another process may have removed it meanwhile: the batch that replaces it is there.
+            # Another process may have compacted it meanwhile: the batch that replaces it exists.
             with contextlib.suppress(FileNotFoundError):
                 batch = Batch(**json.loads(self._files.read(join(self.place, _BATCHES, name_of(entry.place)))))
                 found[batch.name] = batch
@@ -154,7 +154,7 @@ class Store:
         return [batch for name, batch in sorted(found.items()) if name not in replaced]
 
     def has(self, batch: str) -> bool:
-        """Whether a batch is committed, even if another one has replaced it since."""
+        """Whether a batch was committed, even if another one has replaced it since."""
         return self._files.exists(join(self.place, _BATCHES, f"{batch}.json")) or any(
             batch in one.replaces for one in self.batches()
         )
@@ -165,7 +165,7 @@ class Store:
         self._files.write(join(self.place, _BATCHES, f"{batch.name}.json"), json.dumps(asdict(batch)).encode())
 
     def write(self, rows: DataFrame, table: str, batch: str) -> None:
-        """Write the rows of a table in a batch; those of an earlier attempt are removed."""
+        """Write the rows of a table in a batch, and overwrite those of an earlier attempt."""
         rows.write.mode("overwrite").parquet(self.folder(table, batch))
 
     def write_small(self, rows: pa.Table, table: str, batch: str) -> None:
@@ -186,9 +186,9 @@ class Store:
         return spark.read.schema(schema).parquet(*map(as_pattern, folders)).select(*schema.names)
 
     def compact(self, spark: SparkSession) -> int:
-        """Join all batches into one, so that there are few files; return how many there were.
+        """Merge all batches into one, so that there are few files; return their previous number.
 
-        Aggregates are added up. The old ones are removed when the new one counts.
+        Aggregates are summed. The old batches are removed after the new one is committed.
         """
         batches = self.batches()
         self._remove_replaced(batches)
@@ -208,7 +208,7 @@ class Store:
             if table == "samples":
                 rows = newest(rows, total(batches).rows.get("samples", 0))
             self.write(rows.coalesce(1) if table not in AGGREGATES else rows, table, name)
-        # Earlier compactions' lists stay: a stream may repeat a batch whose checkpoint it could not write.
+        # Lists of earlier compactions are kept: a stream repeats a batch if it crashed before writing its checkpoint.
         replaced = [*names, *(old for batch in batches for old in batch.replaces[-1000:])]
         self.commit(_joined(name, tables, batches, replaced))
         self._remove_replaced(self.batches())
@@ -245,7 +245,7 @@ class Store:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Be the only writer within the block. Raises PipelineError if another process is."""
+        """Hold the writer's lock within the block. Raises PipelineError if another process holds it."""
         lock = join(self.place, _LOCK)
         owner = {"host": socket.gethostname(), "pid": os.getpid(), "token": f"{time.time_ns()}-{id(self)}"}
         content = json.dumps(owner).encode()
@@ -256,7 +256,7 @@ class Store:
         def beat() -> None:
             while not stopped.wait(HEARTBEAT_S):
                 with contextlib.suppress(OSError):
-                    # Another process may have taken the lock of one that was stopped for long.
+                    # Another process may have broken the lock of a writer that was suspended for long.
                     if self._files.read(lock) != content:
                         return
                     self._files.write(lock, content)
@@ -282,7 +282,7 @@ class Store:
             except OSError as error:
                 raise PipelineError(f"{self.place} cannot be written to: {error.strerror}") from error
             else:
-                # An object store may let two create it: the last one has it.
+                # In an object store two writers may succeed in creating the lock: the last one holds it.
                 if self._files.read(lock) == content:
                     return
         raise PipelineError(f"{self.place} is being written by another process: wait until it has ended")
@@ -301,7 +301,7 @@ class Store:
             )
 
     def _break_lock(self, lock: str) -> None:
-        """Remove the lock of a writer that has died. Raises PipelineError if it lives."""
+        """Remove the lock of a dead writer. Raises PipelineError if it is alive."""
         try:
             age_s = time.time() - self._files.modified_s(lock)
             owner: dict[str, Any] = json.loads(self._files.read(lock))
@@ -335,12 +335,12 @@ def _joined(name: str, tables: list[str], batches: Sequence[Batch], replaced: li
 
 
 def total(batches: Sequence[Batch]) -> Batch:
-    """Return the summary of all batches together."""
+    """Return the combined summary of all batches."""
     return _joined("", sorted({table for batch in batches for table in batch.tables}), batches, [])
 
 
 def quarantined(store: Store, spark: SparkSession, most: int) -> list[Quarantined]:
-    """Return the files and rows that were left out, and why; `most` of them, the first by name."""
+    """Return the rejected files and rows, and the reasons; the first `most` by name."""
     batches = store.batches()
     files = latest(store.read(spark, "files", batches))
     problems = files.where("problem is not null").select("file", sf.col("problem").alias("reason"), "rows")

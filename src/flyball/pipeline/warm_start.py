@@ -1,9 +1,9 @@
-"""Makes the archive of Java classes with which Spark starts in half the time.
+"""Creates the archive of Java classes that halves the start time of Spark.
 
     python -m flyball.pipeline.warm_start
 
-It runs a small job of each type that the pipeline uses, and Java records the classes that it has loaded. If that
-fails, Java ends without an archive, and Spark starts at its usual speed.
+It runs a small job of each type that the pipeline uses, while Java records the loaded classes. If that fails, no
+archive is written, and Spark starts at its usual speed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from flyball.pipeline.session import SparkSettings, spark_session
 
 
 def make_archive() -> Path | None:
-    """Make the archive unless it is there, and return it; None if it cannot be made here."""
+    """Create the archive unless it exists, and return it; None if it cannot be created here."""
     with tempfile.TemporaryDirectory(prefix="flyball-spark-") as folder:
         archive = archive_of(find_java(Path(folder)))
         if archive.exists():
@@ -38,7 +38,7 @@ def make_archive() -> Path | None:
 
 
 def _exercise(spark: SparkSession, folder: Path) -> None:
-    """Let Spark load what it needs for queries, files and streams."""
+    """Make Spark load its classes for queries, files and streams."""
     numbers = spark.range(1000).selectExpr("id", "id % 7 as kind", "cast(id as string) as text", "id / 3 as part")
     numbers.write.parquet(str(folder / "numbers"))
     read = spark.read.parquet(str(folder / "numbers"))

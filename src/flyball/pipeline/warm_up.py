@@ -1,4 +1,4 @@
-"""The time that a run took to settle, compared with its warm-up before measuring began.
+"""The time that a run needed to settle, compared with its warm-up before the measured time.
 
 Small tables on the driver: no Spark.
 """
@@ -21,12 +21,12 @@ Numbers = npt.NDArray[np.float64]
 
 
 def settled_after(values: Numbers, batch: int = BATCH) -> int | None:
-    """Return how many samples to drop so that the mean of the rest is known best; None if it never settles.
+    """Return the number of samples to drop to minimise the error of the mean of the rest; None if it never settles.
 
     MSER-5 (K. P. White, M. J. Cobb, S. C. Spratt: A Comparison of Five Steady-State Truncation Heuristics for
-    Simulation, WSC 2000): of n batches z, drop the d first that minimise Σ(z - mean of the rest)² / (n - d)² over
-    the rest. Only the first half is searched, since the few batches at the end may be alike by chance; a minimum at
-    its end says that the series has not settled. Fewer than four batches give no result.
+    Simulation, WSC 2000): of n batches z, drop the first d that minimise Σ(z - mean of the rest)² / (n - d)² over
+    the rest. Only the first half is searched, since the few batches at the end may be equal by chance; a minimum at
+    its end means that the series has not settled. Fewer than four batches give no result.
     """
     count = values.size // batch
     if count < 4:
@@ -40,9 +40,9 @@ def settled_after(values: Numbers, batch: int = BATCH) -> int | None:
 def warm_up(series: pd.DataFrame, windows: pd.DataFrame) -> pd.DataFrame:
     """Return for each run and source the warm-up that its trace shows: a table with the columns COLUMNS.
 
-    `series` is SERIES with the seconds before the measured time. `given_s` are those seconds, `needed_s` what the
-    throughput took to settle, NaN if it did not. A warm-up is enough if it was long enough, or if dropping more does
-    not move the mean by more than its own uncertainty.
+    `series` is SERIES with the seconds before the measured time. `given_s` is the length of those, `needed_s` the
+    time until the throughput settled, NaN if it did not. A warm-up is enough if it was long enough, or if dropping
+    more does not change the mean by more than its own uncertainty.
     """
     points = {
         run: (point_s(from_us, until_us), max(int(until_us - from_us) // 1_000_000, 1))
@@ -53,7 +53,7 @@ def warm_up(series: pd.DataFrame, windows: pd.DataFrame) -> pd.DataFrame:
         point, length_s = points[run]
         places, count = own["second"] // point, max(length_s // point, 1)
         first = min(int(places.min()), 0)
-        # The point in which the trace begins is not a whole one.
+        # The first point of the trace is a partial one.
         counts = np.zeros(count - first)
         inside = places < count
         np.add.at(counts, places[inside].to_numpy() - first, own["requests"][inside].to_numpy())
@@ -62,7 +62,7 @@ def warm_up(series: pd.DataFrame, windows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _verdict(counts: Numbers, given: int, point: int) -> tuple[float, float, bool, str]:
-    """Judge requests per point of `point` seconds, of which the first `given` came before the measured time."""
+    """Judge requests per point of `point` seconds; the first `given` points were before the measured time."""
     given_s = given * point
     # Short runs have too few batches of five.
     needed = settled_after(counts, BATCH if counts.size >= 10 * BATCH else 1)

@@ -1,6 +1,6 @@
 """Reports for people: one HTML file that opens offline, made from the results of an analysis.
 
-It reads only an analysis and its own assets: no Spark and no files of results.
+It reads only an analysis and its own assets: no Spark and no result files.
 """
 
 from __future__ import annotations

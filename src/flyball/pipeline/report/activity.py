@@ -50,7 +50,7 @@ def _groups(rows: pd.DataFrame, by: list[str]) -> list[tuple[Any, pd.DataFrame]]
 
 
 def _table(caption: str, head: Sequence[str], rows: list[list[str]]) -> Table:
-    # The column of runs only where there are several.
+    # The column of runs is omitted if there is only one.
     if all(not row[0] for row in rows):
         return Table(caption, list(head[1:]), [row[1:] for row in rows])
     return Table(caption, list(head), rows, numbers_from=2)
@@ -86,7 +86,7 @@ def _queue_row(run: str, vhost: str, name: str, own: pd.DataFrame) -> list[str]:
 
 
 def _mean(own: pd.DataFrame, name: str) -> float:
-    """Return the mean over the time that was recorded: points of an idle node stand for more of it."""
+    """Return the mean weighted by recorded time, since points of an idle node cover more of it."""
     return float((own[name] * own["recorded_s"]).sum() / own["recorded_s"].sum())
 
 

@@ -41,7 +41,7 @@ _NO_FACTORS = ("mean", "error")
 
 
 def breakdown(chapter: Chapter, view: View) -> list[Figure]:
-    """Where the time of a request goes in a node: phases stacked, for each cell and kind of request."""
+    """The time of a request in a node by phase, stacked, for each cell and kind of request."""
     phases = _phases(chapter, view)
     rows = chapter.tables["phases"]
     rows = rows[rows["phase"].isin(phases)]
@@ -87,7 +87,7 @@ def effects(chapter: Chapter, view: View) -> list[Figure]:
 
 
 def _phases(chapter: Chapter, view: View) -> tuple[str, ...]:
-    """Return ThorBangMQ's three components where its numbers are shown with ours, and all phases elsewhere."""
+    """Return ThorBangMQ's three components where its figures are shown next to ours, else all phases."""
     known = set(chapter.tables["phases"]["phase"])
     is_published = bool(set(chapter.tables["references"]["metric"]) & set(COMPONENTS))
     chosen = COMPONENTS if view.metric in COMPONENTS or is_published else PHASES
@@ -95,7 +95,7 @@ def _phases(chapter: Chapter, view: View) -> tuple[str, ...]:
 
 
 def _phase_means(rows: pd.DataFrame, *, merge_kinds: bool) -> dict[tuple[str, str], dict[str, float]]:
-    """Return the mean of each phase over all nodes and runs of a cell, as often as each was measured."""
+    """Return the mean of each phase over all nodes and runs of a cell, weighted by requests."""
     weighted = rows.assign(total=rows["mean_ms"] * rows["requests"], kind="" if merge_kinds else rows["kind"])
     sums = weighted.groupby(["cell", "kind", "phase"])[["total", "requests"]].sum()
     found: dict[tuple[str, str], dict[str, float]] = {}

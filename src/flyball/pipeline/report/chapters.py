@@ -1,4 +1,4 @@
-"""Divides an analysis into chapters: one for each experiment, and one for traces that belong to none.
+"""Divides an analysis into chapters: one per experiment, and one for traces without one.
 
 A chapter holds its part of every table, with the cell of each run; it is independent of HTML and plots.
 """
@@ -17,7 +17,7 @@ from flyball.pipeline.manifest import Experiment, Run, cell_of
 from flyball.pipeline.report.formatting import ALL, cell_name, factor_names, level, target_name
 
 if TYPE_CHECKING:
-    # Only its name is needed here; the module loads Spark.
+    # For type annotations only: the module loads Spark.
     from flyball.pipeline.analysis import Analysis
 
 CLIENTS = "clients"
@@ -66,14 +66,14 @@ class Chapter:
 
     @property
     def is_open(self) -> bool:
-        """Whether messages were sent at a given rate: throughput is chosen then, and latency is the result."""
+        """Whether messages were sent at a given rate: then throughput is an input, and latency the result."""
         return bool(self.runs) and all(
             any(run.workload.get(name) for name in ("rate_per_s", "rate_curve")) for run in self.runs
         )
 
     @property
     def has_loops(self) -> bool:
-        """Whether control loops recorded their samples, those of admission control aside."""
+        """Whether control loops other than admission control recorded samples."""
         return bool((self.tables["loops"]["loop"] != ADMISSION).any())
 
     @property
@@ -166,9 +166,9 @@ def chapters_of(analysis: Analysis) -> list[Chapter]:
 
 
 def _as_they_happened(analysis: Analysis) -> list[tuple[Experiment, list[Run]]]:
-    """Return experiments with their runs, the one that began first before the others; those not run at the end."""
+    """Return experiments with their runs, ordered by the start of their first run; those not run are last."""
     found = [(one, [run for run in analysis.runs if run.experiment == one.name]) for one in analysis.experiments]
-    # The sort is stable, so that experiments whose times are not known keep their order.
+    # The sort is stable: experiments without known times keep their order.
     return sorted(found, key=lambda pair: min((run.started_at for run in pair[1] if run.started_at), default="~"))
 
 

@@ -1,4 +1,4 @@
-"""The report on two or more analyses side by side: the same cells, and how far each lies from the first."""
+"""The report on two or more analyses side by side: the same cells, and their differences from the first analysis."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from flyball.pipeline.report.sections import folded, settings_facts
 from flyball.pipeline.report.selection import student_of
 
 if TYPE_CHECKING:
-    # Only its name is needed here; the module loads Spark.
+    # For type annotations only: the module loads Spark.
     from flyball.pipeline.analysis import Analysis
 
 METRICS = ("throughput", "messages", "response")
@@ -69,7 +69,7 @@ class Pair:
 
 
 def write_comparison(analyses: Mapping[str, Analysis], path: Path) -> None:
-    """Write a comparison of named analyses to `path`: one HTML file; the others are compared with the first.
+    """Write a comparison of named analyses to `path` as one HTML file; the others are compared with the first.
 
     Raises PipelineError if there are fewer than two, or if they have no experiment in common.
     """
@@ -91,7 +91,7 @@ def write_comparison(analyses: Mapping[str, Analysis], path: Path) -> None:
 
 
 def _pairs(chapters: Mapping[str, Sequence[Chapter]]) -> list[Pair]:
-    """Return the experiments that all have in common; if there are none and each has just one, these."""
+    """Return the experiments in all analyses; if there are none and each has just one, these."""
     by_name = {name: {chapter.name: chapter for chapter in found} for name, found in chapters.items()}
     first = next(iter(by_name.values()))
     common = [name for name in first if all(name in found for found in by_name.values())]
@@ -183,7 +183,7 @@ def _compare_percentiles(pair: Pair, cells: Sequence[str]) -> list[Block]:
 
 
 def _estimate(chapter: Chapter, row: pd.Series[Any]) -> Estimate:
-    """Return the estimate of a cell: over its repetitions, or within the run if there is one only."""
+    """Return the estimate for a cell: over its repetitions, or within the run if there is only one."""
     count = int(row["repetitions"])
     if count == 1:
         measures = chapter.tables["measures"]
@@ -238,9 +238,9 @@ def _lines(chapter: Chapter, rows: Mapping[str, pd.Series[Any]], x: str | None) 
 
 
 def _trace(name: str, points: Points, x: str | None, unit: str, place: tuple[int, int], *, is_alone: bool) -> Trace:
-    """Return a line, or a bar where nothing varies.
+    """Return a line, or a bar if there is no varied factor.
 
-    Each analysis has its own colour in every plot; where there are several lines of each, they differ in dashes.
+    Each analysis has its own colour in every plot; several lines of one analysis differ in their dashes.
     """
     series, analysis = place
     rows = [row for _, row in points]

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A text that looks different from its neighbours: `look` is `best` or classes of the style sheet."""
+    """A highlighted text: `look` is `best` or classes of the style sheet."""
 
     text: str
     look: str
@@ -63,7 +63,7 @@ class Tile:
     value: str
     unit: str = ""
     more: str = ""
-    # `good` or `bad` if the number is one or the other by itself.
+    # `good` or `bad` if the number is one of them regardless of others.
     mood: str = ""
 
 
@@ -74,13 +74,13 @@ class Caution:
     says: str
     # The affected runs, or further lines.
     names: Sequence[str] = ()
-    # Whether results are wrong, and not only uncertain.
+    # Whether results are wrong instead of only uncertain.
     is_bad: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A sentence about the results, and whether it says that a goal was reached; None if it is about none."""
+    """A sentence about the results, and whether it states that a goal was reached; None if it is not about a goal."""
 
     says: str
     is_reached: bool | None = None
@@ -88,7 +88,7 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Sentences about the results of each experiment, by its title, with what they have in common before them."""
+    """Sentences about the results of each experiment, by its title, below a common introduction."""
 
     opening: str
     sentences: Mapping[str, Sequence[Goal]]
@@ -96,7 +96,7 @@ class Findings:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of the page that the table of contents names: its template, and the data that this shows."""
+    """A part of the page in the table of contents: its template and data."""
 
     anchor: str
     title: str

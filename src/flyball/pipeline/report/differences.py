@@ -14,7 +14,7 @@ CONFIDENCE = 0.90
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean with its standard error, if that is known."""
+    """A mean with its standard error, if known."""
 
     mean: float
     # The standard error of the mean; None if there is no interval.
@@ -34,12 +34,12 @@ class Difference:
 
     @property
     def is_known(self) -> bool:
-        """Whether there is an interval to judge by."""
+        """Whether there is an interval to decide by."""
         return self.low is not None and self.high is not None
 
     @property
     def is_significant(self) -> bool:
-        """Whether the interval does not hold zero."""
+        """Whether the interval excludes zero."""
         return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
 
 
@@ -51,7 +51,7 @@ def estimate(mean: float, half_width: float | None, count: int) -> Estimate:
 
 
 def difference(first: Estimate, other: Estimate) -> Difference:
-    """Return the difference by Welch: the variances need not be alike."""
+    """Return the difference by Welch's method: the variances need not be equal."""
     ratio = other.mean / first.mean if first.mean else math.nan
     if first.error is None or other.error is None:
         return Difference(ratio, None, None)

@@ -32,7 +32,7 @@ from flyball.pipeline.report.formatting import ALL, amount, capital, duration, m
 from flyball.pipeline.report.percentiles import Percentiles, percentiles_of
 from flyball.pipeline.report.selection import MOST_LINES, of_kind, source_in, spread
 
-# Points that a plot over time may hold in all its lines.
+# Maximum number of points of a plot over time, in all its lines.
 MOST_POINTS = 6000
 MOST_POINTS_OF_A_LINE = 600
 MOST_BUCKETS = 80
@@ -130,7 +130,7 @@ def histogram(chapter: Chapter, view: View) -> list[Figure]:
 
 def percentiles(chapter: Chapter, view: View) -> list[Figure]:
     """Response times at several percentiles, a line for each kind of request, or for each cell if there are many."""
-    # A view that names no metric means throughput, which has no percentiles worth a plot.
+    # A view without a metric means throughput, which has no useful percentiles.
     metric = "response" if view.metric == "throughput" else view.metric
     source = chapter.source_of(metric, view.source)
     rows = chapter.tables["measures"]
@@ -167,7 +167,7 @@ def percentiles(chapter: Chapter, view: View) -> list[Figure]:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """One value for each point of time, and its weight in a mean; a gap is NaN."""
+    """A value for each point of time, and its weight in a mean; a gap is NaN."""
 
     values: thinning.Floats
     weights: thinning.Floats | None = None
@@ -191,7 +191,7 @@ class _Line:
 
 
 def _counts(rows: pd.DataFrame, by: str, metric: str) -> dict[str, _Line]:
-    """Return what was counted per second at each point; one without requests is a zero, not a gap."""
+    """Return counts per second at each point; a point without requests is zero, not a gap."""
     column = "messages" if metric == "messages" else "requests"
     return {
         name: _Line(_sums(part, column, length, point) / point, point_s=point)
@@ -200,7 +200,7 @@ def _counts(rows: pd.DataFrame, by: str, metric: str) -> dict[str, _Line]:
 
 
 def _times(rows: pd.DataFrame, by: str, column: str) -> dict[str, _Line]:
-    """Return the mean time at each point; one without requests is a gap, not a zero."""
+    """Return the mean time at each point; a point without requests is a gap, not zero."""
     found: dict[str, _Line] = {}
     for name, part, length, point in _parts(rows, by):
         sums, counts = _sums(part, column, length, point), _sums(part, "requests", length, point)
@@ -210,13 +210,13 @@ def _times(rows: pd.DataFrame, by: str, column: str) -> dict[str, _Line]:
 
 
 def _point_s(rows: pd.DataFrame) -> int:
-    """Return how many seconds one row stands for; rows of logs do not say."""
+    """Return the number of seconds that one row covers; rows of logs do not specify it."""
     known = rows["point_s"].dropna().tolist() if "point_s" in rows else []
     return int(known[0]) if known else 1
 
 
 def _parts(rows: pd.DataFrame, by: str) -> Iterator[tuple[str, pd.DataFrame, int, int]]:
-    """Yield each line's name, rows, number of points, and seconds for which a point stands."""
+    """Yield each line's name, rows, number of points, and seconds per point."""
     lengths_s = rows.groupby("run")["second"].max()
     for name, part in rows.groupby(by, sort=by == "kind"):
         point = _point_s(part)
@@ -230,7 +230,7 @@ def _sums(rows: pd.DataFrame, column: str, length: int, point: int) -> thinning.
 
 
 def _labels_of_lines(chapter: Chapter, names: Sequence[str], by: str) -> dict[str, tuple[int, str, bool]]:
-    """Return for each line its colour, its name, and whether it is the first of that name: repetitions share one."""
+    """Return each line's colour, its name, and whether it is the first with that name: repetitions share one."""
     if by == "kind":
         return {name: (index, name, True) for index, name in enumerate(names)}
     cells = [cell for cell in chapter.cells if cell in {chapter.cell_of[name] for name in names}]
@@ -270,13 +270,13 @@ def _histogram_trace(index: int, name: str, buckets: pd.DataFrame, *, is_alone: 
     hover = "about %{x:,.3g} ms: %{y:,.3g} %"
     if not is_alone:
         return lines(name, np.sqrt(buckets["low_ms"] * buckets["high_ms"]), share, index, hover)
-    # The width of a bar counts in the axis' units from where the bar begins.
+    # The width of a bar is in the axis' units, from its left edge.
     width = shorts(buckets["high_ms"] - buckets["low_ms"])
     return bars(name, buckets["low_ms"], share, index, hover, width=width, offset=0)
 
 
 def _texts(means: Mapping[str, float], found: Percentiles | None) -> list[str]:
-    """Return the texts of a row of percentiles, those that every table has with their intervals."""
+    """Return the texts of a row of percentiles; those in every table have intervals."""
     return [found[name].text if found and name in found else amount(mean) for name, mean in means.items()]
 
 

@@ -1,4 +1,4 @@
-"""A plot: plotly's data and layout as plain dictionaries, with words for those who cannot see it.
+"""A plot: plotly's data and layout as plain dictionaries, with a description for readers who cannot see it.
 
 Colours are names, `series-1` or `series-1/0.2`: the page defines them for light and dark. It imports no plotly.
 """
@@ -17,7 +17,7 @@ import pandas as pd
 from flyball.pipeline.report.content import Table
 from flyball.pipeline.report.formatting import is_number
 
-# Number of series with a colour of their own; further ones differ in their dashes.
+# Number of series with their own colour; further ones differ in their dashes.
 COLOURS = 8
 
 REFERENCE_COLOUR = "reference"
@@ -28,7 +28,7 @@ _SYMBOLS = ("circle", "square", "triangle-up", "x", "star", "triangle-down", "pe
 Axis: TypeAlias = dict[str, Any]
 Trace: TypeAlias = dict[str, Any]
 Numbers: TypeAlias = Iterable[float | None]
-# Names are for plotly already, which takes some markup in them at its word.
+# Names must be escaped for plotly, which interprets some markup.
 Places: TypeAlias = Iterable[float | str | None]
 
 # The layout of an axis of names, the first at the top.
@@ -37,12 +37,12 @@ NAMES_DOWNWARDS: Axis = {"type": "category", "autorange": "reversed", "showgrid"
 
 @dataclass(frozen=True)
 class Figure:
-    """One plot, and the same in numbers and in words."""
+    """One plot, with its numbers and a description."""
 
     title: str
     data: Sequence[Trace]
     layout: dict[str, Any]
-    # The plot in words: what is on the axes, and the most important numbers.
+    # A description of the plot: its axes, and the most important numbers.
     says: str
     numbers: Table | None = None
     note: str = ""
@@ -62,7 +62,7 @@ def line(index: int, **more: Any) -> dict[str, Any]:
 
 
 def marker(index: int) -> dict[str, Any]:
-    """Return the style of the points of a series; it differs in more than colour."""
+    """Return the style of the points of a series; series differ in colour and symbol."""
     return {"color": colour(index), "symbol": _SYMBOLS[index % len(_SYMBOLS)], "size": 8}
 
 
@@ -74,7 +74,7 @@ def lines(name: str, x: Places, y: Places, index: int, hover: str = "%{y:,.4g}",
 def marked_lines(
     name: str, x: Places, y: Places, index: int, hover: str = "%{x:,.4g}: %{y:,.4g}", **more: Any
 ) -> Trace:
-    """Return a line whose points are marked: they are far apart, or have intervals."""
+    """Return a line with marked points, for points that are far apart or have intervals."""
     return lines(name, x, y, index, hover, mode="lines+markers", marker=marker(index)) | more
 
 
@@ -86,7 +86,7 @@ def points(
 
 
 def samples(name: str, x: Numbers, y: Numbers, index: int) -> Trace:
-    """Return very many points, through which lines can be seen."""
+    """Return very many points, transparent enough to see lines behind them."""
     return points(name, x, y, {"color": colour(index, 0.3), "size": 5})
 
 
@@ -103,8 +103,8 @@ def band(x: Places, low: Numbers, high: Numbers, index: int, opacity: float = 0.
 
 
 def loop_lines(rows: pd.DataFrame, names: Mapping[str, str]) -> list[Trace]:
-    """Return the columns of a control loop's samples over time, with a band where samples stand together."""
-    # A sample is of the time before it, and so is the setpoint that it was measured for; its action comes after.
+    """Return the columns of a control loop's samples over time, with a band where samples are combined."""
+    # Measurement and setpoint of a sample cover the time before it; its action applies after it.
     looks = {
         "measurement": line(0),
         "setpoint": {"color": "ink-2", "dash": "dot", "width": 1.5, "shape": "vh"},
@@ -149,7 +149,7 @@ def vertical(at: float, hue: str, width: float = 1.2) -> dict[str, Any]:
 
 
 def shade(begin: float, end: float, hue: str) -> dict[str, Any]:
-    """Return a coloured ground over the whole height of a plot."""
+    """Return a coloured background over the whole height of a plot."""
     return _upright(begin, end, type="rect", fillcolor=hue, line={"width": 0}, layer="below")
 
 
@@ -162,17 +162,17 @@ def words_at(
 
 
 def plain(text: str) -> str:
-    """Return a text of the data for plotly with its markup escaped: plotly would render some."""
+    """Return a text of the data with its markup escaped, which plotly would otherwise render."""
     return escape(text, quote=False)
 
 
 def short(value: float | None) -> float | None:
-    """Return a number with the digits that a plot can show, None for one that it cannot."""
+    """Return a number rounded to the digits visible in a plot, None for one that cannot be plotted."""
     return float(f"{value:.5g}") if value is not None and is_number(value) else None
 
 
 def shorts(values: Numbers) -> list[float | None]:
-    """Return numbers with the digits that a plot can show."""
+    """Return numbers rounded to the digits visible in a plot."""
     return [short(value) for value in values]
 
 
@@ -190,7 +190,7 @@ def axis(title: str, **more: Any) -> Axis:
 
 
 def value_axis(title: str, values: Numbers, *, may_be_log: bool = True) -> Axis:
-    """Return an axis for measured values: logarithmic where they differ by a factor of 30, else from zero."""
+    """Return an axis for measured values: logarithmic if they span a factor of 30, else from zero."""
     positive = [value for value in values if value is not None and is_number(value) and value > 0]
     if may_be_log and positive and max(positive) / min(positive) >= 30:
         return log_axis(title, min(positive), max(positive))
@@ -198,7 +198,7 @@ def value_axis(title: str, values: Numbers, *, may_be_log: bool = True) -> Axis:
 
 
 def log_axis(title: str, low: float, high: float) -> Axis:
-    """Return a logarithmic axis that is labelled at 1, 2 and 5, or at powers of ten if it spans many."""
+    """Return a logarithmic axis with labels at 1, 2 and 5, or at powers of ten if it spans many."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     steps = (1, 2, 5) if len(decades) <= 4 else (1,)
     ticks = [step * 10.0**decade for decade in decades for step in steps]
@@ -207,7 +207,7 @@ def log_axis(title: str, low: float, high: float) -> Axis:
 
 
 def level_axis(title: str, levels: Sequence[object]) -> Axis:
-    """Return an axis for the levels of a factor: numbers where they are, evenly spaced names otherwise."""
+    """Return an axis for the levels of a factor: numeric if possible, else evenly spaced names."""
     numbers = [float(value) for value in levels if isinstance(value, int | float) and is_level_number(value)]
     if len(numbers) < len(levels) or not numbers:
         return axis(title, type="category")
@@ -223,7 +223,7 @@ def is_level_number(value: object) -> bool:
 
 
 def is_geometric(numbers: Sequence[float]) -> bool:
-    """Whether levels lie more evenly on a logarithmic axis than on a linear one."""
+    """Whether levels are spaced more evenly on a logarithmic axis than on a linear one."""
     ordered = sorted(set(numbers))
     if len(ordered) < 3 or ordered[0] <= 0:
         return False

@@ -9,13 +9,13 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-# Shown where there is no number.
+# Shown in place of a missing number.
 NOTHING = "–"
 
-# The kind that stands for requests of every kind.
+# The kind for requests of all kinds.
 ALL = "all"
 
-# The parts of a request's time in a node, in the order in which they happen.
+# The parts of a request's time in a node, in chronological order.
 PHASES = ("wait", "parse", "engine", "store", "emit")
 
 # The same time in the three parts of the ThorBangMQ report.
@@ -67,7 +67,7 @@ _HIGHER_IS_BETTER = frozenset({"throughput", "messages", "queue_rate", "queue_pe
 
 
 def metric_name(metric: str) -> str:
-    """Return the words for a metric of the tables; an unknown one is its own name."""
+    """Return the words for a metric of the tables; an unknown metric keeps its name."""
     return _METRICS.get(metric, metric.replace("_", " "))
 
 
@@ -88,22 +88,22 @@ def axis_name(factor: str) -> str:
 
 
 def action_name(actuator: str) -> str:
-    """Return what a loop's actuator moves, its unit in brackets if it has one."""
+    """Return the name of an actuator's action, with its unit in brackets if it has one."""
     return _ACTIONS.get(actuator, "action")
 
 
 def goal_text(value: float) -> str:
-    """Return a goal as it was set: 400, not 400.0."""
+    """Return a goal as it was configured: 400, not 400.0."""
     return f"{value:,g}"
 
 
 def proper(name: str) -> str:
-    """Return a target or a protocol as it writes itself."""
+    """Return a target or a protocol in its own spelling."""
     return _PROPER_NAMES.get(name, name)
 
 
 def target_name(target: Mapping[str, Any]) -> str:
-    """Return the name of the server under load: one that the lab did not start by its label, or else its address."""
+    """Return the name of the server under load: for one that the lab did not start its label, or else its address."""
     if target.get("kind") != "foreign":
         return proper(str(target.get("kind", "")))
     addresses = ", ".join(target.get("addresses", ()))
@@ -111,7 +111,7 @@ def target_name(target: Mapping[str, Any]) -> str:
 
 
 def capital(text: str) -> str:
-    """Return the text with its first letter large, and the others as they are."""
+    """Return the text with its first letter in upper case, and the others unchanged."""
     return text[:1].upper() + text[1:]
 
 
@@ -146,7 +146,7 @@ def percent(ratio: float | None) -> str:
 
 
 def student(mean: float, half_width: float | None) -> str:
-    """Return `10.0 ± 5.0`: mean and half of the interval by Student; the mean alone if there is no interval."""
+    """Return `10.0 ± 5.0`: mean and half of the interval by Student; the mean alone without an interval."""
     if half_width is None or not is_number(half_width) or not is_number(mean):
         return amount(mean)
     decimals = _decimals(mean, half_width)
@@ -162,7 +162,7 @@ def quantiles(mean: float, low: float | None, high: float | None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a time in the two largest units that it has."""
+    """Return a duration in its two largest units."""
     if seconds < 60:
         return f"{amount(seconds)} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -191,12 +191,12 @@ def level(value: object) -> str:
 
 
 def setting_text(value: object) -> str:
-    """Return one value of a setting as a configuration has it: ports and seeds have no thousands."""
+    """Return one value of a setting as in a configuration: ports and seeds have no thousands separators."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else level(value)
 
 
 def factor_names(factors: Iterable[str]) -> dict[str, str]:
-    """Return a short name for each factor: `workload.clients` is `clients` unless two would be called so."""
+    """Return a short name for each factor: `workload.clients` is `clients` if that is unique."""
     names = list(factors)
     short = {name: name.rpartition(".")[2].replace("_", " ") for name in names}
     return {
@@ -210,7 +210,7 @@ def cell_name(factors: Mapping[str, Any], names: Mapping[str, str]) -> str:
 
 
 def factor_text(name: str, value: object, names: Mapping[str, str]) -> str:
-    """Return a factor with its level; the kind of a target says by itself what it is."""
+    """Return a factor with its level; the kind of a target needs no factor."""
     if name == "target.kind":
         return proper(level(value))
     words, _, unit = names.get(name, name).rpartition(" ")

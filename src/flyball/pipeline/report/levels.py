@@ -44,7 +44,7 @@ from flyball.pipeline.report.selection import MOST_LINES, of_kind, quantiles_of,
 
 # The layout of bars side by side, with published numbers as diamonds on top.
 GROUPED = {"barmode": "group", "scattermode": "group", "bargap": 0.3, "bargroupgap": 0.06}
-# The names of more bars side by side need a plot as wide as the page.
+# With more bars side by side, their names need a plot as wide as the page.
 MOST_NARROW_BARS = 8
 
 _HOVER = "%{x}: %{y:,.4g} ± %{error_y.array:,.3g} "
@@ -145,7 +145,7 @@ def network(chapter: Chapter, view: View) -> list[Figure]:
 
 
 def _lines(chapter: Chapter, rows: pd.DataFrame, x: str, view: View) -> dict[str, Points]:
-    """Return the points of each line by its name; factors on no axis keep lines apart too."""
+    """Return the points of each line by its name; factors that are not on an axis separate lines too."""
     found: dict[str, Points] = {}
     for _, row in rows.iterrows():
         cell = chapter.cells[row["cell"]]
@@ -205,7 +205,7 @@ def _bars_by_kind(chapter: Chapter, view: View) -> list[Figure]:
 
 
 def _references(chapter: Chapter, metric: str, source: str, kind: str) -> pd.DataFrame:
-    """Return the published numbers for what is plotted; it may have measured elsewhere than we plot."""
+    """Return the published numbers for the plot; their source of measurement may differ from ours."""
     rows = chapter.tables["references"]
     rows = rows[(rows["metric"] == metric) & (rows["kind"] == kind) & rows["theirs"].notna()]
     same = rows[rows["source"] == source]
@@ -222,7 +222,7 @@ def _reference_traces(
     *,
     is_category: bool = False,
 ) -> list[Trace]:
-    """Return the published numbers as hollow diamonds, in the colour of the line that they belong to."""
+    """Return the published numbers as hollow diamonds, in the colour of their line."""
     groups: dict[tuple[str, str], list[Hashable]] = {}
     for index, row in rows.iterrows():
         cell = json.loads(row["cell"])
@@ -233,7 +233,7 @@ def _reference_traces(
         part = rows.loc[members]
         levels = [json.loads(cell)[x] for cell in part["cell"]]
         places = [_category(value) if is_category else coordinate(value) for value in levels]
-        # On bars of its own colour a diamond could not be seen.
+        # A diamond would be invisible on bars of its own colour.
         has_own_colour = name in lines and len(lines) > 1 and not is_category
         hue = colour(lines.index(name)) if has_own_colour else REFERENCE_COLOUR
         full = f"{label}: {name}" if len(lines) > 1 else label
@@ -258,7 +258,7 @@ def _category(value: object) -> str:
 
 
 def coordinate(value: object) -> float | str:
-    """Return a level as plotly takes it: a number, or a text without markup."""
+    """Return a level in plotly's form: a number, or a text without markup."""
     return float(value) if isinstance(value, int | float) and is_level_number(value) else _category(value)
 
 

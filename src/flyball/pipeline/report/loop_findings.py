@@ -1,6 +1,6 @@
-"""The closed loops that held their goal: the repetitions of a cell together, in numbers and in plain words.
+"""The closed loops that held their goal: the repetitions of a cell combined, in numbers and in plain words.
 
-It reads the table of closed loops; the stage that makes it defines its figures.
+It reads the table of closed loops; the stage that computes it defines its figures.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MOST_MEAN_ERROR_RATIO = 0.01
 MOST_STD_RATIO = 0.075
 # Samples within which a loop should have settled after a disturbance.
 SOON_SAMPLES = 10
-# Loops that a sentence of the summary names.
+# Maximum number of loops that a sentence of the summary names.
 MOST_NAMED = 20
 
 _MEANINGS = (
@@ -39,7 +39,7 @@ _MEANINGS = (
 )
 CONDITION = "the mean is within 1 % of the goal, the standard deviation at most 7.5 % of it (30 at 400)"
 
-# Factors that a loop's row names anyway, without what stands before the dot.
+# Factors that a loop's row names in any case, without the part before the dot.
 _OWN_FACTORS = ("kind", "controller", "actuator")
 
 
@@ -66,12 +66,12 @@ class LoopResult:
     runs: int
     # Whether the mean is close enough to the goal, in each of the repetitions.
     is_near: bool
-    # Whether it is, and the deviation small enough.
+    # Whether `is_near` and the deviation is small enough.
     is_held: bool
 
     @property
     def is_closed(self) -> bool:
-        """Whether the controller can act at all: with gains of 0 its action was set by hand."""
+        """Whether the controller can act: with gains of 0 its action was set by hand."""
         gains = [float(number) for number in re.findall(r"=(-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)", self.gains)]
         return not gains or any(gains)
 
@@ -87,7 +87,7 @@ class Published:
 
 
 def loop_results(chapter: Chapter) -> list[LoopResult]:
-    """Return the result of each closed loop of a chapter, in the order of its cells; parts one after the other."""
+    """Return the result of each closed loop of a chapter, in the order of its cells; parts in order of time."""
     rows = chapter.tables["closed_loops"]
     order = {cell: place for place, cell in enumerate(chapter.cells)}
     groups = rows.groupby(["cell", "loop", "part", "disturbance", "goal"], sort=False)
@@ -96,7 +96,7 @@ def loop_results(chapter: Chapter) -> list[LoopResult]:
 
 
 def published_of(chapter: Chapter) -> list[Published]:
-    """Return the published figures of loops: a mean, and its standard deviation if that was published as well."""
+    """Return the published figures of loops: a mean, and its standard deviation if published."""
     rows = chapter.tables["references"]
     stds = {
         (row.label, row.cell): float(row.theirs)  # type: ignore[arg-type]
@@ -109,7 +109,7 @@ def published_of(chapter: Chapter) -> list[Published]:
 
 
 def loops_table(chapter: Chapter) -> list[Passage]:
-    """Return all closed loops of a chapter with the published figures. A column of equals is left out."""
+    """Return all closed loops of a chapter with the published figures. Columns with equal values are omitted."""
     found = loop_results(chapter)
     if not found:
         return []
@@ -142,17 +142,17 @@ def loops_table(chapter: Chapter) -> list[Passage]:
 
 
 def settling_text(samples: float | None) -> str:
-    """Return the number of samples after which a loop had settled."""
+    """Return the number of samples until a loop settled."""
     return "never" if samples is None else whole(samples)
 
 
 def _if_they_differ(cells: list[str]) -> list[str]:
-    """Return the cells of a column, none if all are the same."""
+    """Return the cells of a column, empty if all are equal."""
     return cells if len(set(cells)) > 1 else []
 
 
 def _if_any(cells: list[str]) -> list[str]:
-    """Return the cells of a column, none if nothing is in them."""
+    """Return the cells of a column, empty if none has a value."""
     return cells if set(cells) != {NOTHING} else []
 
 
@@ -163,7 +163,7 @@ def _verdict(one: LoopResult) -> Mark:
 
 
 def _setting(found: Sequence[LoopResult]) -> str:
-    """Return the values that all the loops have in common, which need no column."""
+    """Return the values common to all loops, which need no column."""
     goals, brokers, actuators, runs = (
         {getattr(one, name) for one in found} for name in ("goal", "broker", "actuator", "runs")
     )
@@ -178,7 +178,7 @@ def _setting(found: Sequence[LoopResult]) -> str:
 
 
 def loop_findings(chapters: Sequence[Chapter]) -> list[Findings]:
-    """Say in plain words which controllers held their goal and which did not; nothing if no loop was closed."""
+    """Describe in plain words which controllers held their goal and which did not; empty without closed loops."""
     said = {
         chapter.title: [Goal(text) for text in _sentences(found, published_of(chapter))]
         for chapter in chapters

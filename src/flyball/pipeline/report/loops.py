@@ -39,9 +39,9 @@ from flyball.pipeline.report.formatting import (
 from flyball.pipeline.report.loop_findings import LoopResult, loop_results, published_of, settling_text
 from flyball.pipeline.report.selection import MOST_LINES, spread
 
-# Closed loops that have a plot of their own; of more, some are chosen.
+# Maximum number of closed loops with a plot of their own; of more, some are chosen.
 MOST_RUNS = 100
-# A run with more disturbances than fit below each other has a plot as wide as the page.
+# A run with more disturbances than this has a plot as wide as the page.
 MOST_NARROW_PARTS = 3
 
 
@@ -58,7 +58,7 @@ def loop(chapter: Chapter, view: View) -> list[Figure]:
     left_out = f" {len(shown)} of {len(runs)} runs are plotted below." if len(shown) < len(runs) else ""
     found = loop_results(chapter)
     compared = [_comparison(chapter, view, found, left_out)] if found else []
-    # The last to be kept is the first part, which no disturbance has begun.
+    # Reversed, so that the first part, which has no disturbance, takes precedence.
     names = {one.cell: one.name for one in reversed(found)}
     return [*compared, *(_run_figure(chapter, run, own, names) for run, _, own in shown)]
 
@@ -137,7 +137,7 @@ def _unit(chapter: Chapter) -> str:
 
 
 def _range(traces: Sequence[Trace], goal: float) -> list[float]:
-    """Return the range of an axis that shows all bars and the goal, with some room, and nothing below 0."""
+    """Return the range of an axis that includes all bars and the goal, with a margin, and nothing below 0."""
     ends = [
         mean + sign * (std or 0.0)
         for trace in traces
@@ -151,7 +151,7 @@ def _range(traces: Sequence[Trace], goal: float) -> list[float]:
 
 
 def _place(one: LoopResult, *, is_one: bool) -> str:
-    """Return the name of a row: the controller, unless there is only one, and what happened before."""
+    """Return the name of a row: the controller, unless there is only one, and the preceding disturbance."""
     after = f"after {one.disturbance}" if one.disturbance else "the beginning" if is_one else ""
     return ", ".join(part for part in ("" if is_one else one.label, after) if part)
 
@@ -159,7 +159,7 @@ def _place(one: LoopResult, *, is_one: bool) -> str:
 def _published_traces(
     chapter: Chapter, found: Sequence[LoopResult], names: Mapping[tuple[str, str, float], str], *, is_ratio: bool
 ) -> list[Trace]:
-    """Return published figures as hollow diamonds; one that belongs to several brokers is drawn once."""
+    """Return published figures as hollow diamonds; one for several brokers is drawn once."""
     goals = {one.cell: one.goal for one in reversed(found) if not one.disturbance}
     found_at: dict[str, tuple[float, float | None, str]] = {}
     for one in published_of(chapter):
@@ -201,12 +201,12 @@ def _run_figure(chapter: Chapter, run: str, own: pd.DataFrame, names: Mapping[st
         "yaxis": axis(rate + _unit(chapter), rangemode="tozero", domain=[0.36, 1.0]),
         "yaxis2": axis(action, rangemode="tozero", domain=[0.0, 0.26], anchor="x"),
         "hovermode": "x unified",
-        # What comes before the measurement begins is not measured.
+        # The time before the measured time is shaded.
         "shapes": [
             shade(min(float(own["at_s"].min()), 0.0), 0, "muted/0.12"),
             *(vertical(part["from_s"], "series-6") for part in disturbed),
         ],
-        # Between the two plots, where no line hides it; one below the next, which may be near.
+        # Between the two plots, where they hide no line; at alternating heights, since they may be close together.
         "annotations": [
             words_at(part["from_s"], 0.29 if place % 2 else 0.335, str(part["disturbance"]), yanchor="middle")
             for place, part in enumerate(disturbed)

@@ -1,4 +1,4 @@
-"""Shows the models that the pipeline has learned: first the main facts of each kind, then all of them, folded.
+"""Shows the models that the pipeline has computed: first the main facts of each kind, then all of them, folded.
 
 The main facts have their own labels; all others are shown unchanged.
 """
@@ -19,7 +19,7 @@ _DEEPEST = 4
 
 _TITLES = {"capacity": "Capacity", "model": "Plant", "plant": "Plant", "profile": "Profile of requests"}
 
-# By kind: the list that matters, and the facts of its objects that do, `a.b` inside `a`; none: all.
+# By kind: the main list, and the main facts of its objects, `a.b` inside `a`; empty for all.
 _HEADLINES: dict[str, tuple[str, dict[str, str]]] = {
     "capacity": (
         "targets",
@@ -56,11 +56,11 @@ _HEADLINES: dict[str, tuple[str, dict[str, str]]] = {
     "profile": ("classes", {}),
 }
 
-# Facts that name the object; they come first in a headline.
+# Facts that identify the object; they come first in a headline.
 _NAMES = ("experiment", "target", "protocol", "factors", "loop")
 _SENTENCES = ("warnings", "reason")
 
-# Of an object in a headline only these facts.
+# Of an object in a headline only these facts are shown.
 _BRIEF = {"linear_range": ("from", "until")}
 
 
@@ -77,7 +77,7 @@ def model_passage(name: str, model: Mapping[str, Any]) -> Passage:
 
 
 def facts(value: Mapping[str, Any], summary: str = "", depth: int = 0, *, is_open: bool = False) -> Facts:
-    """Return any JSON object for a reader: numbers as lines, lists of objects as tables, objects folded."""
+    """Return any JSON object in a readable form: numbers as lines, lists of objects as tables, objects folded."""
     lines: list[tuple[str, str]] = []
     below: list[Facts | Table] = []
     for name, part in value.items():
@@ -107,12 +107,12 @@ def _table(title: str, objects: Sequence[Mapping[str, Any]], columns: Mapping[st
 def _cell(column: str, value: Any) -> str | Mark:
     if column == "factors" and value:
         return cell_name(value, factor_names(value))
-    # What is said in sentences may take several lines.
+    # Sentences may take several lines.
     return Mark(_text(value), "verdict") if column in _SENTENCES and value else _text(value)
 
 
 def _fact(item: Mapping[str, Any], name: str) -> Any:
-    """Return a fact by its name, which may be a path into objects; None if it is not there."""
+    """Return a fact by its name, which may be a path into objects; None if it is missing."""
     if name in item:
         found = item[name]
         return {key: found[key] for key in _BRIEF[name]} if name in _BRIEF and found else found

@@ -17,7 +17,7 @@ from flyball.pipeline.report.formatting import NOTHING, action_name, amount, cap
 from flyball.pipeline.report.formatting import level as level_text
 from flyball.pipeline.report.selection import MOST_LINES, spread
 
-# An action that took more values is divided into this many ranges.
+# An action with more values than this is divided into this many ranges.
 MOST_LEVELS = 40
 
 
@@ -84,7 +84,9 @@ def _medians(own: pd.DataFrame) -> pd.DataFrame:
 
 
 def _line_of(plant: Mapping[str, Any]) -> Trace | None:
-    """Return where the plant settles for the actions of its linear range; None if that is not known, or nowhere."""
+    """Return the plant's steady state for the actions of its linear range; None if unknown, or if it never
+    settles.
+    """
     a, edges = plant.get("a"), plant.get("linear_range")
     if a is None or edges is None or abs(a) >= 1:
         return None

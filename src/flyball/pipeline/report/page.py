@@ -1,6 +1,6 @@
-"""Renders sections with the templates: one HTML file with its style, its script and plotly's inside, to open offline.
+"""Renders sections with templates: one HTML file including style, script and plotly, to open offline.
 
-It assembles the page; its content comes from the sections.
+It assembles the page; the sections provide its content.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    # A plot keeps the order of its keys, and NaN is not JSON.
+    # The order of a plot's keys is kept, and NaN is not JSON.
     found.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     return found
 
@@ -58,5 +58,5 @@ def _asset(name: str) -> str:
 @cache
 def _packed_plotly() -> str:
     script = resources.files("plotly").joinpath("package_data", "plotly.min.js").read_bytes()
-    # Without a time in it the same report is the same file.
+    # Without a timestamp, the same report is the same file.
     return base64.b64encode(gzip.compress(script, compresslevel=9, mtime=0)).decode("ascii")

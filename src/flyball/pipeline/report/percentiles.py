@@ -1,7 +1,7 @@
-"""Percentiles of response times with their intervals of 90 %.
+"""Percentiles of response times with their 90 % intervals.
 
 Over several repetitions an interval is by Student, of the repetitions' percentiles. Within a single run it is between
-two order statistics: read from the histogram, at ranks given by the number of requests.
+two order statistics: read from the histogram, at ranks determined by the number of requests.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from flyball.pipeline.intervals import CONFIDENCE, half_width
 from flyball.pipeline.report.chapters import Chapter
 from flyball.pipeline.report.formatting import ALL, NOTHING, amount, is_number, student
 
-# The columns of `measures` that every table of latencies has.
+# The columns of `measures` in every table of latencies.
 PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 # Explanation of the notation; shown once on the page.
 NOTATION = "9.0 [8.5, 9.7] is a percentile of a single run between two order statistics"
@@ -30,7 +30,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Percentile:
-    """A percentile and its interval: both ends are NaN if it is not known."""
+    """A percentile and its interval: both ends are NaN if unknown."""
 
     value: float
     low: float
@@ -57,7 +57,7 @@ Percentiles = Mapping[str, Percentile]
 
 
 def percentiles_of(chapter: Chapter, source: str, metric: str = "response") -> dict[tuple[str, str], Percentiles]:
-    """Return the percentiles of a metric by cell and kind of request, as `source` has measured it."""
+    """Return the percentiles of a metric by cell and kind of request, as measured by `source`."""
     rows = chapter.tables["measures"]
     rows = rows[(rows["metric"] == metric) & (rows["source"] == source)]
     return {
@@ -67,7 +67,7 @@ def percentiles_of(chapter: Chapter, source: str, metric: str = "response") -> d
 
 
 def texts_of(found: Percentiles | None) -> list[str]:
-    """Return the texts of a row's percentiles; a row without any has dashes."""
+    """Return the texts of a row's percentiles; dashes if there are none."""
     return [found[name].text if found else NOTHING for name in PERCENTILES]
 
 
@@ -80,7 +80,7 @@ def _percentile(chapter: Chapter, own: pd.DataFrame, name: str) -> Percentile:
     low, high = (math.nan, math.nan)
     if row["metric"] == "response" and is_number(float(values[0])):
         low, high = _order_statistics(chapter, row, PERCENTILES[name])
-    # Buckets are coarser than the percentile, which is of the times themselves.
+    # The interval is limited by the histogram's buckets, which are coarser than the percentile.
     return Percentile(float(values[0]), min(low, float(values[0])), max(high, float(values[0])))
 
 
@@ -100,7 +100,7 @@ def _order_statistics(chapter: Chapter, row: pd.Series[Any], share: float) -> tu
 
 
 def _independent_requests(chapter: Chapter, row: pd.Series[Any]) -> float:
-    """Return the effective number of requests in the records: (Σw)²/Σw² of a sample, all if all were recorded."""
+    """Return the effective number of requests in the records: (Σw)²/Σw² for a sample, all if all were recorded."""
     rows = chapter.tables["series"]
     rows = rows[(rows["run"] == row["run"]) & (rows["source"] == row["source"])]
     rows = rows if row["kind"] == ALL else rows[rows["kind"] == row["kind"]]
@@ -110,7 +110,7 @@ def _independent_requests(chapter: Chapter, row: pd.Series[Any]) -> float:
 
 
 def _quantiles(rows: pd.DataFrame, shares: list[float]) -> Iterator[float]:
-    """Yield quantiles of a histogram; within a bucket times are taken for evenly spread."""
+    """Yield quantiles of a histogram; times are assumed to be uniformly distributed within a bucket."""
     buckets = rows.groupby(["low_ms", "high_ms"])["requests"].sum().reset_index().sort_values("low_ms")
     ends: Floats = np.concatenate([[0.0], buckets["requests"].cumsum().to_numpy(dtype=float)])
     for share in shares:

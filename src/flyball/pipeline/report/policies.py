@@ -1,6 +1,6 @@
 """The best admission policy, and whether the paper's goals were reached: in numbers and in plain words.
 
-It reads the table of policies' runs; the stage that makes it defines its figures.
+It reads the table of policies' runs; the stage that computes it defines its figures.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from flyball.pipeline.report.formatting import amount, count_of, is_number, perc
 from flyball.pipeline.report.percentiles import PERCENTILES
 
 UNCONTROLLED = "none"
-# Flyball's own policies; the first of them that was tried is the one that is judged.
+# Flyball's own policies, in order of preference: the first one with results is judged.
 OURS = ("dps", "memoryless", "static", "round_robin", "strict", "classes", "integral")
 
 # Goodput is held if it is within 10 % of the best.
@@ -26,13 +26,13 @@ NEAR_BEST_RATIO = 0.9
 # A site with more errors has collapsed. With control a refusal is not an error: it is intended.
 MOST_FAILED_RATIO = 0.05
 WANTED_CLIENTS_RATIO = 2.5
-# What the admission paper held without and with control.
+# The clients that the site of the admission paper held without and with control.
 PAPER_CLIENTS = (150, 400)
 MOST_STD_RATIO = 0.2
 MOST_P99_RATIO = 0.1
-# How far the admitted ratio of large requests may be from the value of the law.
+# Maximum difference between the admitted ratio of large requests and the value of the law.
 LAW_ERROR = 0.05
-# Small requests that are admitted in this ratio hardly wait, and the law does not bind.
+# Small requests with at least this admitted ratio hardly wait, and the law is not binding.
 ALL_ADMITTED_RATIO = 0.99
 
 _KEYS = ("policy", "clients")
@@ -87,7 +87,7 @@ class Judged:
     load_std: float
     r: float
     kappa: float
-    # Of the percentiles, by their names: half of the interval over repetitions, NaN of a single run.
+    # By name of the percentile: half of its interval over repetitions, NaN for a single run.
     half_widths: Mapping[str, float] = field(default_factory=dict, compare=False)
 
     @property
@@ -115,12 +115,12 @@ class ClientCapacity:
 
 
 def policy_name(policy: str) -> str:
-    """Return the words for a policy; an unknown one is its own name."""
+    """Return the words for a policy; an unknown policy keeps its name."""
     return _NAMES.get(policy, policy.replace("_", " "))
 
 
 def judged_of(chapter: Chapter) -> list[Judged]:
-    """Return the results of each policy of a chapter with each number of clients, in the order of the experiment."""
+    """Return the results of each policy of a chapter with each number of clients, in the experiment's order."""
     rows = chapter.tables["policy_runs"]
     levels = [str(level) for level in chapter.experiment.factors.get("policy", [])] if chapter.experiment else []
     order = {policy: place for place, policy in enumerate(dict.fromkeys([*levels, *rows["policy"]]))}
@@ -143,10 +143,10 @@ def ours_of(found: Sequence[Judged]) -> str | None:
 
 
 def client_capacity(found: Sequence[Judged]) -> ClientCapacity | None:
-    """Return how many clients were held, None if their number was not varied.
+    """Return the number of clients that were held, None if the number was not varied.
 
     Without control a number is held if goodput is within 10 % of the best of this policy and fewer than 5 % of the
-    calls end in an error. With control goodput has to be within 10 % of the best of all policies, and fewer than 5 %
+    calls end with an error. With control goodput must be within 10 % of the best of all policies, and fewer than 5 %
     of the calls may fail: a refusal is intended.
     """
     counts = sorted({one.clients for one in found})
@@ -162,7 +162,7 @@ def client_capacity(found: Sequence[Judged]) -> ClientCapacity | None:
 
 
 def clients_held(own: Sequence[Judged], found: Sequence[Judged]) -> int:
-    """Return how many clients one policy held: as `client_capacity` judges ours, or the site without control."""
+    """Return the number of clients that one policy held: by the criteria of `client_capacity`."""
     is_plain = own[0].policy == UNCONTROLLED
     best = max(one.goodput for one in (own if is_plain else found))
     held = _most_clients(own, best, (lambda one: one.errors) if is_plain else (lambda one: one.failed))
@@ -191,7 +191,7 @@ def goals_of(found: Sequence[Judged]) -> list[Goal]:
 
 
 def policy_findings(chapters: Sequence[Chapter]) -> list[Findings]:
-    """Say in plain words which goals were reached; nothing if no policies were compared."""
+    """Describe in plain words which goals were reached; empty if no policies were compared."""
     said = {chapter.title: goals for chapter in chapters if (goals := goals_of(judged_of(chapter)))}
     return [Findings("Admission control against the goals of the admission paper:", said)] if said else []
 
@@ -243,7 +243,7 @@ def _judged(policy: str, clients: int, own: pd.DataFrame) -> Judged:
     # Policy, clients and runs come first; each of the others is a column.
     names = [one.name for one in fields(Judged)[3:] if one.name not in ("goodput_half_width", "half_widths")]
     means = {name: float(own[name].mean()) for name in names}
-    # As in the table of cells: a single repetition lends its own interval.
+    # As in the table of cells: for a single repetition its own interval is used.
     width = float(own["goodput_half_width"].iloc[0])
     if len(own) > 1:
         width = half_width(len(own), float(own["goodput"].std()))
@@ -259,12 +259,12 @@ def _marked(
     *,
     is_most: bool = False,
 ) -> list[str | Mark]:
-    """Return the cells of a column, with the best of each number of clients in bold; of a single policy none is."""
+    """Return the cells of a column, with the best for each number of clients in bold; none for a single policy."""
     best: dict[int, float] = {}
     for clients in {one.clients for one in found}:
         values = [value(one) for one in found if one.clients == clients]
         known = [number for number in values if is_number(number)]
-        # Where all are equal, none is the best.
+        # If all are equal, none is the best.
         if len(set(known)) > 1:
             best[clients] = max(known) if is_most else min(known)
     return [Mark(text(one), "best") if value(one) == best.get(one.clients) else text(one) for one in found]

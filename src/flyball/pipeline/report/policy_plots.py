@@ -35,9 +35,9 @@ from flyball.pipeline.report.policies import Judged, client_capacity, judged_of,
 from flyball.pipeline.report.selection import MOST_LINES, spread
 from flyball.pipeline.report.thinning import Floats
 
-# Over time, so that the noise of single seconds does not hide the lines behind it.
+# Few, so that the noise of single seconds does not hide other lines.
 MOST_POINTS_OF_A_LINE = 150
-# Runs whose load is plotted over time; of more, some are chosen.
+# Maximum number of runs whose load is plotted over time; of more, some are chosen.
 MOST_RUNS = 12
 
 _CLASSES = ("small", "large")
@@ -126,7 +126,7 @@ def admission(chapter: Chapter, view: View) -> list[Figure]:
 
 
 def _named(view: View, figure: Figure) -> Figure:
-    """Return a plot with the name of the view below it: of several plots of a view each has its own title."""
+    """Return a plot with the view's title in its note: each of several plots of a view has its own title."""
     return replace(figure, note=f"{view.title}. {figure.note}".rstrip()) if view.title else figure
 
 
@@ -230,7 +230,7 @@ def _percentiles(found: Sequence[Judged], kind: str) -> Figure:
 
 
 def _log_from(low: float, high: float) -> dict[str, Any]:
-    """Return an axis on which the smallest bar can be seen as well."""
+    """Return an axis on which the smallest bar is visible."""
     return log_axis("Response time [ms]", low, high) | {
         "range": [float(np.log10(low / 2)), float(np.log10(high * 1.2))]
     }
@@ -272,7 +272,7 @@ def _over_time(chapter: Chapter, found: Sequence[Judged], kind: str) -> Figure:
 
 
 def _means(rows: pd.DataFrame, length: int, width: int) -> Floats:
-    """Return the mean response in each part of `width` seconds, over all runs; NaN where nothing was answered."""
+    """Return the mean response in each part of `width` seconds, over all runs; NaN without answers."""
     known = rows[rows["mean_ms"].notna()]
     counts = (known["ok"] + known["failed"]).to_numpy(float)
     places = known["second"].to_numpy(int) // width
@@ -342,7 +342,7 @@ def _places(found: Sequence[Judged]) -> dict[str, int]:
 
 
 def _references(found: Sequence[Judged]) -> dict[float, str]:
-    """Return where references are, and their colours: ink if all policies have the same."""
+    """Return references and their colours: ink if all policies have the same."""
     places = _places(found)
     values: dict[float, str] = {}
     for one in found:
@@ -352,7 +352,7 @@ def _references(found: Sequence[Judged]) -> dict[float, str]:
 
 
 def _changes(runs: Sequence[Run]) -> dict[float, str]:
-    """Return when the schedule of runs changes the clients, and to what; nothing at the beginning."""
+    """Return times and numbers of clients from the schedule of runs, without the initial one."""
     found: dict[float, str] = {}
     for run in runs:
         scale = float(run.workload.get("time_scale") or 1.0)
@@ -371,7 +371,7 @@ def _crowd(change: Mapping[str, Any]) -> str:
 
 
 def _scheduled(changes: Mapping[float, str], length_s: float) -> dict[str, Any]:
-    """Return a layout with a line and a text for each change of the clients; one may be near the next."""
+    """Return a layout with a line and a text for each change of the clients, placed for changes close together."""
     return {
         "shapes": [vertical(at, "ink-2") for at in changes],
         "annotations": [
@@ -382,7 +382,7 @@ def _scheduled(changes: Mapping[float, str], length_s: float) -> dict[str, Any]:
 
 
 def _with_room(scale: dict[str, Any], values: Sequence[float]) -> dict[str, Any]:
-    """Return an axis with room for texts above all `values`; without values it is as it was."""
+    """Return an axis with room for texts above all `values`; unchanged without values."""
     known = [value for value in values if value > 0]
     if not known:
         return scale

@@ -1,4 +1,4 @@
-"""Published numbers and ours, their difference, and its reason."""
+"""Published numbers and ours, their difference, and the reason."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from flyball.pipeline.report.formatting import (
 )
 from flyball.pipeline.report.policies import Judged, clients_held, judged_of, policy_name
 
-# Within these ratios a difference is in percent, beyond them as a multiple.
+# Within these ratios a difference is shown in percent, otherwise as a multiple.
 PERCENT_RATIOS = (0.5, 2.0)
 
 # The admission paper, section 1: the number of clients that the site holds, by policy.
@@ -34,7 +34,7 @@ REFERENCE_LOADS = (90, 120)
 
 _MACHINES = "The paper used other machines: compare shapes rather than sizes."
 _HEAD = ("Cell", "Metric", "Published in", "Paper", "Ours", "Difference")
-# Columns of texts in front of those of numbers.
+# Number of text columns before the number columns.
 _NAMES = 3
 
 
@@ -47,7 +47,7 @@ class _Row:
     label: str
     theirs: str
     ours: str
-    # Ours divided by theirs; NaN if one of them is not known.
+    # Ours divided by theirs; NaN if one is unknown.
     ratio: float
 
     @property
@@ -56,7 +56,7 @@ class _Row:
 
 
 def published_passages(chapter: Chapter, most_rows: int) -> list[Passage]:
-    """Return the published figures and ours, and why they differ; nothing if none was published."""
+    """Return the published figures and ours, and why they differ; empty without published figures."""
     published = chapter.tables["references"]
     rows = [*_of_outcomes(chapter), *_of_cells(chapter, published.head(most_rows))]
     missing = len(published) - int(published["ours"].notna().sum())
@@ -145,12 +145,12 @@ def _mean_r(found: Sequence[Judged], policy: str) -> float:
 
 
 def _has_given_reference(chapter: Chapter) -> bool:
-    """Whether the runs were given the reference of an earlier experiment."""
+    """Whether the runs used the reference of an earlier experiment."""
     return not any(run.workload.get("finds_reference") for run in chapter.runs)
 
 
 def _either(mean: float, low: float, high: float) -> str:
-    """Return an interval in the notation that fits it: symmetric or not."""
+    """Return an interval in the appropriate notation: symmetric or not."""
     if pd.notna(low) and pd.notna(high) and abs(low + high) <= 1e-9 * abs(high):
         return student(mean, high)
     return quantiles(mean, low, high)

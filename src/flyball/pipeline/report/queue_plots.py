@@ -1,4 +1,4 @@
-"""Plots of a queue and its clients: rates and waiting messages over time, and rates over waiting messages."""
+"""Plots of a queue and its clients: rates and ready messages over time, and rates over ready messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flyball.pipeline.report.formatting import amount, duration, whole
 
 MOST_POINTS = 600
 MOST_ROWS = 10
-# Waiting messages are divided into this many ranges.
+# The number of ranges into which ready messages are divided.
 MOST_RANGES = 15
 
 _RATES = {"produced": "production", "consumed": "consumption"}
@@ -25,12 +25,12 @@ _NOTE = "Of the first run of the cell. Seen by clients: a message waits from its
 
 
 def queue_over_time(chapter: Chapter, view: View) -> list[Figure]:
-    """A plot for each cell: the messages that came in and went out each second, and the number that waited."""
+    """A plot for each cell: messages produced and consumed per second, and the number of ready ones."""
     return [_over_time(chapter, view, cell, rows) for cell, rows in _first_runs(chapter)]
 
 
 def rate_over_waiting(chapter: Chapter, view: View) -> list[Figure]:
-    """A plot for each cell: the rates over the number of messages that wait."""
+    """A plot for each cell: the rates over the number of ready messages."""
     return [_over_waiting(chapter, view, cell, rows) for cell, rows in _first_runs(chapter)]
 
 
@@ -96,7 +96,7 @@ def _over_waiting(chapter: Chapter, view: View, cell: str, rows: pd.DataFrame) -
 
 
 def _by_waiting(rows: pd.DataFrame, column: str) -> list[tuple[float, float]]:
-    """Return the middle of each range of waiting messages and the median rate in it."""
+    """Return the middle of each range of ready messages and the median rate in it."""
     if rows.empty:
         return []
     edges = np.linspace(0, max(float(rows["waiting"].max()), 1.0), MOST_RANGES + 1)

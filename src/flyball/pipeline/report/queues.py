@@ -1,7 +1,7 @@
-"""The effect of policies of placement and of provisioning, and of more nodes, on a clustered queue.
+"""The effect of placement and provisioning policies, and of more nodes, on a clustered queue.
 
-In numbers and words, from the tables of placement, provisioning and scaling. The stage that
-makes them defines their figures.
+In numbers and words, from the tables of placement, provisioning and scaling. The stage that computes them defines
+their figures.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ STATIC, DYNAMIC = "static", "dynamic"
 WANTED_GAIN = 1.17
 # The Selfware report: the gain of a second queue.
 PAPER_GROWTH = 3.7 / 1.9
-# Throughput that nodes should reach, in multiples of that of one node.
+# Throughput that nodes should reach, as a multiple of one node's.
 WANTED_GROWTH = {2: 1.9, 4: 3.7}
 
 
 def queue_policies(chapter: Chapter) -> list[Passage]:
-    """Return the comparison of policies, a row for each, and the goals reached; nothing if none was varied."""
+    """Return the comparison of policies, a row for each, and the goals reached; empty if none was varied."""
     shown: list[Block] = []
     placed, provided = chapter.tables["placement"], chapter.tables["provisioning"]
     if len(placed):
@@ -64,7 +64,7 @@ def provisioning_words(rows: pd.DataFrame) -> str:
 
 
 def scaling_words(rows: pd.DataFrame) -> str:
-    """Say how many times the throughput of one node more of them have."""
+    """Describe the throughput of several nodes as a multiple of one node's."""
     rates = {int(str(nodes)): float(own["throughput"].mean()) for nodes, own in rows.groupby("nodes")}
     alone = rates.pop(1, 0.0)
     if not alone or not rates:

@@ -16,7 +16,7 @@ from flyball.pipeline.report.sections import chapter_section, models_section, qu
 from flyball.pipeline.report.summary import lead, tiles, title_of, warnings
 
 if TYPE_CHECKING:
-    # Only its name is needed here; the module loads Spark.
+    # For type annotations only: the module loads Spark.
     from flyball.pipeline.analysis import Analysis
 
 _INTERVALS = (

@@ -1,6 +1,6 @@
 """The sections of a report: one for each experiment, then models, settings and the quarantine.
 
-It arranges plots and tables; the views and the summary make their content.
+It arranges plots and tables; the views and the summary provide their content.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from flyball.pipeline.report.summary import tiles_of
 from flyball.pipeline.report.views import KINDS, figures_of, views_of
 
 if TYPE_CHECKING:
-    # Only its name is needed here; the module loads Spark.
+    # For type annotations only: the module loads Spark.
     from flyball.pipeline.analysis import Analysis
 
 # A longer table is folded.
 MOST_OPEN_ROWS = 30
-# Rows of one table in the page; the rest is in tables/.
+# Maximum number of rows of a table in the page; the rest is in tables/.
 MOST_ROWS = 1000
 
 _MAIN_METRICS = ("throughput", "messages", "response")
@@ -81,7 +81,7 @@ def chapter_section(chapter: Chapter, *, is_only: bool = False) -> Section:
 
 
 def models_section(models: Mapping[str, Mapping[str, Any]]) -> list[Section]:
-    """Return the models that the pipeline has learned for the controllers, if any."""
+    """Return the models that the pipeline has computed for the controllers, if any."""
     intro = "Learned from these traces, for the controllers. The same is in the JSON files next to this page."
     passages = [Passage("", [intro]), *(model_passage(name, model) for name, model in models.items())]
     return [Section("models", "Models found", "section.html", {"passages": passages})] if models else []
@@ -107,7 +107,7 @@ def quarantine_section(analysis: Analysis) -> list[Section]:
 
 
 def folded(table: Table, summary: str = "") -> Table:
-    """Return a table as it is, or folded if it is long."""
+    """Return the table, folded if it is long."""
     if len(table.rows) <= MOST_OPEN_ROWS:
         return table
     return replace(table, summary=f"{summary or table.caption} ({count_of(len(table.rows), 'row')})")
@@ -126,7 +126,7 @@ def settings_facts(runs: Sequence[Run]) -> dict[str, list[str]]:
 
 
 def _figures(chapter: Chapter) -> tuple[list[Figure], list[str]]:
-    """Return the plots of all views, and a line for each view that has nothing to plot."""
+    """Return the plots of all views, and a line for each view without data."""
     asked = chapter.experiment.views if chapter.experiment else []
     figures: list[Figure] = []
     missing: list[str] = []
@@ -146,7 +146,7 @@ def _why_nothing(view: View) -> str:
 
 
 def _cells(chapter: Chapter) -> list[Passage]:
-    """Return the main metrics by cell, of clients and of nodes, and folded those of each kind of request."""
+    """Return the main metrics by cell, of clients and of nodes, and, folded, those of each kind of request."""
     shown: list[Block] = []
     is_asked_for = chapter.experiment is not None and any(view.kind == "table" for view in chapter.experiment.views)
     names = max(1, len(chapter.factors))
@@ -155,7 +155,7 @@ def _cells(chapter: Chapter) -> list[Passage]:
         if rows:
             caption = f"Throughput and response time, measured by {source}; 90 % intervals{_repetitions(chapter)}"
             table = Table(caption, _cell_head(chapter, source), rows, numbers_from=names)
-            # Where a loop or a policy decides the throughput, its own table is more informative.
+            # Where a loop or a policy determines the throughput, its own table is more informative.
             is_aside = chapter.has_loops or chapter.has_policies
             shown.append(replace(table, summary=caption) if is_aside else folded(table))
         kinds = sorted({kind for metric in _MAIN_METRICS for kind in chapter.kinds(metric, source)})
@@ -175,7 +175,7 @@ def _cells(chapter: Chapter) -> list[Passage]:
 
 
 def _repetitions(chapter: Chapter) -> str:
-    """Say of how many runs the rows are, after a comma."""
+    """Describe the number of runs behind the rows, after a comma."""
     counts = sorted({int(count) for count in chapter.tables["cells"]["repetitions"]})
     if not counts or counts == [1]:
         return ""
@@ -243,13 +243,13 @@ def _laws(chapter: Chapter) -> list[Passage]:
 
 
 def _strain(laws: pd.DataFrame) -> pd.Series[float]:
-    """Return how much of its tolerance each law uses up; one without a tolerance counts with its error."""
+    """Return each law's error as a share of its tolerance; a law without tolerance counts with its error."""
     return laws["error_ratio"].abs() / laws["tolerance_ratio"].where(laws["tolerance_ratio"] > 0, 1.0)
 
 
 def _commands(chapters: Sequence[Chapter]) -> list[str]:
     experiments = {chapter.name: chapter.experiment for chapter in chapters if chapter.experiment}
-    # Experiments whose results others begin with come before them.
+    # Experiments that others need come before them.
     ordered = sorted(experiments.values(), key=lambda experiment: _steps_before(experiment, experiments))
     commands: dict[str, None] = {}
     for experiment in ordered:
@@ -267,7 +267,7 @@ def _run_command(name: str, is_quick: bool) -> str:
 
 
 def _steps_before(experiment: Experiment, known: Mapping[str, Experiment]) -> int:
-    """Return how many experiments have to be run one after the other before this one."""
+    """Return the number of experiments that must be run, one after the other, before this one."""
     steps = 0
     while experiment.needs in known and steps < len(known):
         experiment = known[experiment.needs]

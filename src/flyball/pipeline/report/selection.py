@@ -1,4 +1,4 @@
-"""The rows of a chapter that a view shows, and the number of them that fit into a plot."""
+"""The rows of a chapter that a view shows, limited to the number that fits into a plot."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from flyball.pipeline.manifest import View
 from flyball.pipeline.report.chapters import Chapter
 from flyball.pipeline.report.formatting import ALL, quantiles, student
 
-# Lines of a plot of distributions, and facts in its words: more cannot be distinguished.
+# Lines of a plot of distributions, and facts in its description: more cannot be distinguished.
 MOST_LINES = 8
 
 T = TypeVar("T")
 
 
 def what(chapter: Chapter, view: View) -> tuple[str, str, str]:
-    """Return the metric, its source, and the kind of requests; the source is one that has data, if any has."""
+    """Return the metric, its source, and the kind of requests; the source is one with data, if any."""
     return view.metric, chapter.source_of(view.metric, view.source), view.request
 
 
@@ -30,7 +30,7 @@ def source_in(rows: pd.DataFrame, wanted: str) -> str:
 
 
 def x_of(chapter: Chapter, view: View) -> str | None:
-    """Return the factor along the axis: the one that the view names, or else the first that varies."""
+    """Return the factor along the axis: the view's, or else the first varied one."""
     if view.x in chapter.names:
         return view.x
     return chapter.factors[0] if chapter.factors else None

@@ -32,11 +32,11 @@ from flyball.pipeline.report.percentiles import percentiles_of
 from flyball.pipeline.report.policies import UNCONTROLLED, client_capacity, judged_of, ours_of, overloaded
 
 if TYPE_CHECKING:
-    # Only its name is needed here; the module loads Spark.
+    # For type annotations only: the module loads Spark.
     from flyball.pipeline.analysis import Analysis
 
 
-# Folders of experiments that repeat a paper's, as a title calls the paper.
+# Folders of experiments that repeat a paper's, with the paper's name in titles.
 PAPERS = {
     "selfware": "Selfware report",
     "admission": "Admission paper",
@@ -47,7 +47,7 @@ PAPERS = {
 
 
 def title_of(chapters: Sequence[Chapter]) -> str:
-    """Return the title of a report: the experiment's, or what its experiments have in common."""
+    """Return the title of a report: the experiment's, or one that covers all its experiments."""
     experiments = [chapter for chapter in chapters if chapter.experiment]
     if len(experiments) == 1:
         return experiments[0].title
@@ -75,7 +75,7 @@ def lead(analysis: Analysis, chapters: Sequence[Chapter]) -> str:
 
 
 def tiles(analysis: Analysis, chapters: Sequence[Chapter]) -> list[Tile]:
-    """Return the headline numbers; those that the data do not give are left out."""
+    """Return the headline numbers, except those that the data do not allow."""
     found = [_requests(chapters), *_headline(chapters), _measured(analysis)]
     more = [_messages(analysis.runs), _held(chapters), _steadiest(chapters), _clients(chapters), _tail(chapters)]
     more += [_laws(chapters), _references(chapters)]
@@ -115,18 +115,18 @@ def _requests(chapters: Sequence[Chapter]) -> Tile | None:
 
 
 def _headline(chapters: Sequence[Chapter]) -> list[Tile | None]:
-    """Return throughput and response; where the rate was given, latency alone is a result."""
+    """Return throughput and response; where the rate was given, only latency is a result."""
     return [_best(chapters, "throughput"), _best(chapters, "response"), _latency(chapters)]
 
 
 def _latency(chapters: Sequence[Chapter]) -> Tile | None:
-    """Return the lowest p99 latency of the chapters whose rate was given, and where it was reached."""
+    """Return the lowest p99 latency of the chapters whose rate was given, and its cell."""
     candidates = []
     for chapter in chapters:
         if not chapter.is_open:
             continue
         found = percentiles_of(chapter, chapter.source_of("response"))
-        # The time from the intended publish to the delivery, where there is one.
+        # The time from the intended publish to the delivery, if measured.
         kind = "deliver" if any(key[1] == "deliver" for key in found) else ALL
         candidates += [
             (own["p99"].value, chapter, cell, own)
@@ -143,9 +143,9 @@ def _latency(chapters: Sequence[Chapter]) -> Tile | None:
 
 
 def _best(chapters: Sequence[Chapter], metric: str) -> Tile | None:
-    """Return the highest throughput or the shortest response, and where it was reached.
+    """Return the highest throughput or the shortest response, and its cell.
 
-    Neither means anything where a loop decides the rate of messages, so that the backlog grows, or where a policy
+    Neither is meaningful where a loop controls the rate of messages, so that the backlog grows, or where a policy
     refuses requests, since a refusal is a response too.
     """
     candidates = []
@@ -199,7 +199,7 @@ def _held(chapters: Sequence[Chapter]) -> Tile | None:
 
 
 def _steadiest(chapters: Sequence[Chapter]) -> Tile | None:
-    """Return the loop with the least deviation, for its goal, of those that held it."""
+    """Return the loop with the smallest deviation relative to its goal among those that held it."""
     loops = [(one, chapter) for chapter in chapters for one in loop_results(chapter) if one.is_closed and one.is_held]
     if not loops:
         return None
@@ -209,7 +209,7 @@ def _steadiest(chapters: Sequence[Chapter]) -> Tile | None:
 
 
 def _clients(chapters: Sequence[Chapter]) -> Tile | None:
-    """Return how many clients are held without control, and how many with admission control."""
+    """Return the number of clients held without control and with admission control."""
     for chapter in chapters:
         held = client_capacity(judged_of(chapter))
         if held and held.ours:
@@ -234,7 +234,7 @@ def _tail(chapters: Sequence[Chapter]) -> Tile | None:
 
 
 def _short(value: float) -> str:
-    """Return a number for a tile that has two of them."""
+    """Return a number for a tile with two numbers."""
     return whole(value) if value >= 100 else amount(value)
 
 
@@ -247,7 +247,7 @@ def _laws(chapters: Sequence[Chapter]) -> Tile | None:
 
 
 def _references(chapters: Sequence[Chapter]) -> Tile | None:
-    """Return how our numbers relate to the published ones, which is the middle of all ratios of throughputs."""
+    """Return the median ratio of our throughputs to the published ones."""
     rows = _all(chapters, "references")
     rows = rows[(rows["metric"] == "throughput") & rows["ratio"].notna()]
     if rows.empty:

@@ -1,4 +1,4 @@
-"""Makes long series and fine histograms small enough for a page, without hiding their extremes."""
+"""Reduces long series and fine histograms to a size for a page, without hiding their extremes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 @dataclass(frozen=True, slots=True)
 class Thinned:
-    """A series in equal parts of time: each with its middle, mean, and smallest and largest value."""
+    """A series in equal intervals: each with its middle, mean, and smallest and largest value."""
 
     at: Floats
     mean: Floats
@@ -28,7 +28,7 @@ class Thinned:
 def thin(values: Floats, most: int, weights: Floats | None = None, point_s: int = 1) -> Thinned:
     """Return a series of one value per `point_s` seconds with at most `most` points.
 
-    A mean counts each value as often as its weight says. A value that is not a number is a gap.
+    A mean weights each value with its weight. NaN is a gap.
     """
     count = min(len(values), most)
     if count == 0:
@@ -55,7 +55,7 @@ class Buckets:
     step: float
 
     def count(self, histogram: pd.DataFrame) -> pd.DataFrame:
-        """Return low_ms, high_ms and requests in these buckets, from the first to the last that is not empty."""
+        """Return low_ms, high_ms and requests in these buckets, from the first to the last non-empty one."""
         sums = histogram["requests"].groupby(self._places(histogram)).sum()
         places = np.arange(sums.index.min(), sums.index.max() + 1)
         return pd.DataFrame(
@@ -76,12 +76,14 @@ def buckets_for(histogram: pd.DataFrame, most: int) -> Buckets:
     bounded = histogram[histogram["low_ms"] > 0]
     finest = float(np.median(np.log(bounded["high_ms"] / bounded["low_ms"]))) if len(bounded) else 1.0
     needed = (middles.max() - middles.min()) / most
-    # A whole number of the table's own buckets: otherwise some would hold more of them than others.
+    # An integer number of the table's own buckets: otherwise some would contain more of them than others.
     return Buckets(finest * max(1, int(np.ceil(needed / finest))))
 
 
 def _middles(histogram: pd.DataFrame) -> Floats:
-    """Return the logarithm of the middle of each bucket; one that begins at zero is taken to begin at a half."""
+    """Return the logarithm of the middle of each bucket; one from zero is assumed to start at half its upper
+    bound.
+    """
     high = histogram["high_ms"].to_numpy(dtype=float)
     low = histogram["low_ms"].to_numpy(dtype=float)
     low = np.where(low > 0, low, high / 2)

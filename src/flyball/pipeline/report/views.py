@@ -1,4 +1,4 @@
-"""The kinds of views that an experiment may ask for, and the default ones."""
+"""The kinds of views that an experiment may request, and the default ones."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ POLICY_KINDS = ("goodput", "policies", "load_cdf", "response_over_time", "admiss
 
 
 def figures_of(chapter: Chapter, view: View) -> list[Figure]:
-    """Return the plots of one view; none if its kind is a table or there is nothing to plot."""
+    """Return the plots of one view; empty for a table or without data."""
     make = KINDS.get(view.kind)
     return make(chapter, view) if make else []
 
 
 def views_of(chapter: Chapter) -> list[View]:
-    """Return the views of a chapter: its control loops and policies in any case, then what it asks for, or what fits.
+    """Return the views of a chapter: always its control loops and policies, then the requested or the default ones.
 
-    Of policies it may ask for some plots only.
+    For policies it may request some of the plots only.
     """
     asked = list(chapter.experiment.views) if chapter.experiment else []
     kinds = {view.kind for view in asked}
@@ -62,7 +62,7 @@ def views_of(chapter: Chapter) -> list[View]:
 
 
 def default_views(chapter: Chapter) -> list[View]:
-    """Return the views of an experiment that names none: what it varies, or how it went over time."""
+    """Return the views of an experiment that requests none: by its varied factors, or else over time."""
     if chapter.experiment is None:
         return [View("over_time"), View("percentiles", "response"), View("histogram"), View("breakdown")]
     if not chapter.factors:
