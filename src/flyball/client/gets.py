@@ -52,7 +52,7 @@ async def get_messages(connection: Connection, queue: str, most: int) -> list[Re
 
 
 async def consume_ready(link: Link, connection: Connection, queue: str, most: int) -> list[ReceivedMessage]:
-    """Take what a consumer receives at once. Acks come last, as the call may be cancelled."""
+    """Take the messages that a consumer receives at once. Acks are sent last, as the call may be cancelled."""
     consumers: list[Consumer] = []
     found: list[Delivery] = []
     try:

@@ -23,7 +23,7 @@ LONGEST_ANSWER_BYTES = 64 * 1024
 READ_BYTES = 64 * 1024
 # Size limit of an event.
 MOST_EVENT_BYTES = 16 * 2**20
-# Exceptions that mean the node is unreachable or does not answer as one.
+# Exceptions that mean that the node is unreachable, or that the server does not respond like a node.
 AWAY = (OSError, EOFError, TimeoutError, h11.ProtocolError, ValueError)
 
 GUEST = ("guest", b"guest")

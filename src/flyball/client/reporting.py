@@ -46,7 +46,7 @@ class Reported(ABC):
     def __init__(self, path: str) -> None:
         # Path below the node's URL.
         self.path = path
-        # One document at once: a failed one is repeated before new ones.
+        # One document at a time: a failed one is repeated before new ones.
         self.sending = asyncio.Lock()
         # Backoff after refusals and failures.
         self.setbacks = Retries(_RETRIES)

@@ -1,5 +1,5 @@
-"""An AMQP consumer, for any broker, that holds a rate or a latency, or keeps its handlers busy, by adapting its
-prefetch.
+"""Adaptive AMQP consumer for any broker: adapts its prefetch to hold a rate or a latency, or to keep its handlers
+busy.
 
 Needs aio-pika: `pip install flyball[control]`.
 """

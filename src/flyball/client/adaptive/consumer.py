@@ -330,7 +330,7 @@ def _law_and_proof(goal: Goal, options: AdaptiveOptions) -> tuple[Law[Any], Cert
 
 def _default_actuator(goal: Goal, design: Design | None) -> ConsumerActuator:
     if isinstance(goal, Rate):
-        # A design applies to the window: with a pacer the plant would be another one.
+        # A design is for the window as its action: with a pacer it would control another plant.
         return Pacer() if design is None else FractionalWindow()
     return Window()
 

@@ -73,13 +73,13 @@ Goal = Rate | Latency | Fast
 
 
 def default_law(goal: Goal) -> tuple[Law[Any], Certificate]:
-    """Return a law that is stable on every plant that a consumer can be, and its certificate."""
+    """Return a law that is stable on every plant that a consumer can have, and its certificate."""
     if isinstance(goal, Fast):
         # One more message in the window adds at most one waiting message, or one busy handler.
         fast = Integral(FAST_GAIN)
         return fast, certify_integral(fast, highest_slope=1.0)
     # Rate over window, or over pace, is concave through the origin (Little's law until saturation); latency over
-    # window is flat, then proportional. In logarithms both slopes lie between 0 and 1.
+    # window is flat, then proportional. In logarithms both slopes are between 0 and 1.
     law = Multiplicative()
     return law, certify_model_free(law)
 

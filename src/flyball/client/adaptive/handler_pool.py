@@ -36,7 +36,7 @@ class HandlerPool:
         self._waiting: deque[Delivery] = deque()
         self._idle: list[asyncio.Future[None]] = []
         self._size = 0
-        # Workers that handle or ack a message.
+        # Workers that are running a handler or acking a message.
         self._busy = 0
         # A worker was woken and has not run yet.
         self._is_called = False
@@ -65,7 +65,7 @@ class HandlerPool:
         self._quiet_down()
 
     async def finish(self, limit_s: float) -> None:
-        """Wait until running handlers have finished and acked, at most that long."""
+        """Wait until running handlers have finished and acked, up to this time limit."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
                 await self._is_quiet.wait()
@@ -118,7 +118,7 @@ class HandlerPool:
     def _call(self) -> None:
         """Wake an idle worker, or create one. It wakes the next one if there is more work.
 
-        So handlers that never wait are all run by one task in sequence, without task switches.
+        So handlers that never wait all run in one task, in sequence and without task switches.
         """
         if self._is_called:
             return

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-# Exceptions of the library on a channel that is ending or closed. They come before `is_closed` is set.
+# Exceptions of the library on a closing or closed channel. They are raised before `is_closed` is set.
 LOSSES = (aiormq.exceptions.AMQPError, aiormq.exceptions.ChannelInvalidStateError, ConnectionError)
 
 # Time limit for a broker's answer during shutdown.
@@ -84,7 +84,7 @@ class Session:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            # Not the caller was cancelled but the request, with its channel.
+            # The request was cancelled, with its channel, not the caller.
             raise SessionLost from error
         except Exception as error:
             # The library raises the exception that ended the connection, of any type.

@@ -231,7 +231,7 @@ class Subscription:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            # Not this task was cancelled but the connection, which its owner has closed.
+            # The connection was cancelled, because its owner closed it, not this task.
             await self._discard()
             raise _Failed(f"no connection to {self._place}: it was closed") from error
         self.sessions += 1
