@@ -23,7 +23,7 @@ class Range(InputPartition):
 
 
 def shares(available: Mapping[str, int], most: int) -> dict[str, int]:
-    """Divide `most` messages among queues evenly; what a short queue leaves goes to the others."""
+    """Divide `most` messages among queues evenly; the unused share of a short queue is divided among the others."""
     left = most
     given: dict[str, int] = {}
     for number, queue in enumerate(sorted(available, key=lambda queue: available[queue])):

@@ -96,7 +96,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_range(self._options.access, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark will not request messages up to `end` again."""
+        """Remove consumed messages up to `end`, which Spark will not request again."""
         if self._options.mode == CONSUME:
             ends = offsets.of(end)
             with explained(self._options.access):
