@@ -1,4 +1,4 @@
-"""`flyball demo`: the whole idea in three minutes. What it does is in `demo_story`, which takes long to import."""
+"""`flyball demo`: the whole idea in three minutes. `demo_story` implements it, and is slow to import."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flyball.cli.os_errors import explained
 from flyball.cli.session import INTERRUPTED, fail
 from flyball.errors import FlyballError
 
-# What the extras bring. Java may also come from elsewhere.
+# The packages of the extras. Java may have another source.
 PACKAGES = ("aio_pika", "control", "matplotlib", "pandas", "plotly", "py4j", "pyspark", "scipy")
 
 
@@ -36,14 +36,14 @@ def demo(
     if missing:
         fail(f"the demo needs additional packages ({', '.join(missing)}): pip install 'flyball[control,pipeline]'")
     try:
-        # Here, not above: it takes long to import, and the other commands do not need it.
+        # Imported here: slow, and other commands do not need it.
         from flyball.cli.demo_story.story import DemoOptions, run_demo
 
         run_demo(DemoOptions(out, stay, short), Console())
     except FlyballError as error:
         fail(str(error))
     except OSError as error:
-        # A full disk, or a folder that may not be read or written.
+        # A full disk, or a folder without permission.
         fail(explained(error))
     except KeyboardInterrupt:
         fail(f"interrupted: the node is stopped; what there was lies in {out}", INTERRUPTED)

@@ -136,7 +136,7 @@ def run(name: str, out: Path, is_quick: bool, is_fresh: bool, keeps_going: bool,
 
 
 def _run_command(name: str, is_quick: bool, assignments: list[str]) -> str:
-    """Return the command that repeats an experiment, into the folder of a reader's choice."""
+    """Return the command that repeats an experiment, without the output folder."""
     options = [*(["--quick"] if is_quick else []), *(part for text in assignments for part in ("--set", text))]
     return shlex.join(["flyball", "lab", "run", current_name(name), *options])
 

@@ -1,4 +1,4 @@
-"""`flyball gateway`: a TCP front for AMQP clients that brings each one to the node where it belongs."""
+"""`flyball gateway`: a TCP proxy for AMQP clients that connects each one to its node."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def gateway(
         listening, nodes = Address.parse(listen), [Address.parse(text) for text in node]
     except ValueError as error:
         fail(str(error), WRONG_USE)
-    # Here, not above: the other commands do not need it.
+    # Imported here: other commands do not need it.
     from flyball.broker.cluster import gateway as front
     from flyball.broker.cluster.placer import HttpPlacer
 

@@ -1,4 +1,4 @@
-"""Implements the commands of `flyball model`: asks the node, prints the answer."""
+"""Implementation of `flyball model`: calls the node's API and prints the answer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def list_models(api: Api, query: Mapping[str, str], is_all: bool, out: Output) -
         for row in found:
             place = row["kind"], row["scope"]
             newest[place] = max(newest.get(place, 0), row["version"])
-        # A model without a version in use is shown by its newest one.
+        # A model without a version in use is represented by its newest one.
         found = [
             row
             for row in found

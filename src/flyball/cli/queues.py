@@ -64,7 +64,7 @@ def get_queue(api: Api, name: str) -> dict[str, Any]:
 
 
 def list_queues(api: Api, out: Output) -> int:
-    """List the queues of all nodes; with owners, if any belongs to another node than the one asked."""
+    """List the queues of all nodes; with their nodes, if one is served by another node than the one asked."""
     here = api.get("whoami")["node"]
     found = [_facts(document, here) for document in api.get("queues", columns=_COLUMNS)]
     queues = sorted(found, key=lambda queue: queue["id"])

@@ -25,12 +25,12 @@ Serve = Callable[[Mapping[str, object]], None]
 
 WRONG_USE = 2
 FAILED = 1
-# Exit code for RestartPreventExitStatus: a restart does not help before an operator has acted.
+# Exit code for RestartPreventExitStatus: a restart does not help until an operator has acted.
 OPERATOR_NEEDED = 4
 
 
 def takes_settings(run: Serve) -> Callable[..., None]:
-    """Turn a function of the given flags into a command with an option for each setting."""
+    """Convert a function of the given flags to a command with an option for each setting."""
 
     def command(context: typer.Context, **flags: object) -> None:
         # Typer gets defaults and environment only for help: the settings read both, and can name the source of an

@@ -24,7 +24,7 @@ from flyball.errors import ControlError
 
 DRAWN_STEPS = 30
 DRAWN_PLANTS = 16
-# How steep the curves are, in logarithms, for which a law without model is drawn.
+# Slopes, in logarithms, of the curves for which a law without model is plotted.
 ELASTICITIES = {1.0: "elasticity 1", 0.75: "0.75, 0.5 and 0.25, from left to right", 0.5: "", 0.25: ""}
 
 
@@ -73,7 +73,7 @@ def design(
 
 
 def responses(law: Law[Any], plant: Plant | None) -> list[plots.Response]:
-    """Return step responses of the loop, for the plant and for the border of its confidence set.
+    """Return step responses of the loop, for the plant and for the boundary of its confidence set.
 
     For a model-free law: for curves of different slopes, with steps in logarithms.
     """

@@ -90,7 +90,7 @@ def _made(
     plot: Path,
     as_json: bool,
 ) -> Series:
-    """Consume a queue with changing actions, and return the samples."""
+    """Consume a queue with varying actions, and return the samples."""
     past = order or 1
     needed = PAIRS_PER_PARAMETER * (2 * past + 1) + (MAX_DELAY if delay is None else delay) + past
     if excitation.count < needed:

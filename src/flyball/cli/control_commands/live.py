@@ -225,7 +225,7 @@ def without_password(text: str) -> str:
 
 @contextmanager
 def _logs_shown(say: Callable[[str], None]) -> Iterator[None]:
-    """Show log records, one line each. The library's are left out: the consumer reports the same."""
+    """Show log records, one line each. The library's are omitted: the consumer reports the same failures."""
     ours, theirs = _OneLine(say), logging.NullHandler()
     places = {"flyball.client": ours, "aio_pika": theirs, "aiormq": theirs}
     for name, handler in places.items():

@@ -1,1 +1,1 @@
-"""The story of `flyball demo`: its parts, its experiments, and how it is shown."""
+"""Implementation of `flyball demo`: its parts, its experiments, and their display."""

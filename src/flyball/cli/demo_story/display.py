@@ -1,4 +1,4 @@
-"""How the story is shown: parts with a sentence, a bar and live rates while they last, and what came of each."""
+"""Display of the demo: for each part a sentence, a progress bar with live rates, and the results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BAR_WIDTH = 24
 
 
 class LiveRates(ProgressColumn):
-    """The delivery rate of the node, as sparks."""
+    """The delivery rate of the node, as a sparkline."""
 
     max_refresh = 0.5
 
@@ -43,7 +43,7 @@ class LiveRates(ProgressColumn):
 
 
 class Listening:
-    """Listens to the node in a thread of its own, so that there is something to show meanwhile."""
+    """Follows the node's event stream in a thread of its own, so that live rates are available."""
 
     def __init__(self) -> None:
         self.seen = Seen("")
@@ -63,7 +63,7 @@ class Listening:
             self._loop.run_until_complete(task)
 
     def stop(self) -> None:
-        """Listen no more. May be called twice, and before `start`."""
+        """Stop following. May be called twice, and before `start`."""
         if self._thread is not None and self._task is not None:
             self._loop.call_soon_threadsafe(self._task.cancel)
             self._thread.join()
@@ -72,7 +72,7 @@ class Listening:
 
 
 class Display:
-    """Shows the parts of the story, one after the other."""
+    """Shows the parts of the demo, one after the other."""
 
     def __init__(self, console: Console, part_count: int) -> None:
         self.console = console
@@ -83,7 +83,7 @@ class Display:
 
     @contextlib.contextmanager
     def part(self, title: str, why: str, *, is_live: bool = False) -> Iterator[Part]:
-        """Show a part while the block does it; `is_live` if its rates are worth seeing."""
+        """Show a part during the block; `is_live` also shows the node's rates."""
         self._number += 1
         passed_s = time.monotonic() - self._began
         number = f"{self._number}/{self._part_count} " if self._number <= self._part_count else ""
@@ -109,7 +109,7 @@ class Display:
 
 
 class Part:
-    """A part while it lasts; it also watches the progress of runs of the lab."""
+    """A part in progress; it also watches the progress of the lab's runs."""
 
     def __init__(self, progress: Progress, task: TaskID, console: Console) -> None:
         self._progress = progress
@@ -126,15 +126,15 @@ class Part:
             self._console.print(Text.assemble(("→ ", "green"), text), soft_wrap=True)
 
     def stage(self, name: str, done: int, of: int) -> None:
-        """Show a stage that begins, of a number of stages."""
+        """Show the stage that starts, and its number."""
         self._progress.update(self._task, description=name, completed=done, total=of)
 
     def expect(self, seconds: float) -> None:
-        """Set the time that it is expected to take."""
+        """Set the expected duration."""
         self._expected_s = seconds
         self._progress.update(self._task, total=seconds)
 
-    # A watcher of the lab
+    # campaign.Watcher
 
     def begin(self, run: PlannedRun) -> None:
         self._began = time.monotonic()

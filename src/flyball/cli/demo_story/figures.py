@@ -1,4 +1,4 @@
-"""Before and after in numbers and as a picture, from the tables that the pipeline has made."""
+"""Before and after in numbers and as a plot, from the pipeline's tables."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from rich.text import Text
 
 from flyball.cli.control_commands import plots
 
-# A rate that is so near to the goal is held.
+# Maximum relative error of a rate that is shown as held.
 GOOD_RATIO = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The rates of a consumer: at first, and after it was disturbed."""
+    """The rates of a consumer: initially, and after the disturbance."""
 
     name: str
     run: str
     goal: float
-    # Messages a second: means, one for each part of the run.
+    # Mean messages per second of each part of the run.
     rates: tuple[float, ...]
 
     def error_ratio(self, rate: float) -> float:
-        """Return how far a rate is from the goal, as a part of it."""
+        """Return the relative deviation of a rate from the goal."""
         return rate / self.goal - 1
 
 
 def held(closed_loops: pd.DataFrame, experiments: Sequence[str]) -> list[Held]:
-    """Return what the consumers of these experiments did, in their order."""
+    """Return the results of the consumers of these experiments, in their order."""
     found = []
     for experiment in experiments:
         of_it = closed_loops[closed_loops["experiment"] == experiment]
@@ -45,7 +45,7 @@ def held(closed_loops: pd.DataFrame, experiments: Sequence[str]) -> list[Held]:
 
 
 def table_of(found: Sequence[Held]) -> Table:
-    """Return before and after, a line for each consumer."""
+    """Return a table of before and after, with a row for each consumer."""
     table = Table(title="Before and after", title_justify="left", title_style="bold", caption_justify="left")
     table.caption = "messages a second; disturbed: network and handlers take twice as long"
     table.add_column("consumer", no_wrap=True)
@@ -64,7 +64,7 @@ def _cells(one: Held, rate: float) -> tuple[Text, Text]:
 
 
 def draw(found: Sequence[Held], loops: pd.DataFrame, path: Path) -> None:
-    """Draw rate and window of each consumer over time, side by side on one scale."""
+    """Plot rate and window of each consumer over time, side by side on one scale."""
     traces = []
     for one in found:
         own = loops[loops["run"] == one.run].sort_values("at_s")

@@ -1,4 +1,4 @@
-"""The node of the demo: a process of its own on free ports, which is gone when the block ends."""
+"""The node of the demo: a separate process on free ports, which is stopped at the end of the block."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOG = "node.log"
 
 @dataclass(frozen=True, slots=True)
 class DemoNode:
-    """Where it is."""
+    """The node's addresses and folder of traces."""
 
     # host:port.
     amqp: str
@@ -30,12 +30,12 @@ class DemoNode:
 
     @property
     def console(self) -> str:
-        """The address for a browser."""
+        """The URL for a browser."""
         return f"http://{self.http}"
 
     @property
     def url(self) -> str:
-        """The address for `flyball top`."""
+        """The URL for `flyball top`."""
         return f"http://{USER}:{PASSWORD}@{self.http}"
 
 
@@ -67,7 +67,7 @@ def running_node(folder: Path, store: str, reports: Path) -> Iterator[DemoNode]:
 
 
 def _addresses(process: subprocess.Popen[str], log: Path) -> dict[str, str]:
-    """Return where it listens, when it does."""
+    """Return the node's addresses, once it listens."""
     assert process.stdout is not None
     found: dict[str, str] = {}
     for line in process.stdout:

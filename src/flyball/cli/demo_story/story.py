@@ -1,6 +1,6 @@
 """The whole idea in seven parts: flood a node, record it, find its model, design a controller, close the loop.
 
-It uses the lab, the pipeline and the functions of `flyball control`, as a user would.
+It uses the lab, the pipeline and the functions of `flyball control` as a user would.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 PARTS = 7
-# How fast the loop is: what is wrong is halved with each sample.
+# Pole of the closed loop: each sample halves the remaining error.
 POLE = 0.5
 SPARK_MEMORY = "1g"
-# The last trace file of a node may be complete this much later.
+# Time limit for a node's last trace file.
 LAST_FILES_S = 15.0
 FOREVER_S = 7 * 24 * 3600.0
 BEFORE, STEPS, AFTER = "before", "steps", "after"
@@ -62,16 +62,16 @@ class DemoOptions:
     store: str = "embedded"
 
 
-# Called with the name of a part that begins and the node that it is about.
+# Called with the name of a part that starts and the node that it concerns.
 OnPart = Callable[[str, DemoNode], None]
 
 
 def ignore_part(part: str, node: DemoNode) -> None:
-    """Do nothing when a part begins."""
+    """Do nothing when a part starts."""
 
 
 def run_demo(wish: DemoOptions, console: Console, on_part: OnPart = ignore_part) -> None:
-    """Run all parts and leave report, model and design in `wish.out`. Raises FlyballError if a part goes wrong."""
+    """Run all parts and leave report, model and design in `wish.out`. Raises FlyballError if a part fails."""
     wish.out.mkdir(parents=True, exist_ok=True)
     display = Display(console, PARTS)
     with ExitStack() as stack:
@@ -93,7 +93,7 @@ def _start(stack: ExitStack, display: Display, folder: Path, wish: DemoOptions) 
 
 
 class _Story:
-    """The story from the second part on, when there is a node."""
+    """The parts from the second one on, which need a node."""
 
     def __init__(self, wish: DemoOptions, display: Display, node: DemoNode, on_part: OnPart) -> None:
         self._wish = wish
@@ -214,7 +214,7 @@ class _Story:
         finally:
             shutil.rmtree(self._results / "stay", ignore_errors=True)
 
-    # What the parts are made of
+    # Helpers of the parts
 
     @contextmanager
     def _part(self, name: str, title: str, why: str, *, is_live: bool = False) -> Iterator[Part]:
@@ -249,7 +249,7 @@ def _outcome(manifest: Mapping[str, Any]) -> str:
 
 
 def _link_traces(traces: Path, results: Path) -> None:
-    """Put what the node has recorded during a run into the folder of the run's clients."""
+    """Link the node's traces of a run into the folder of the run's clients."""
     for manifest_path in results.glob("*/run=*/run.json"):
         window = read_json(manifest_path)["measured"]
         for file in traces.glob(f"{REQUESTS.prefix}-*.parquet"):
@@ -259,5 +259,5 @@ def _link_traces(traces: Path, results: Path) -> None:
                 try:
                     os.link(file, place)
                 except OSError:
-                    # Another disk.
+                    # Another file system.
                     shutil.copyfile(file, place)

@@ -1,7 +1,7 @@
 """Implementation of `flyball domain`: send a command, and wait until it has taken effect.
 
-Nodes take time to join and leave, and members to drain: a command only starts this; completion shows in the domain's
-state.
+Nodes take time to join and leave, and members to drain: a command only starts this; the domain's state shows when it
+is complete.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ GAUGES = {
 BYTES = {"memory_bytes": "memory", "resident_bytes": "messages"}
 PHASES = ("wait", "parse", "engine", "store", "emit", "p50", "p99")
 KEYS = "q quits   s sorts the queues   p pauses"
-# With fewer lines, less important parts are left out.
+# With fewer lines, less important parts are omitted.
 LOW = 30
 MOST_RATES = (5, len(RATES))
 # Maximum loops on a low terminal, and on others.
