@@ -1,1 +1,3 @@
-"""An auction site after RUBiS: what admission control is tried on. Starlette in front of PostgreSQL, with a pool."""
+"""An auction site after RUBiS, the application for admission control: Starlette with a connection pool to
+PostgreSQL.
+"""

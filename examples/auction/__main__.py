@@ -1,6 +1,6 @@
 """Runs an auction site for the lab: `python -m flyball.lab.auction`, with its settings as a line of JSON on stdin.
 
-Prints where it listens, as a node does; ends gracefully at SIGTERM. People use `flyball lab auction`.
+Prints its address, as a node does; stops gracefully on SIGTERM. Users run `flyball lab auction` instead.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The auction site's database: a PostgreSQL of its own in a folder, and a pool of connections to it."""
+"""The auction site's database: an embedded PostgreSQL in a folder, and a connection pool."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Pool = AsyncConnectionPool[AsyncConnection[DictRow]]
 
 @asynccontextmanager
 async def running_database(folder: Path, connections: int = 60) -> AsyncIterator[str]:
-    """Run PostgreSQL in a folder and yield where to connect. What is in it stays for the next time."""
+    """Run PostgreSQL in a folder and yield its DSN. The data are kept for the next run."""
     server = EmbeddedPostgres(folder, connections=connections)
     await server.start()
     try:
@@ -29,10 +29,10 @@ async def running_database(folder: Path, connections: int = 60) -> AsyncIterator
 def make_pool(dsn: str, size: int = 20, timeout_s: float = 5.0) -> Pool:
     """Return a pool of `size` connections, unopened. A request that waits too long gets psycopg_pool.PoolTimeout."""
     settings = {
-        "autocommit": True,  # one query is one transaction; those that need more say so
+        "autocommit": True,  # one query is one transaction; larger ones are explicit
         "row_factory": dict_row,
-        # A query costs what its own connection does, and no write waits for the disk: the last bids before a crash
-        # may be lost, which does not matter here.
+        # No parallel workers: a query uses only its own connection. No write waits for the disk: the last bids before
+        # a crash may be lost, which does not matter here.
         "options": "-c max_parallel_workers_per_gather=0 -c synchronous_commit=off",
     }
     return AsyncConnectionPool(dsn, min_size=size, max_size=size, timeout=timeout_s, open=False, kwargs=settings)

@@ -1,4 +1,4 @@
-"""Reads what visitors type into forms. Knows neither pages nor the database."""
+"""Parses and validates the forms of visitors. Independent of pages and of the database."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_PRICE = Decimal(1_000_000_000)
 
 
 class BadForm(FlyballError):
-    """A field is missing or not what it should be; the text is for the visitor."""
+    """A field is missing or invalid; the text is for the visitor."""
 
 
 class Fields:
@@ -26,7 +26,7 @@ class Fields:
         self._values = values
 
     def text(self, name: str, most: int = 100) -> str:
-        """Return what was typed, without spaces around it."""
+        """Return the text of a field, stripped of whitespace."""
         value = self._values.get(name, "").strip()
         if not value:
             raise BadForm(f"Please fill in: {_label(name)}.")
@@ -37,7 +37,7 @@ class Fields:
         return value
 
     def number(self, name: str, least: int = 1, most: int = MOST_NUMBER) -> int:
-        """Return a whole number."""
+        """Return an integer."""
         value = self.text(name)
         if not re.fullmatch(r"-?[0-9]{1,10}", value) or not least <= int(value) <= most:
             raise BadForm(f"This has to be a whole number from {least} to {most}: {_label(name)}.")
@@ -52,7 +52,7 @@ class Fields:
 
 
 async def read_form(request: Request) -> Fields:
-    """Return the fields of a form that was sent the usual way (application/x-www-form-urlencoded)."""
+    """Return the fields of a form that was sent as application/x-www-form-urlencoded."""
     body = b""
     async for chunk in request.stream():
         body += chunk

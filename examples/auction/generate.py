@@ -1,6 +1,6 @@
-"""Fills an auction site's database with made-up users, items, bids and comments. The same seed gives the same rows.
+"""Fills an auction site's database with generated users, items, bids and comments. The same seed gives the same rows.
 
-Only times depend on when it is done: auctions end between an hour and a week from now.
+Only times depend on when it runs: auctions end between an hour and a week from now.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from flyball.lab.auction.sizes import (
     seller_of,
 )
 
-# Called with the current step and the part of the whole that is done, 0 to 1.
+# Called with the current step and the completed share of the work, 0 to 1.
 Progress = Callable[[str, float], None]
 
 ROWS_AT_ONCE = 2000
@@ -59,12 +59,12 @@ COMMENTS = (
     *((5, "Gladly again!"), (4, "Quick and friendly."), (3, "Came as described."), (0, "It is what it is.")),
     *((-3, "Not what I had hoped."), (-5, "I am still waiting.")),
 )
-# How many people are interested in an item: they outbid each other.
+# Number of users interested in an item; they outbid each other.
 CIRCLE = 8
 
 
 async def generate(dsn: str, sizes: Sizes = SMALL, seed: int = 1, progress: Progress | None = None) -> None:
-    """Make the site's tables, instead of any that are there, and fill them. All or nothing."""
+    """Create the site's tables, replacing existing ones, and fill them, in one transaction."""
     async with await psycopg.AsyncConnection.connect(dsn) as connection:
         await connection.execute(_sql("schema.sql"))
         meter = _Meter(_row_counts(sizes), progress)
@@ -82,7 +82,7 @@ async def generate(dsn: str, sizes: Sizes = SMALL, seed: int = 1, progress: Prog
 
 
 def password_hash(nickname: str, password: str) -> bytes:
-    """Return what is stored of a password. Cheap, since it is computed in every log-in of a benchmark."""
+    """Return the stored hash of a password. Cheap, since every login of a benchmark computes it."""
     return hashlib.sha256(f"{nickname}:{password}".encode()).digest()
 
 
@@ -91,7 +91,7 @@ def _sql(name: str) -> bytes:
 
 
 def _row_counts(sizes: Sizes) -> dict[str, int]:
-    """How many rows each table is going to have, about."""
+    """Return the approximate number of rows of each table."""
     items = sizes.items + sizes.old_items
     return {
         "users": sizes.users,
@@ -105,7 +105,7 @@ def _row_counts(sizes: Sizes) -> dict[str, int]:
 
 @dataclass(slots=True)
 class _Meter:
-    """Knows how far it is."""
+    """Counts generated rows and reports progress."""
 
     counts: dict[str, int]
     progress: Progress | None
@@ -117,7 +117,7 @@ class _Meter:
 
     def tell(self, what: str) -> None:
         if self.progress is not None:
-            # What follows the rows takes about a fifth of the time.
+            # The steps after the rows take about a fifth of the time.
             self.progress(what, min(0.8, 0.8 * self.done / sum(self.counts.values())))
 
     def end(self) -> None:
@@ -125,13 +125,13 @@ class _Meter:
             self.progress("done", 1.0)
 
 
-# Its name, its columns, and rows as COPY reads them.
+# Name, columns, and rows in the format of COPY.
 Table = tuple[str, str, Iterator[str]]
 
 
 def _tables(sizes: Sizes, seed: int, now: datetime) -> Iterator[Table]:
     def random(table: str) -> Random:
-        """Return the random numbers of a table: the rows of one do not depend on how many another has."""
+        """Return a table's random generator: its rows do not depend on the number of rows of another table."""
         return Random(f"{seed} {table}")
 
     item_columns = (
@@ -164,7 +164,7 @@ async def _copy(
 
 
 async def _number_on(connection: psycopg.AsyncConnection, sizes: Sizes) -> None:
-    """Let new rows be numbered after those that were copied with their numbers."""
+    """Set the sequences to continue after the ids of the copied rows."""
     next_numbers = {"users": sizes.users + 1, "items": sizes.items + sizes.old_items + 1}
     for table, number in next_numbers.items():
         await connection.execute("SELECT setval(pg_get_serial_sequence(%s, 'id'), %s, false)", (table, number))
@@ -191,11 +191,11 @@ def _users(random: Random, sizes: Sizes, now: datetime) -> Iterator[str]:
 
 @dataclass(slots=True)
 class _Auctions:
-    """Makes items, and then bids that fit to them."""
+    """Generates items, and then bids that match them."""
 
     sizes: Sizes
     now: datetime
-    # Of each item in turn.
+    # By item.
     bid_counts: list[int] = field(default_factory=list, init=False)
     prices: list[int] = field(default_factory=list, init=False)
 
@@ -217,7 +217,9 @@ class _Auctions:
             )
 
     def bids(self, random: Random) -> Iterator[str]:
-        """Each one offers one more than the one before. Those of an item lie apart, as in real life."""
+        """Yield bids, each higher than the item's previous one. Bids of an item are interleaved with others', as in
+        reality.
+        """
         users, turns = self.sizes.users, self.sizes.bids_per_item
         for turn in range(1, turns + 1):
             made_at = (self.now - WEEK * (1 - turn / (turns + 1))).isoformat()
@@ -245,7 +247,7 @@ def _comments(random: Random, sizes: Sizes, now: datetime) -> Iterator[str]:
 
 
 class _Prose:
-    """Descriptions: pieces of one long text, in which no character needs an escape."""
+    """Descriptions: pieces of one long text without characters that need escaping."""
 
     def __init__(self, most_bytes: int) -> None:
         random = Random(0)
@@ -258,7 +260,7 @@ class _Prose:
             self._text += random.choice(SENTENCES) + " "
 
     def piece(self, random: Random) -> str:
-        """Return some whole sentences, or a part of one where there is no room for more."""
+        """Return some whole sentences, or a part of one if it does not fit."""
         start = self._starts[int(random.random() * len(self._starts))]
         end = start + int(random.random() * self._most_bytes)
         return self._text[start : self._text.rfind(".", start, end) + 1 or end]

@@ -1,6 +1,6 @@
 """Actions of visitors of the auction site: RUBiS's interactions, and real requests for each of them.
 
-Knows the site's addresses and forms, and nothing of how requests are sent or when.
+Defines addresses and forms; independent of how and when requests are sent.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from urllib.parse import urlencode
 
 from flyball.lab.auction.sizes import Sizes, nickname_of, password_of, region_name, seller_of
 
-# How far visitors turn the pages of a list.
+# Maximum number of pages that visitors read in a list.
 PAGES = 5
 LEAST_BID_MARK = b'data-least-bid="'
 
 
 @dataclass(slots=True)
 class Memory:
-    """State of a visitor between pages. Begin a session with a new one."""
+    """State of a visitor between pages. Each session starts with a new one."""
 
     # The visitor's identity, chosen when first needed.
     user_id: int | None = None
-    # The item looked at last.
+    # The item viewed last.
     item_id: int | None = None
     category_id: int | None = None
     region_id: int | None = None
-    # Where in the list of items.
+    # Page number in the list of items.
     page: int = 0
-    # What the page of that item asked for; only `read` knows.
+    # Minimum bid on the page of that item; set by `read` only.
     least_bid: float | None = None
 
     def read(self, page: bytes) -> None:
-        """Note what is to be known from a page that came back: the least bid. Pages without one change nothing."""
+        """Remember the minimum bid on a page. Pages without one change nothing."""
         start = page.find(LEAST_BID_MARK)
         if start >= 0:
             start += len(LEAST_BID_MARK)
@@ -47,24 +47,24 @@ Request = tuple[str, str, Form | None]
 
 @dataclass(frozen=True, slots=True)
 class Interaction:
-    """One thing that a visitor can do."""
+    """One action of a visitor."""
 
     name: str
     method: str
-    # As the site declares it: with its parameters in braces.
+    # As declared by the site: with parameters in braces.
     route: str
-    # Chooses the parameters of the route; what is left over becomes the query.
+    # Chooses the parameters of the route; the remaining ones become the query.
     fill: Callable[[Random, Sizes, Memory], dict[str, object]]
     form: Callable[[Random, Sizes, Memory], Form] | None = None
     is_write: bool = False
 
     @property
     def key(self) -> str:
-        """Method and route: what costs are learned by."""
+        """Method and route: the key of a request in cost profiles."""
         return f"{self.method} {self.route}"
 
     def request(self, random: Random, sizes: Sizes, memory: Memory) -> Request:
-        """Make up a request of a visitor: about what the visitor remembers, else about something new."""
+        """Return a visitor's random request: about remembered objects if there are any, else about others."""
         query = self.fill(random, sizes, memory)
         path = self.route
         for name in list(query):
@@ -91,7 +91,7 @@ def _a_region(random: Random, sizes: Sizes, memory: Memory) -> dict[str, object]
 
 
 def _a_page(random: Random, memory: Memory) -> dict[str, object]:
-    """Turn the page of the list, as one search in two does, or begin a new one."""
+    """Go to the next page of the list, as every second search does, or start a new one."""
     memory.page = memory.page + 1 if memory.category_id is not None and random.random() < 0.5 else 0
     memory.page %= PAGES
     if memory.page == 0:
@@ -147,7 +147,7 @@ def _new_user(random: Random, sizes: Sizes, memory: Memory) -> Form:
 
 
 def _bid(random: Random, sizes: Sizes, memory: Memory) -> Form:
-    # A visitor that has not seen the price offers enough for nearly every item.
+    # A visitor that has not seen the price offers enough for almost every item.
     least = memory.least_bid or random.uniform(1_000, 100_000)
     amount = least + random.randint(0, 5)
     memory.least_bid = amount + 1
@@ -210,5 +210,5 @@ _ALL = (
     Interaction("about_me_auth", "GET", "/me", _nothing),
     Interaction("about_me", "POST", "/me", _nothing, _log_in),
 )
-# All that visitors can do, by name.
+# All interactions, by name.
 INTERACTIONS: dict[str, Interaction] = {interaction.name: interaction for interaction in _ALL}

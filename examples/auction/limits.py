@@ -1,6 +1,6 @@
-"""Limits that others put before an application to protect it: a semaphore, and an adaptive limit as Netflix's.
+"""Concurrency limits that are commonly used to protect an application: a semaphore, and Netflix's adaptive limit.
 
-ASGI in, ASGI out; what is turned away gets a 503. They know neither costs nor databases.
+ASGI middleware; a rejected request gets a 503. Independent of costs and databases.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WINDOW_SAMPLES = 10
 
 
 class SemaphoreLimit:
-    """Limits the number of concurrent requests; the others wait in line, as long as it takes."""
+    """Limits the number of concurrent requests; the others wait in a queue without a timeout."""
 
     def __init__(self, app: ASGIApp, limit: int) -> None:
         self._app = app
@@ -36,15 +36,15 @@ class SemaphoreLimit:
 class Gradient2:
     """Netflix's Gradient2Limit, with its defaults.
 
-    With every window's mean response time `short` and its long-term average `long`
+    For each window, with its mean response time `short` and the long-term average `long`:
 
         gradient = max(1/2, min(1, 1.5 * long / short))
         limit    = 0.8 * limit + 0.2 * (gradient * limit + 4)
 
-    between 20 and 200. So the limit grows by a fifth of its queue size a window while response times are within one
-    and a half times their average, and shrinks when they rise faster than the average follows. It stays while less
-    than half of it is used. An average above twice the present time is from an overload that is over: it falls by
-    5 % a window.
+    between 20 and 200. So the limit grows by a fifth of its queue size per window while response times are within one
+    and a half times their average, and shrinks when they rise faster than the average follows. It is constant while
+    less than half of it is used. An average above twice the present time is left from a past overload: it falls by
+    5 % per window.
     """
 
     def __init__(self, first: int = 20, least: int = 20, most: int = 200, long_window: int = 600) -> None:
@@ -57,11 +57,11 @@ class Gradient2:
 
     @property
     def limit(self) -> int:
-        """How many requests may be in flight."""
+        """Maximum number of requests in flight."""
         return int(self._limit)
 
     def update(self, short_s: float, in_flight: int) -> None:
-        """Learn the mean response time of a window, and the most requests that were in flight in it."""
+        """Update the limit from a window's mean response time and maximum number of requests in flight."""
         long_s = self._averaged(short_s)
         if long_s > 2 * short_s:
             self._long_s *= 0.95
@@ -79,7 +79,7 @@ class Gradient2:
 
 
 class GradientLimit:
-    """As many requests at once as Gradient2 allows; the others are turned away."""
+    """Admits as many concurrent requests as Gradient2 allows, and rejects the others."""
 
     def __init__(self, app: ASGIApp, limit: Gradient2, clock: Callable[[], float] = time.monotonic) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""How visitors go from page to page of the auction site: a transition table for each mix, and walks on it.
+"""Transition tables between pages of the auction site, one for each mix of interactions, and random walks on them.
 
 The shares of the interactions are those of RUBiS's two mixes; sessions have about 50 pages. Does no I/O.
 """
@@ -11,7 +11,7 @@ from random import Random
 from typing import Literal
 
 Mix = Literal["bidding", "browsing"]
-# From each interaction, the probabilities of those that may follow. What is missing to 1 ends the session.
+# Transition probabilities from each interaction. The remainder to 1 ends the session.
 Table = Mapping[str, Mapping[str, float]]
 
 START = "home"
@@ -55,7 +55,7 @@ BIDDING: Table = {
     "about_me": {"view_item": 0.35, "browse": 0.33, "sell": 0.12, "put_comment_auth": 0.04, "home": 0.10},
 }
 
-# Nothing is written.
+# Read-only.
 BROWSING: Table = {
     "home": {"browse": 0.99},
     "browse": {"browse_categories": 0.66, "browse_regions": 0.33},
@@ -80,12 +80,12 @@ MIXES: dict[str, Table] = {"bidding": BIDDING, "browsing": BROWSING}
 
 
 class Walk:
-    """One visitor after the other: each `step` is the next page of a session, or the first of a new one."""
+    """A sequence of visitors: each `step` is the next page of a session, or the first of a new one."""
 
     def __init__(self, table: Table, random: Random, only: Collection[str] | None = None) -> None:
-        """Walk on the table. With `only` these, the walk goes on as if other pages had been seen in no time.
+        """Walk on the table. With `only`, all other pages are skipped without taking time.
 
-        Raises ValueError if nothing is left of the table then.
+        Raises ValueError if the table has none of these pages.
         """
         if only is not None and not table.keys() & set(only):
             raise ValueError(f"none of {', '.join(only)} is in the table")
@@ -95,7 +95,7 @@ class Walk:
         self._state: str | None = None
 
     def step(self) -> tuple[str, bool]:
-        """Return the next interaction, and whether it is of a new session."""
+        """Return the next interaction, and whether it starts a new session."""
         is_new = False
         while True:
             self._state = self._next()
@@ -105,7 +105,7 @@ class Walk:
                 return self._state, is_new
 
     def _next(self) -> str | None:
-        """Return what follows; None at the end of a session, and before the first."""
+        """Return the next state; None at the end of a session, and before the first."""
         if self._state is None:
             return None
         states, bounds = self._table[self._state]

@@ -1,6 +1,6 @@
-"""Policies between the auction site and its visitors, by name: none, our control in its variants, or others'.
+"""Admission policies between the auction site and its visitors, by name: none, Flyball's variants, or common limits.
 
-Makes an application of an application, and says what records are made of it. Starts and serves nothing.
+Wraps an application, and defines what it records. Starts and serves nothing.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from flyball.lab.auction.settings import CONTROLLED, SiteSettings
 from flyball.lab.auction.watching import LOOP, LoadSampler, Watch
 
 STATE_PATH = "/admission"
-# Of the policies that are not called as their scheduler.
+# Policies whose name is not that of their scheduler.
 SCHEDULERS = {"integral": "fifo", "classes": "fifo"}
 
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
-    """A site with what stands before it."""
+    """A site wrapped in its policy."""
 
     app: ASGIApp
-    # Further options of uvicorn.
+    # Additional options of uvicorn.
     server_options: dict[str, Any] = field(default_factory=dict)
-    # It has to be started, unless control itself records the load.
+    # Must be started; None if admission control itself records the load.
     sampler: LoadSampler | None = None
 
 
 def guarded(
     site: ASGIApp, key: Callable[[Scope], str], sensor: Sensor, settings: SiteSettings, recording: Recording
 ) -> Guarded:
-    """Put the policy of the settings before a site. Raises AdmissionError if the profile does not fit."""
+    """Wrap a site in the policy of the settings. Raises AdmissionError if the profile does not fit."""
     if settings.policy in CONTROLLED:
         admission = Admission(
             sensor,

@@ -1,8 +1,8 @@
 """Queries of the auction site. Each takes a connection of the pool and returns it.
 
-User info, bid history and storing a bid are as RUBiS's beans were: they keep a connection while they take a second
-one for each row. When all connections are kept by requests that wait for their second one, nothing moves until the
-pool's time-out: this is how an application server without admission control breaks down.
+User info, bid history and storing a bid work like RUBiS's beans: they hold a connection while they acquire a second
+one for each row. When all connections are held by requests that wait for a second one, no request makes progress
+until the pool's timeout: this is how an application server without admission control collapses.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ ROWS_PER_PAGE = 20
 
 
 class NotFound(FlyballError):
-    """A visitor asks for something that there is not."""
+    """The requested object does not exist."""
 
 
 class WrongPassword(FlyballError):
-    """There is no such user, or not with that password."""
+    """The user does not exist, or has another password."""
 
 
 class Refused(FlyballError):
-    """The rules of the auction, or quicker visitors, do not allow it."""
+    """The rules of the auction forbid the request, or another visitor was faster."""
 
 
 LISTED = "items.id, items.name, items.initial_price, items.highest_bid, items.bid_count, items.ends_at"
@@ -40,8 +40,8 @@ CATEGORY = "SELECT id, name FROM categories WHERE id = %s"
 REGIONS = "SELECT id, name FROM regions ORDER BY name"
 REGION_NAMED = "SELECT id FROM regions WHERE name = %s"
 REGION = "SELECT id, name FROM regions WHERE id = %s"
-# A range of an index, in its order. One row more than a page has shows whether another page follows. How many
-# different people bid is stored nowhere: it is counted, and in the small database the bids have no index.
+# A range scan of an index, in its order. One row more than a page shows whether another page follows. The number of
+# distinct bidders is not stored: it is counted, and in the small database the bids have no index.
 ITEMS_OF_CATEGORY = f"""
     SELECT {LISTED}, count(DISTINCT bids.user_id) AS bidders
     FROM (
@@ -49,7 +49,7 @@ ITEMS_OF_CATEGORY = f"""
     ) AS items LEFT JOIN bids ON bids.item_id = items.id
     GROUP BY {LISTED} ORDER BY items.ends_at, items.id
 """
-# The same, but whether an item belongs to the list is known only after the join with its seller.
+# The same, but only the join with the seller shows whether an item belongs to the list.
 ITEMS_OF_REGION = f"""
     SELECT {LISTED}, users.nickname AS seller, count(DISTINCT bids.user_id) AS bidders
     FROM items JOIN users ON users.id = items.seller_id LEFT JOIN bids ON bids.item_id = items.id
@@ -58,7 +58,7 @@ ITEMS_OF_REGION = f"""
 """
 ITEM = "SELECT *, ends_at > now() AS is_open FROM items WHERE id = %s"
 OLD_ITEM = "SELECT *, false AS is_open FROM old_items WHERE id = %s"
-# Others that bid on the item or buy it at the same time wait here.
+# Concurrent bids and purchases of the item wait for this lock.
 LOCKED_ITEM = "SELECT *, ends_at > now() AS is_open FROM items WHERE id = %s FOR UPDATE"
 BIDS_OF_ITEM = "SELECT user_id, amount, quantity, made_at FROM bids WHERE item_id = %s ORDER BY amount DESC LIMIT %s"
 INSERT_BID = "INSERT INTO bids (user_id, item_id, quantity, amount, most_amount) VALUES (%s, %s, %s, %s, %s)"
@@ -127,7 +127,7 @@ Parameters = tuple[object, ...] | dict[str, object]
 
 
 class Shop:
-    """The auctions, as the site's pages see them."""
+    """The auctions, as used by the site's pages."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -154,7 +154,7 @@ class Shop:
         return await self._rows(ITEMS_OF_REGION, (category_id, region_id, *limits))
 
     async def item(self, item_id: int) -> DictRow:
-        """Return an item, also one whose auction is over. Raises NotFound."""
+        """Return an item, also if its auction has ended. Raises NotFound."""
         rows = await self._rows(ITEM, (item_id,)) or await self._rows(OLD_ITEM, (item_id,))
         if not rows:
             raise NotFound(f"There is no item {item_id}.")
@@ -165,14 +165,14 @@ class Shop:
         return str(rows[0]["nickname"]) if rows else "a former user who has left"
 
     async def log_in(self, nickname: str, password: str) -> DictRow:
-        """Return the user's number. Raises WrongPassword."""
+        """Return the user's id. Raises WrongPassword."""
         rows = await self._rows(LOG_IN, (nickname, password_hash(nickname, password)))
         if not rows:
             raise WrongPassword("Unknown nickname or wrong password.")
         return rows[0]
 
     async def user_info(self, user_id: int) -> tuple[DictRow, list[DictRow]]:
-        """Return a user and the latest comments about that user; for the author of each a second connection."""
+        """Return a user and the latest comments about that user; uses a second connection for each author."""
         async with self._pool.connection() as connection:
             users = await _fetch(connection, USER, (user_id,))
             if not users:
@@ -183,7 +183,7 @@ class Shop:
         return users[0], comments
 
     async def bid_history(self, item_id: int) -> tuple[DictRow, list[DictRow]]:
-        """Return an item and its highest bids; for the name of each bidder a second connection."""
+        """Return an item and its highest bids; uses a second connection for the name of each bidder."""
         item = await self.item(item_id)
         async with self._pool.connection() as connection:
             bids = await _fetch(connection, BIDS_OF_ITEM, (item_id, ROWS_PER_PAGE))
@@ -194,9 +194,10 @@ class Shop:
     async def store_bid(
         self, item_id: int, nickname: str, password: str, amount: Decimal, most_amount: Decimal, quantity: int
     ) -> DictRow:
-        """Store a bid and return the item as it is now. Raises Refused, NotFound, WrongPassword: nothing is stored.
+        """Store a bid and return the updated item. Raises Refused, NotFound or WrongPassword without storing
+        anything.
 
-        The bidder is looked up on a second connection, while the first one keeps the item's row locked.
+        The bidder is looked up on a second connection, while the first one holds the lock on the item's row.
         """
         async with self._pool.connection() as connection, connection.transaction():
             item = await self._lock(connection, item_id)
@@ -221,7 +222,7 @@ class Shop:
         return item
 
     async def store_comment(self, item_id: int, nickname: str, password: str, rating: int, comment: str) -> DictRow:
-        """Store a comment about an item's seller, whose rating changes, and return the item."""
+        """Store a comment about an item's seller, update the seller's rating, and return the item."""
         user, item = await self.log_in(nickname, password), await self.item(item_id)
         async with self._pool.connection() as connection, connection.transaction():
             row = (user["id"], item["seller_id"], item_id, rating, comment)
@@ -230,14 +231,14 @@ class Shop:
         return item
 
     async def store_item(self, nickname: str, password: str, fields: dict[str, object]) -> int:
-        """Put something up for auction and return its number."""
+        """Put an item up for auction and return its id."""
         user = await self.log_in(nickname, password)
         await self.category(int(str(fields["category_id"])))
         rows = await self._rows(INSERT_ITEM, {**fields, "seller_id": user["id"]})
         return int(rows[0]["id"])
 
     async def store_user(self, nickname: str, password: str, fields: dict[str, object]) -> int:
-        """Register a user and return the number. Raises Refused if the nickname is taken."""
+        """Register a user and return the id. Raises Refused if the nickname is taken."""
         regions = await self._rows(REGION_NAMED, (fields["region"],))
         if not regions:
             raise Refused(f"There is no region called {fields['region']}.")
@@ -266,7 +267,7 @@ class Shop:
         return {name: await self._rows(query, (user_id, ROWS_PER_PAGE)) for name, query in sections.items()}
 
     async def _lock(self, connection: AsyncConnection[DictRow], item_id: int) -> DictRow:
-        """Return an item that is for sale; it stays as it is until the transaction ends."""
+        """Return an item for sale, and lock its row until the transaction ends."""
         rows = await _fetch(connection, LOCKED_ITEM, (item_id,))
         if not rows:
             raise NotFound(f"There is no item {item_id} for sale.")
@@ -286,7 +287,7 @@ class Shop:
 
 
 def least_bid(item: dict[str, Any]) -> Decimal:
-    """Return what has to be offered for an item at least."""
+    """Return the minimum bid for an item."""
     first: Decimal = item["initial_price"]
     highest: Decimal = item["highest_bid"]
     return highest + 1 if item["bid_count"] else first

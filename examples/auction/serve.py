@@ -1,6 +1,6 @@
-"""Runs the auction site: a PostgreSQL of its own, filled with data, and the site before it until a signal to stop.
+"""Runs the auction site until a signal to stop: its own PostgreSQL, filled with data, and the HTTP server.
 
-The caller gets its address. Which policy stands before it, and what that records, is in `policies`.
+The caller is notified of its address. `policies` defines the admission policy and its records.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from flyball.lab.auction.policies import guarded
 from flyball.lab.auction.settings import SiteSettings
 from flyball.lab.auction.site import make_site
 
-# Connections that wait to be accepted: more visitors than any experiment has.
+# Length of the listen queue: more than the number of visitors in any experiment.
 BACKLOG = 4096
-# Of the database, besides those of the pool.
+# Database connections in addition to the pool's.
 SPARE_CONNECTIONS = 10
-# Time to finish for requests that are in flight when the site stops.
+# Time for requests in flight to finish when the site stops.
 FAREWELL_S = 1
 
-# Takes what is being done, and which part of it is done.
+# Called with the current step and its completed share.
 OnProgress = Callable[[str, float], None]
 
 
 class _Server(uvicorn.Server):
-    """Says when it listens, and leaves signals to us: records have to be written before the process ends."""
+    """Reports when it listens, and leaves signals to `serve`: records must be written before the process ends."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
         super().__init__(config)
@@ -62,9 +62,9 @@ async def serve(
     ready: Callable[[str, int], None],
     tell: OnProgress,
 ) -> None:
-    """Serve the site until this process gets SIGINT or SIGTERM. Data, traces and logs are below the folder.
+    """Serve the site until SIGINT or SIGTERM. Data, traces and logs are below the folder.
 
-    `ready` is called with its address as soon as it listens. Raises LabError when the address cannot be had.
+    `ready` is called with its address as soon as it listens. Raises LabError if the address is not available.
     """
     listener = _listener(host, port)
     with contextlib.closing(listener):

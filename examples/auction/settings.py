@@ -1,6 +1,6 @@
-"""How an auction site is set up: how big it is, what stands between it and its visitors.
+"""Settings of an auction site: its size, and the admission policy.
 
-Only words and their limits: an experiment is checked with them, wherever the site itself will run.
+Definitions and limits only, with which an experiment can be validated on any host.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Policy = Literal[
     "uvicorn",
     "gradient",
 ]
-# Those that are admission control of ours.
+# The policies that use Flyball's admission control.
 CONTROLLED = ("integral", "classes", "round_robin", "static", "strict", "dps", "memoryless")
 
 Count = Annotated[int, Field(ge=1)]
@@ -36,14 +36,14 @@ _SIZES = {"small": SMALL, "rubis": RUBIS}
 
 
 class SiteSettings(BaseModel):
-    """All of it, with units in the names. Unknown names are refused."""
+    """All settings, with units in the names. Unknown names are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    # What admits requests: nothing, our control in its variants, or what others would use.
+    # Admission policy: none, a variant of Flyball's, or a common limit.
     policy: Policy = "none"
     size: Literal["small", "rubis"] = "small"
-    # Instead of what the size says; and so for the next two.
+    # These three override the values of `size`.
     users: Count | None = None
     items: Count | None = None
     old_items: Count | None = None
@@ -51,9 +51,9 @@ class SiteSettings(BaseModel):
     pool_size: Count = 20
     # Time that a request waits for a connection of the pool before it fails.
     pool_wait_s: Positive = 5.0
-    # What costs are counted in.
+    # Unit of costs.
     unit: Literal["ms", "connections"] = "ms"
-    # The load that control holds, in cost per second; None: it is found by slow start.
+    # Setpoint of the load, in cost per second; None: found by slow start.
     reference: Positive | None = None
     gain: Positive = 0.3
     period_s: Positive = 0.25
@@ -63,7 +63,7 @@ class SiteSettings(BaseModel):
     full_ratio: Ratio = 0.75
     # Concurrent requests that semaphore and uvicorn admit; the first limit of gradient.
     limit: Count = 20
-    # What requests cost, as in a profile.json; None: it is learned while the site runs.
+    # Costs of requests, as in a profile.json; None: learned while the site runs.
     profile: dict[str, Any] | None = None
 
     @model_validator(mode="after")
@@ -74,6 +74,6 @@ class SiteSettings(BaseModel):
 
     @property
     def sizes(self) -> Sizes:
-        """How big the database is."""
+        """The size of the database."""
         given = {name: getattr(self, name) for name in ("users", "items", "old_items")}
         return dataclasses.replace(_SIZES[self.size], **{name: value for name, value in given.items() if value})

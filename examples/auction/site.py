@@ -1,4 +1,4 @@
-"""The auction site: its pages, and which queries each needs. One handler for each of RUBiS's interactions."""
+"""The auction site: its pages, and the queries for each. One handler for each of RUBiS's interactions."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ class _Pages:
 
 @lru_cache(maxsize=1)
 def _pages() -> Environment:
-    """The templates, compiled once."""
+    """Return the templates, compiled once."""
     loader = PackageLoader("flyball.lab.auction", "pages")
     return Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -202,7 +202,7 @@ def page(name: str, **values: object) -> HTMLResponse:
 
 
 def error_page(status: int, title: str, text: str) -> HTMLResponse:
-    """Return a page that says what is wrong."""
+    """Return an error page."""
     answer = page("error.html", title=title, text=text)
     answer.status_code = status
     return answer
@@ -226,7 +226,7 @@ def _log_in_of(form: Fields) -> tuple[str, str]:
 
 
 def _number(request: Request, name: str) -> int:
-    """Return a number in the address. Others than numbers lead nowhere."""
+    """Return an integer from the path. Anything else is not found."""
     try:
         return Fields(request.path_params).number(name)
     except BadForm:
@@ -259,7 +259,7 @@ async def _no_such_page(request: Request, error: Exception) -> Response:
 
 
 async def _full(request: Request, error: Exception) -> Response:
-    """All connections to the database were taken for too long."""
+    """Respond that no database connection was available in time."""
     answer = error_page(503, "The shop is full", "Please come back in a moment.")
     answer.headers["Retry-After"] = "5"
     return answer

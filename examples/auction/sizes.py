@@ -1,4 +1,4 @@
-"""How big an auction site's database is, and what follows from it: sellers of items, names of users.
+"""The size of an auction site's database, and what depends on it: sellers of items, names of users.
 
 Used to fill the database and to simulate its visitors. Does no I/O.
 """
@@ -10,27 +10,27 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How many rows there are. Numbers (ids) of generated rows begin at 1 and have no gaps."""
+    """Numbers of rows. Ids of generated rows start at 1 and have no gaps."""
 
     users: int
-    # Those that are for sale.
+    # Items for sale.
     items: int
-    # Those whose auction is over: their numbers come after those of the items.
+    # Items whose auction has ended: their ids follow those of the items for sale.
     old_items: int
     categories: int = 20
     regions: int = 62
-    # The most bids an item has; half as many is usual.
+    # Maximum number of bids for an item; the average is half of it.
     bids_per_item: int = 19
-    # Maximum number of comments about a seller; half of it is usual.
+    # Maximum number of comments about a seller; the average is half of it.
     comments_per_user: int = 20
-    # The longest description; half as long is usual.
+    # Maximum length of a description; the average is half of it.
     description_bytes: int = 8192
-    # Whether foreign keys have an index each, as in RUBiS. Without, a small database works as hard as a big one.
+    # Whether foreign keys are indexed, as in RUBiS. Without indexes a small database has the load of a big one.
     has_all_indexes: bool = True
 
     @property
     def sellers(self) -> int:
-        """How many of the users sell: the first ones."""
+        """Number of users who sell: those with the lowest ids."""
         return max(1, self.users // 10)
 
 
@@ -60,22 +60,22 @@ RUBIS = Sizes(users=1_000_000, items=32_667, old_items=1_000_000)
 
 def seller_of(item_id: int, sizes: Sizes) -> int:
     """Return the seller of a generated item."""
-    # Neighbours have different sellers: 7919 is prime, and divides no usual number of sellers.
+    # Neighbours have different sellers: 7919 is prime, and does not divide any usual number of sellers.
     return item_id * 7919 % sizes.sellers + 1
 
 
 def category_name(category_id: int) -> str:
-    """Return what a category is called."""
+    """Return the name of a category."""
     return CATEGORIES[category_id - 1] if category_id <= len(CATEGORIES) else f"Category {category_id}"
 
 
 def region_name(region_id: int) -> str:
-    """Return what a region is called."""
+    """Return the name of a region."""
     return REGIONS[region_id - 1] if region_id <= len(REGIONS) else f"Region {region_id}"
 
 
 def nickname_of(user_id: int) -> str:
-    """Return what a generated user is called."""
+    """Return the name of a generated user."""
     return f"user{user_id}"
 
 

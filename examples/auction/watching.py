@@ -1,6 +1,6 @@
-"""Watches a site that nothing controls: what its requests take of the database, and how busy that is.
+"""Monitors a site without admission control: its requests' use of the database, and the database's load.
 
-Records the same as admission control does, so that both can be compared. Changes nothing in what the site does.
+Records the same data as admission control, for comparison, without affecting the site.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LOOP = "admission"
 
 
 class Watch:
-    """Notes every request: its key, how it ended, and what it took."""
+    """Records every request: its key, its outcome, and its use of the database."""
 
     def __init__(self, app: ASGIApp, key: Callable[[Scope], str], note: Callable[[Served], None]) -> None:
         self._app = app
@@ -54,7 +54,7 @@ class Watch:
 
 
 class LoadSampler:
-    """Records the load of the database every period, as a loop without a goal that does whatever it measures."""
+    """Records the load of the database in every period, as a loop without a goal whose action is its measurement."""
 
     def __init__(self, meter: Meter, unit: Unit, period_s: float, record: Callable[[Sample], None]) -> None:
         self._meter = meter
@@ -67,14 +67,14 @@ class LoadSampler:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begin, in a loop that runs. May be called twice."""
+        """Start on the running event loop. May be called twice."""
         if self._timer is None:
             loop = asyncio.get_running_loop()
             self._at_s, self._before = loop.time(), self._meter.usage
             self._timer = loop.call_later(self._period_s, self._tick)
 
     def stop(self) -> None:
-        """End. May be called twice."""
+        """Stop. May be called twice."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -88,5 +88,5 @@ class LoadSampler:
             self._record(Sample(LOOP, now_s, self._period_s, 0.0, load, load, self._sequence))
         self._sequence += 1
         self._at_s, self._before = now_s, usage
-        # From now on, not from when it was due: a loop that was held up must not catch up with empty periods.
+        # From now on, not from the due time: after a stall of the event loop it must not catch up with empty periods.
         self._timer = loop.call_later(self._period_s, self._tick)

@@ -166,7 +166,7 @@ class _Adapting:
 
 
 class _Player(Window):
-    """A window that follows a signal, whatever the controller wants, and finally holds its last value."""
+    """A window that follows a signal, regardless of the controller, and finally holds its last value."""
 
     def __init__(self, actions: Sequence[float]) -> None:
         super().__init__()

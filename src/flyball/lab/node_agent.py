@@ -82,7 +82,7 @@ def _flyball_node(assignment: dict[str, Any], folder: Path) -> Iterator[Server]:
     command += ["--config", os.devnull]
     for protocol in ("amqp", "telesto", "thorbang"):
         command += [f"--{protocol}", listener]
-    # Without the console, which would use CPU during the measurement.
+    # No console is open during the measurement.
     for name, value in {"http": "off", **assignment["settings"]}.items():
         command += _flag(name, value)
     # In the environment: the store's address may contain a password, and any user can list processes.

@@ -1,6 +1,6 @@
 """The folder of an experiment's results: complete and failed runs, and the definition that they belong to.
 
-It is the only interface between the lab and the pipeline. Handles files only; the runner makes runs.
+The pipeline reads nothing else of the lab. Handles files only; the runner makes runs.
 """
 
 from __future__ import annotations
