@@ -170,7 +170,7 @@ class BatchWriter:
             self._write(add(rows, alignments), points)
             found = rows.groupBy("run").agg(sf.count("*"), sf.min("at_us"), sf.max("at_us")).collect()
             self._rows[table] = sum(count for _, count, _, _ in found)
-            # Nodes record activity while they are idle, too, but requests alone define the measured time.
+            # Nodes record activity while they are idle, too: its extent counts only for runs without other records.
             self._extents_found += [(run, first, last) for run, _, first, last in found if run not in known]
 
     def _aggregate(
@@ -190,7 +190,7 @@ class BatchWriter:
             if table in events:
                 self._rows[table] = sum(records for where, _, records, _, _ in found if where == source)
         file_rows = {table: sum(file.rows for file in sound if file.table == table) for table in events}
-        # Rows are checked again only in files with rejected rows, so that both passes count the same rows.
+        # The rows of a table are checked again only if some were rejected, so that both passes count the same rows.
         clean = {
             table: as_events(scans[table]) if self._rows[table] == file_rows[table] else events[table]
             for table, as_events in (("requests", of_requests), ("calls", of_calls))

@@ -70,9 +70,7 @@ class Knee:
 
     @property
     def clients_at_knee(self) -> float:
-        """The intersection of the line of light load, one client's throughput times their number, with the
-        maximum.
-        """
+        """Where the line of light load, one client's throughput times their number, reaches the maximum."""
         return self.max_throughput_per_s / self.parameters["per_client_per_s"]
 
     @property

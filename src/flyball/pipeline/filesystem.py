@@ -96,8 +96,7 @@ class HadoopFiles:
 
     def rename(self, place: str, target: str) -> None:
         with _os_errors(place):
-            # Hadoop's rename does not replace. In an object store, which copies, the target is never missing
-            # meanwhile.
+            # Hadoop's rename does not replace an existing file.
             if self._files.exists(self._path(target)):
                 self._files.delete(self._path(target), False)
             if not self._files.rename(self._path(place), self._path(target)):

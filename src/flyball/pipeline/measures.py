@@ -297,7 +297,7 @@ def _telesto_name(has_clients: bool, source: str, metric: str) -> str:
 
 
 def _cells_of(reference: Reference, own: pd.DataFrame) -> list[tuple[str, Row | None]]:
-    """Return the cells that a reference refers to, with our figures; without figures if none was measured."""
+    """Return the cells of a reference, with our figures; its own cell without figures if none was measured."""
     is_same = (
         (own["metric"] == reference.metric) & (own["kind"] == reference.request) & (own["source"] == reference.source)
     )

@@ -293,7 +293,7 @@ def _fit(
     spark: SparkSession, places: Numbers, weights: Numbers, counts: Sequence[int]
 ) -> dict[int, tuple[float, Numbers]]:
     """Return silhouette and centres of k-means for each number of classes."""
-    # Each point is split in two, since the silhouette ignores clusters of one row, and a row here represents many.
+    # Each point is split in two, since the silhouette counts no cluster of one row, and a row here represents many.
     points = pd.DataFrame({"features": [[place] for place in places.repeat(2)], "weight": (weights / 2).repeat(2)})
     frame = spark.createDataFrame(points, _POINT).coalesce(1).cache()
 
@@ -305,7 +305,7 @@ def _fit(
     with ThreadPoolExecutor(len(counts)) as pool:
         fitted = list(pool.map(fit, counts))
     frame.unpersist()
-    # Not in the threads above: with Spark Connect only the main thread has the session.
+    # Not in the threads above: with Spark Connect a new thread has no session.
     return {
         count: (silhouette, np.concatenate(model.clusterCenters()))
         for count, (model, silhouette) in zip(counts, fitted, strict=True)

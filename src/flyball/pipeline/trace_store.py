@@ -208,7 +208,7 @@ class Store:
             if table == "samples":
                 rows = newest(rows, total(batches).rows.get("samples", 0))
             self.write(rows.coalesce(1) if table not in AGGREGATES else rows, table, name)
-        # Lists of earlier compactions are kept: a stream repeats a batch if it crashed before writing its checkpoint.
+        # Lists of earlier compactions are kept: a stream may repeat a batch whose checkpoint was not written.
         replaced = [*names, *(old for batch in batches for old in batch.replaces[-1000:])]
         self.commit(_joined(name, tables, batches, replaced))
         self._remove_replaced(self.batches())

@@ -66,7 +66,7 @@ class VelocityLaw(Law[Velocity]):
     def step(self, state: Velocity, reading: Reading) -> tuple[Velocity, float]:
         kp, ki, kd = self.gains()
         error = reading.error
-        # The first step has no earlier error; assuming one (such as 0) would cause a derivative kick.
+        # The first step has no earlier error; assuming one (such as 0) would cause a kick.
         last, before = state.errors or (error, error)
         wanted = state.action + kp * (error - last) + ki * error + kd * (error - 2 * last + before)
         return Velocity(wanted, (error, last)), wanted
