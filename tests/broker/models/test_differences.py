@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flyball.broker.models.differences import MAX_PARAMETERS, differences
+from flyball.broker.models.differences import MAX_PARAMETERS, MAX_PATHS_LENGTH, differences
 from flyball.errors import InvalidArgument
 
 
@@ -20,14 +20,16 @@ def test_numbers_change_by_percent() -> None:
 
 
 def test_what_has_no_percentage_is_shown_without_one() -> None:
-    before = {"a": 0, "b": "x", "c": 1, "d": True, "e": None}
-    after = {"a": 1, "b": "y", "c": None, "d": 1, "f": []}
+    before = {"a": 0, "b": "x", "c": 1, "d": True, "e": None, "g": 10**400, "h": -1e308}
+    after = {"a": 1, "b": "y", "c": None, "d": 1, "f": [], "g": 1.5, "h": 1e308}
     assert changed(before, after) == {
         "a": (0, 1, None),
         "b": ("x", "y", None),
         "c": (1, None, None),
         "d": (True, 1, None),
         "f": (None, [], None),
+        "g": (10**400, 1.5, None),
+        "h": (-1e308, 1e308, None),
         "e": (None, None, None),
     }
 
@@ -50,3 +52,9 @@ def test_same_documents_do_not_differ() -> None:
 def test_too_many_parameters_are_refused() -> None:
     with pytest.raises(InvalidArgument, match="more than 20000 parameters"):
         differences({}, [0] * (MAX_PARAMETERS + 1))
+
+
+def test_paths_that_repeat_a_long_name_are_refused() -> None:
+    document = {"x" * 100_000: [0] * (MAX_PATHS_LENGTH // 100_000 + 1)}
+    with pytest.raises(InvalidArgument, match="paths of a document's parameters are too long"):
+        differences({}, document)

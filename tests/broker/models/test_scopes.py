@@ -33,3 +33,10 @@ def test_what_is_not_a_scope_is_refused(text: str) -> None:
         Scope.parse(text)
     with pytest.raises(InvalidArgument, match="at most 600 printable"):
         Scope.parse("node:" + 600 * "x")
+
+
+def test_scope_that_would_be_too_long_to_read_again_is_refused() -> None:
+    fitting = Scope.parse("queue:" + 40 * "日" + "/orders")
+    assert Scope.parse(str(fitting)) == fitting
+    with pytest.raises(InvalidArgument, match="at most 600 printable"):
+        Scope.parse("queue:" + 100 * "日" + "/orders")

@@ -10,6 +10,7 @@ from flyball.errors import InvalidArgument
 from flyball.model import DEFAULT_VHOST
 
 MAX_SCOPE_LENGTH = 600
+_UNUSABLE = f"invalid scope: use at most {MAX_SCOPE_LENGTH} printable characters, the vhost percent-encoded"
 
 
 class ScopeKind(enum.StrEnum):
@@ -48,16 +49,19 @@ class Scope:
                 f"invalid scope {text[:100]!r}: use domain, node:NAME, queue:VHOST/NAME, application:NAME or"
                 " loop:NAME"
             )
-        if len(text) > MAX_SCOPE_LENGTH or not text.isprintable():
-            raise InvalidArgument(f"invalid scope: use at most {MAX_SCOPE_LENGTH} printable characters")
+        if not text.isprintable():
+            raise InvalidArgument(_UNUSABLE)
         if word != ScopeKind.QUEUE:
-            return cls(ScopeKind(word), name)
-        vhost, slash, queue_name = name.partition("/")
-        if not slash:
-            return cls.queue(DEFAULT_VHOST, name)
-        if not vhost or not queue_name:
-            raise InvalidArgument(f"invalid scope {text[:100]!r}: use queue:VHOST/NAME; the vhost / is %2F")
-        return cls.queue(unquote(vhost), queue_name)
+            found = cls(ScopeKind(word), name)
+        else:
+            vhost, slash, queue_name = name.partition("/")
+            if slash and not (vhost and queue_name):
+                raise InvalidArgument(f"invalid scope {text[:100]!r}: use queue:VHOST/NAME; the vhost / is %2F")
+            found = cls.queue(unquote(vhost), queue_name) if slash else cls.queue(DEFAULT_VHOST, name)
+        # As it is written, which is how it is kept and read again: an encoded vhost is longer than its name.
+        if len(str(found)) > MAX_SCOPE_LENGTH:
+            raise InvalidArgument(_UNUSABLE)
+        return found
 
     def __str__(self) -> str:
         if self.kind is ScopeKind.DOMAIN:
