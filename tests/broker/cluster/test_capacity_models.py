@@ -115,3 +115,21 @@ def test_model_in_shadow_is_recorded_and_changes_nothing(registry: Registry, mod
     shown.show(manager, {ORDERS: trial})
     shown.hide_all()
     assert loops.all() == []
+
+
+def test_enormous_weights_in_shadow_do_not_end_the_sampling_of_loops(
+    registry: Registry, models: CapacityModels
+) -> None:
+    registry.publish(QUEUE, 1.5e308, State.SHADOW)
+    trial = models.in_shadow(ORDERS, DECLARED, {})
+    assert trial is not None
+    manager, loops = Manager(), Loops()
+    manager.set_cluster(ORDERS, DECLARED, 0.0)
+    manager.node_up(1, 0.0)
+    manager.member_added(ORDERS, 11, 1, 0.0)
+    for number in range(2):
+        manager.join(ORDERS, Role.PRODUCER, 0.0, session=f"p{number}")
+    ProvisioningLoops(loops).show(manager, {ORDERS: trial})
+    loops.tick(1.0)
+    last = loops.get("domain.orders.shadow").document("n", 1.0)["last"]
+    assert last["action"] == DECLARED.max_members

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -43,6 +44,9 @@ def test_one_of_several_experiments_is_chosen_by_its_name() -> None:
         (model(WEIGHED, version=2), "unsupported version 2"),
         (model(reason="no runs"), "no runs"),
         (model({"reason": "the knee was not passed"}), "the knee was not passed"),
+        (model({"clients_at_knee": 1e308, "nodes": 1e-308}), "neither a knee nor weights"),
+        (model({"producer_weight": 10**400, "consumer_weight": 1.0}), "neither a knee nor weights"),
+        (model({"producer_weight": math.inf, "consumer_weight": 1.0}), "neither a knee nor weights"),
     ],
 )
 def test_a_file_that_is_of_no_use_says_why_and_what_to_do(text: str, says: str) -> None:

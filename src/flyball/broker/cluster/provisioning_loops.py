@@ -111,8 +111,9 @@ def _read_trial(manager: Manager, key: str, options: ClusterOptions) -> Reading 
     capacity = table.usable_capacity * options.capacity / found.options.capacity
     if not table.usable_count or capacity <= 0:
         return Reading(options.theta_up, math.nan, None)
-    needed = math.ceil(load * table.usable_count / (capacity * options.theta_up))
-    return Reading(options.theta_up, load / capacity, max(options.min_members, min(needed, options.max_members)))
+    # A model may hold any finite numbers: the maximum is first, so that it also replaces infinity and NaN.
+    needed = min(options.max_members, load * table.usable_count / (capacity * options.theta_up))
+    return Reading(options.theta_up, load / capacity, max(options.min_members, math.ceil(needed)))
 
 
 def _facts_of(key: str, options: ClusterOptions, prefix: str = "") -> LoopFacts:

@@ -6,6 +6,7 @@ Pure: takes the text of `capacity.json`, returns options of a clustered queue.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -73,10 +74,11 @@ def _options(target: Mapping[str, Any]) -> dict[str, object] | None:
     if _is_positive(producer) and _is_positive(consumer):
         return {"capacity": 1.0, "producer_weight": producer, "consumer_weight": consumer}
     knee, nodes = target.get("clients_at_knee"), target.get("nodes", 1)
-    if _is_positive(knee) and _is_positive(nodes):
+    if _is_positive(knee) and _is_positive(nodes) and _is_positive(knee / nodes):
         return {"capacity": knee / nodes, "producer_weight": 1.0, "consumer_weight": 1.0}
     return None
 
 
 def _is_positive(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
+    # JSON has integers beyond the range of floats, and Python's reader takes NaN and infinities.
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= sys.float_info.max
