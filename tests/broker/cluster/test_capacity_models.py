@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from typing import Any
 
@@ -86,6 +87,13 @@ def test_measured_loads_have_no_model(registry: Registry, models: CapacityModels
     registry.publish(QUEUE, 0.1)
     measured = ClusterOptions(loads="measured")
     assert models.in_force(ORDERS, measured, {"loads": "measured"}) is measured
+
+
+def test_document_of_a_deleted_model_is_not_kept(registry: Registry, models: CapacityModels) -> None:
+    registry.publish(QUEUE, 0.1)
+    assert models.in_force(ORDERS, DECLARED, {}) is not DECLARED
+    document = registry.histories.pop(QUEUE).versions[0].document
+    assert [one for one in gc.get_objects() if isinstance(one, Version) and one.document is document] == []
 
 
 def test_model_in_shadow_is_recorded_and_changes_nothing(registry: Registry, models: CapacityModels) -> None:

@@ -38,8 +38,9 @@ class CapacityModels:
 
     def __init__(self, models: Models) -> None:
         self._models = models
-        # By clustered queue and use (in force or not), the last version applied, its input and its result.
-        self._applied: dict[tuple[str, bool], tuple[Version, ClusterOptions, ClusterOptions | None]] = {}
+        # By clustered queue and use (in force or not), the digest of the last version applied, its input and its
+        # result. Not the version: its document would stay in memory after the queue and the model were deleted.
+        self._applied: dict[tuple[str, bool], tuple[str, ClusterOptions, ClusterOptions | None]] = {}
 
     def in_force(self, key: str, declared: ClusterOptions, stored: Mapping[str, Any]) -> ClusterOptions:
         """Return the options of a clustered queue: those declared, with the numbers of the model in force."""
@@ -59,7 +60,7 @@ class CapacityModels:
         """Return the options with a version's numbers; None if the combination is invalid."""
         known = self._applied.get((key, is_in_force))
         # Called several times a second for each clustered queue: each document is parsed once.
-        if known is not None and known[0] is version and known[1] == declared:
+        if known is not None and known[0] == version.digest and known[1] == declared:
             return known[2]
         found: ClusterOptions | None = None
         try:
@@ -67,7 +68,7 @@ class CapacityModels:
             found = replace(declared, **{name: numbers[name] for name in FITTED})  # type: ignore[arg-type]
         except (ClusterError, ValueError, OverflowError) as error:
             log.warning("capacity model not applied queue=%s version=%d: %s", title(key), version.number, error)
-        self._applied[key, is_in_force] = version, declared, found
+        self._applied[key, is_in_force] = version.digest, declared, found
         return found
 
 
