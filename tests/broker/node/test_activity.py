@@ -14,7 +14,7 @@ import pyarrow.parquet as parquet
 import pytest
 from pika import spec
 
-from flyball.broker.core import flow
+from flyball.broker.core import flow, topology
 from flyball.broker.node import activity as activity_module
 from flyball.broker.node.activity import OTHERS, Activity
 from flyball.broker.node.cpu import CpuClock
@@ -110,6 +110,25 @@ def _set_clock(node: Node, now_us: Callable[[], int]) -> None:
     for state in node.hub.broker.engine.queues:
         if state.times is not None:
             state.times._now_us = now_us
+
+
+def test_parked_message_is_timed_no_longer(node: RunningNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may stay for days, and the number of messages timed at once is limited."""
+    # An earlier version has let pass a routing key that is too long for a dead letter.
+    monkeypatch.setattr(topology, "check_declaration", lambda queue: None)
+    client = amqp(node)
+    client.declare("orders", **{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "k" * 300})
+    client.put("orders", b"1")
+    look(node)
+    client.consume("orders")
+    delivery = client.next_delivery()
+    assert node.call(lambda found: len(found.hub.broker.engine.queues[0].begun)) == 1
+    client.send(spec.Basic.Reject(delivery_tag=delivery.method.delivery_tag, requeue=False))
+    client.sync()
+    counts = node.call(
+        lambda found: [(len(state.parked), len(state.begun)) for state in found.hub.broker.engine.queues]
+    )
+    assert counts == [(1, 0)]
 
 
 def test_queues_beyond_the_maximum_are_recorded_together(

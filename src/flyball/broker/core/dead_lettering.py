@@ -332,6 +332,9 @@ class DeadLettering:
                 *(queue.name, queue.vhost, message.id, reason, problem),
             )
         state.parked[message.id] = Parked(message, reason, problem, self._broker.now_us())
+        if state.begun:
+            # It stays for days, and would take the place of a message whose service time can be measured.
+            state.begun.pop(message.id, None)
         can_be_paged = message.persistent and state.is_stored and len(message.body) >= WORTH_PAGING_BYTES
         if can_be_paged and not message.is_paged and not self._engine.page_out(message):
             self._parked_whole[message.id] = (state, message)
