@@ -89,6 +89,31 @@ def test_queues_of_any_number_keep_their_names(tmp_path: Path) -> None:
     assert writer.dropped == 0
 
 
+def test_queue_named_in_other_octets_than_utf_8_does_not_end_the_trace(tmp_path: Path) -> None:
+    """AMQP's decoder keeps such octets as lone surrogates, which Parquet has not."""
+    writer = QueueWriter(tmp_path, "n", KEEP_BYTES)
+    writer.start()
+    names = ("orders", "b\udcffd", "b\\udcffd", "größe")
+    for name in names:
+        writer.record(time.perf_counter_ns(), 10**9, queue_second(name))
+    writer.flush()
+    writer.record(time.perf_counter_ns(), 10**9, queue_second("later"))
+    writer.stop()
+    assert (writer.dropped, writer.failures) == (0, 0)
+    found = [row["queue"] for row in rows_in(tmp_path, "queues")]
+    assert found == ["orders", "b\\udcffd", "b\\udcffd", "größe", "later"]
+
+
+def test_times_of_a_clock_that_was_wrong_do_not_end_the_trace(tmp_path: Path) -> None:
+    """A machine without a battery begins in 1970: messages from then have waited for decades, by the clock."""
+    writer = TimeWriter(tmp_path, "n", KEEP_BYTES)
+    writer.start()
+    writer.record(time.perf_counter_ns(), "/", "orders", [Timed(Metric.WAIT, 18 * 10**14, 10**4)])
+    writer.stop()
+    (row,) = rows_in(tmp_path, "times")
+    assert (row["messages"], row["sum_us"]) == (10**4, 2**63 - 1)
+
+
 def test_times_become_buckets_that_can_be_added(tmp_path: Path) -> None:
     writer = TimeWriter(tmp_path, "node-1", KEEP_BYTES)
     writer.start()

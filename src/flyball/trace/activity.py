@@ -24,6 +24,9 @@ MOST_NAMES = 2**12
 # Buckets per doubling of a time: a percentile computed from them is off by a tenth at most.
 BUCKETS_PER_DOUBLING = 4
 
+# The largest number of a column: a clock that was wrong makes waits of decades, each for thousands of messages.
+MAX_SUM_US = 2**63 - 1
+
 
 def _derived(columns: Columns, epoch_ns: int) -> Columns:
     return {"at_us": (columns["at_ns"] + epoch_ns) // 1000}
@@ -147,7 +150,8 @@ class TimeWriter(RecordWriter):
         for (metric, from_us, below_us), counts in buckets.items():
             codes = self._codes(vhost=vhost, queue=queue)
             if codes is not None:
-                self._put(*codes, metric, 0, at_ns, from_us, below_us, *counts)
+                timed, messages, sum_us = counts
+                self._put(*codes, metric, 0, at_ns, from_us, below_us, timed, messages, min(sum_us, MAX_SUM_US))
 
 
 def bucket_of(took_us: int) -> tuple[int, int]:

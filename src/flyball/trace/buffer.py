@@ -48,7 +48,12 @@ class Texts:
 
     def column(self) -> pa.Array:
         # Another thread may add texts; the atomic copy contains every text that existing records refer to.
-        return pa.array(list(self._codes), pa.string())
+        return pa.array([_encodable(text) for text in list(self._codes)], pa.string())
+
+
+def _encodable(text: str) -> str:
+    """Escape lone surrogates: a client may name a queue by octets that are not UTF-8, and Parquet has only UTF-8."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _nothing(columns: Columns, epoch_ns: int) -> Columns:
