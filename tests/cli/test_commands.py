@@ -456,6 +456,8 @@ def test_every_command_is_on_the_page_and_every_command_on_the_page_exists() -> 
     assert [command for command in commands if command not in PAGE] == []
     for command, _ in dialogue():
         called = command.rpartition("| ")[2]
+        if called.startswith("echo "):  # writes a file for the next command
+            continue
         assert any(called.startswith(known) for known in commands), command
 
 

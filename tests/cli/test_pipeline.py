@@ -111,7 +111,7 @@ def test_without_its_packages_the_pipeline_says_what_to_install(tmp_path: Path) 
 def test_a_comparison_needs_two_sources() -> None:
     result = CliRunner().invoke(app, ["pipeline", "compare", "one"])
     assert result.exit_code == 2
-    assert result.stderr == "flyball: use two or more sources\n"
+    assert result.stderr == "flyball: only one source given: name two or more to compare\n"
 
 
 def test_ctrl_c_ends_any_command_with_its_code(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,7 +132,7 @@ def test_a_python_without_flyball_is_told(url: str) -> None:
 def test_a_host_that_cannot_be_reached_is_told_in_one_line(url: str) -> None:
     place, _, options = url.partition("?")
     closed = place.rpartition(":")[0] + f":1?{options}"
-    with pytest.raises(LabError, match=r"cannot reach 127\.0\.0\.1:1: .*without a question"):
+    with pytest.raises(LabError, match=r"cannot reach 127\.0\.0\.1:1: .*without a prompt"):
         uvloop.run(SshHost(closed).check())
 
 
@@ -164,6 +164,6 @@ def test_nodes_and_clients_of_a_run_may_be_elsewhere(url: str, tmp_path: Path) -
         (tmp_path / "run" / part).mkdir(parents=True)
     manifest = uvloop.run(make_run(plan(experiment).runs[0], tmp_path / "run", lambda live: None))
     tables = tables_in(tmp_path / "run" / "traces")
-    assert list(tables) == ["calls-worker-1", "trace-node-1"]
+    assert {"calls-worker-1", "trace-node-1", "nodes-node-1", "queues-node-1"} <= set(tables)
     assert tables["calls-worker-1"].num_rows == manifest["checks"]["calls"] > 0
     assert manifest["nodes"][0]["peak_bytes"] > 0

@@ -16,8 +16,8 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def test_the_documented_stage_tells_how_large_messages_are(spark: SparkSession) -> None:
-    [page] = [page for page in DOCS.glob("how-it-works/pipeline*.md") if "## Your own stage" in page.read_text()]
-    stage = re.findall(r"```python\n(.*?)```", page.read_text().partition("## Your own stage")[2], re.DOTALL)[0]
+    [page] = [page for page in DOCS.glob("how-it-works/pipeline*.md") if "## Write a stage" in page.read_text()]
+    stage = re.findall(r"```python\n(.*?)```", page.read_text().partition("## Write a stage")[2], re.DOTALL)[0]
     assert len(stage.splitlines()) < 40
     names: dict[str, Any] = {}
     exec(stage, names)

@@ -8,6 +8,7 @@ import uvloop
 
 from flyball.broker.cluster import node
 from flyball.broker.node.node import NodePart
+from flyball.broker.node.service_manager import ServiceManager
 from flyball.broker.settings import ServeSettings, load_settings
 from flyball.errors import Fenced, StoreUnavailable
 
@@ -22,7 +23,9 @@ class Lives:
         # It changes the whole process: this one has other tests to run.
         monkeypatch.setattr("flyball.broker.cluster.node.prepare_process", lambda settings: None)
 
-    async def _serve(self, settings: ServeSettings, stop: asyncio.Event, parts: Sequence[NodePart]) -> None:
+    async def _serve(
+        self, settings: ServeSettings, stop: asyncio.Event, parts: Sequence[NodePart], manager: ServiceManager
+    ) -> None:
         fate = self.left.pop(0)
         if fate is not None:
             raise ExceptionGroup("tasks", [fate])

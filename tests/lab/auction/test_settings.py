@@ -52,9 +52,9 @@ def test_what_does_not_fit_a_site_is_refused(text: str, complaint: str, tmp_path
         described(tmp_path, text)
 
 
-def test_quick_experiments_of_the_admission_paper_take_under_nine_minutes() -> None:
+def test_quick_experiments_of_the_admission_paper_take_under_thirteen_minutes() -> None:
     quick = [
         plan(load(path, f"admission/{path.stem}"), is_quick=True) for path in (SHIPPED / "admission").glob("*.toml")
     ]
-    assert len(quick) == 4
-    assert sum(laid_out.expected_s for laid_out in quick) < 540
+    assert len(quick) == 5
+    assert sum(laid_out.expected_s for laid_out in quick) < 780
