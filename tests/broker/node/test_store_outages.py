@@ -160,7 +160,7 @@ OUTAGES: dict[str, tuple[Break, str, Break]] = {
         'relation "messages" does not exist',
         sql("ALTER TABLE flyball.hidden RENAME TO messages", database="app"),
     ),
-    "stopped": (Database.stop, "No such file or directory", Database.start),
+    "stopped": (Database.stop, "no such file or directory", Database.start),
 }
 
 

@@ -88,6 +88,11 @@ def test_refused_connection_has_no_error_number_and_a_next_step() -> None:
     assert str(error).endswith(NEXT_STEPS["08"])
 
 
+def test_missing_socket_keeps_the_case_of_its_path() -> None:
+    error = translated(FileNotFoundError(2, "No such file or directory", "/run/DB/.s.PGSQL.5432"), is_connecting=True)
+    assert "no such file or directory: '/run/DB/.s.PGSQL.5432'" in str(error)
+
+
 def test_bug_of_ours_is_not_translated() -> None:
     assert translated(KeyError("id")) is None
 

@@ -162,7 +162,7 @@ def test_visitors_who_have_left_send_nothing(tmp_path: Path) -> None:
     ("parameters", "complaint"),
     [
         ({"clients": 0}, "there must be a client"),
-        ({"schedule": [SCHEDULE[1], SCHEDULE[0]]}, "must grow"),
+        ({"schedule": [SCHEDULE[1], SCHEDULE[0]]}, "must increase"),
         ({"protocol": "amqp"}, "run over http"),
         ({"mix": "buying"}, "bidding"),
     ],

@@ -76,7 +76,9 @@ def translated(error: BaseException, *, is_connecting: bool = False) -> StoreErr
         return StoreUnavailable("PostgreSQL is not available: the connection was lost")
     if isinstance(error, OSError):
         # asyncpg and asyncio prefix the text with the error number: "[Errno 111] Connection refused".
-        problem = re.sub(r"\[errno -?\d+\] ?", "", _one_line(error), flags=re.IGNORECASE).lower()
+        problem = re.sub(r"\[errno -?\d+\] ?", "", _one_line(error), flags=re.IGNORECASE)
+        # Only the first letter: the text may name a socket or a host.
+        problem = problem[:1].lower() + problem[1:]
         return StoreUnavailable(f"PostgreSQL is not available: {problem}; {NEXT_STEPS['08']}")
     if isinstance(error, asyncpg.InterfaceError):
         return StoreUnavailable(f"PostgreSQL is not available: {_one_line(error)}")
